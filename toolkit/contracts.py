@@ -1,0 +1,268 @@
+"""Rows and protocols that the rooms of the house agree on. No behaviour beyond trivial views.
+
+Identifiers: a `docid` names a document, which is what judgements speak of. A `unit_id` names what
+was retrieved: a `docid`, or `<docid>%p<n>` for the n-th passage of that document (n from 0).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+PASSAGE_MARK = "%p"
+TIERS = ("surfaced", "previewed", "opened", "cited")
+
+
+def parent(unit_id: str) -> str:
+    """The document that a unit belongs to: `d1%p3` -> `d1`, `d1` -> `d1`.
+
+    Only a final `%p<digits>` counts, so that a docid which holds `%p` elsewhere stays whole.
+    """
+    head, mark, tail = unit_id.rpartition(PASSAGE_MARK)
+    return head if mark and tail.isdecimal() else unit_id
+
+
+class Document(NamedTuple):
+    """One document of a corpus, raw text."""
+
+    docid: str
+    title: str
+    text: str
+    url: str = ""
+
+
+class Topic(NamedTuple):
+    """One question of a benchmark."""
+
+    qid: str
+    text: str
+
+
+class Unit(NamedTuple):
+    """What is indexed and retrieved: a whole document, its head, or one passage.
+
+    `text` excludes the title; `contents` is what an engine indexes (title in front).
+    """
+
+    unit_id: str
+    title: str
+    text: str
+
+    @property
+    def contents(self) -> str:
+        return f"{self.title}\n{self.text}" if self.title else self.text
+
+
+class Lines(NamedTuple):
+    """Lines `first`..`first + len(lines) - 1` (counted from 1) of a document with `total` lines."""
+
+    docid: str
+    title: str
+    first: int
+    lines: Sequence[str]
+    total: int
+
+
+class Hit(NamedTuple):
+    """One row of a ranking. `rank` counts from 1. `excerpt` and `title` may be empty: the search
+    tool fills them for the hits that it shows."""
+
+    docid: str
+    unit_id: str
+    rank: int
+    score: float
+    title: str = ""
+    excerpt: str = ""
+
+
+class SearchRequest(NamedTuple):
+    """What a backend is asked: the query, the agent's newest reasoning, and how deep to rank."""
+
+    query: str
+    reasoning: str = ""
+    depth: int = 1000
+
+
+class Exposure(NamedTuple):
+    """A document's first showing in a tier, with what the agent had been shown up to then.
+
+    `call` counts the tool calls of the question from 1. `documents` counts distinct documents and
+    `tokens` the tokens of tool output, both including this showing.
+    """
+
+    call: int
+    tier: str
+    docid: str
+    documents: int
+    tokens: int
+
+
+@dataclass(frozen=True)
+class ToolCall:
+    """One tool call as it happened. `error` is empty when it succeeded.
+
+    `ranking` holds the unit ids of a fresh ranking (the whole cached one, best first) and is empty
+    for other calls; `shown` holds the unit ids that the output displayed.
+    """
+
+    name: str
+    arguments: Mapping[str, Any]
+    output: str
+    error: str = ""
+    seconds: float = 0.0
+    tokens: int = 0
+    ranking: Sequence[str] = ()
+    shown: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class ToolResult:
+    """What a tool call gives: `text` for the model, and `call`, the record of it."""
+
+    text: str
+    call: ToolCall
+
+    @property
+    def failed(self) -> bool:
+        return bool(self.call.error)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The parts of a final answer: `Explanation`, `Exact Answer`, `Confidence` (0 to 100, or None
+    where the answer gives none), and the docids cited in the explanation, in order."""
+
+    explanation: str = ""
+    exact: str = ""
+    confidence: float | None = None
+    citations: Sequence[str] = ()
+
+
+STATUSES = (
+    "completed",
+    "steered",
+    "timed_out",
+    "out_of_turns",
+    "out_of_context",
+    "out_of_money",
+    "failed",
+)
+
+
+@dataclass(frozen=True)
+class Trajectory:
+    """All that happened on one question. Written once, never changed.
+
+    `tiers` maps each of `TIERS` to docids in order of first exposure; `usage` is flat numbers
+    (tokens, money) and empty for an agent without a model; `seconds` is wall-clock time.
+    """
+
+    qid: str
+    question: str
+    status: str
+    answer: Answer = field(default_factory=Answer)
+    messages: Sequence[Mapping[str, Any]] = ()
+    calls: Sequence[ToolCall] = ()
+    tiers: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    exposures: Sequence[Exposure] = ()
+    usage: Mapping[str, float] = field(default_factory=dict)
+    started: str = ""
+    seconds: float = 0.0
+    traceback: str = ""
+
+
+@runtime_checkable
+class Benchmark(Protocol):
+    """Questions, judgements and a corpus.
+
+    `judgements[tier][qid][docid]` is a grade (int); tiers are `evidence` and, where the benchmark
+    tells which documents hold the answer itself, `gold`. `answers[qid]` lists accepted short
+    answers. `fingerprint` is a hash of the content (not of the path).
+    """
+
+    name: str
+    topics: Sequence[Topic]
+    judgements: Mapping[str, Mapping[str, Mapping[str, int]]]
+    answers: Mapping[str, Sequence[str]]
+
+    @property
+    def fingerprint(self) -> str: ...
+
+    def documents(self) -> Iterator[Document]: ...
+
+
+class Segmenter(Protocol):
+    """Cuts a document into the units that are indexed. `name` is the index's unit name;
+    `aggregate` asks pipelines for documents from passages (Max-P)."""
+
+    name: str
+    aggregate: bool
+
+    def spans(self, document: Document) -> list[tuple[int, int]]:
+        """Half-open character spans of `document.text`, one a unit, in order."""
+        ...
+
+    def units(self, document: Document) -> Iterator[Unit]: ...
+
+    @property
+    def fingerprint(self) -> str: ...
+
+
+class DocumentStore(Protocol):
+    """Raw text by id, for many concurrent readers."""
+
+    def document(self, docid: str) -> Document:
+        """The whole document; `KeyError` if there is none of that id."""
+        ...
+
+    def lines(self, docid: str, offset: int = 1, limit: int = 200) -> Lines:
+        """`limit` lines from line `offset` (from 1). `KeyError` for an unknown docid."""
+        ...
+
+    def texts(self, unit_ids: Sequence[str]) -> list[Unit]:
+        """The units, in the order asked. `KeyError` for an unknown id."""
+        ...
+
+
+class SearchBackend(Protocol):
+    """Anything that ranks. Thread-safe; never sees a model's messages."""
+
+    def search(self, request: SearchRequest) -> list[Hit]: ...
+
+
+class SearchTool(Protocol):
+    """One question's session with the corpus: caching, paging, excerpts, budgets, evidence."""
+
+    def specs(self) -> list[dict[str, Any]]:
+        """JSON schemas of the tools, in the function-calling form that all model APIs share."""
+        ...
+
+    def call(self, name: str, arguments: Mapping[str, Any]) -> ToolResult:
+        """Serve one call. What was wrong with a call comes back as the result's text and its
+        record's `error`; only a defect or a broken backend raises."""
+        ...
+
+    @property
+    def calls(self) -> Sequence[ToolCall]: ...
+
+    @property
+    def evidence(self) -> EvidenceRecord: ...
+
+
+class EvidenceRecord(Protocol):
+    """What the agent has been exposed to, in order."""
+
+    @property
+    def tiers(self) -> Mapping[str, Sequence[str]]: ...
+
+    @property
+    def exposures(self) -> Sequence[Exposure]: ...
+
+
+class Agent(Protocol):
+    """Turns one question into one trajectory."""
+
+    name: str
+
+    async def run(self, topic: Topic, tool: SearchTool) -> Trajectory: ...
