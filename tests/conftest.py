@@ -1,0 +1,21 @@
+"""Fixtures that the whole suite shares."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture(scope="session")
+def data_root() -> Path:
+    """The folder of real collections. Absent on a user's machine: skip. Absent in CI: a failure."""
+    root = Path(os.environ.get("SOUNDINGLINE_DATA", ROOT.parent / "shared" / "data"))
+    if not root.is_dir():
+        if os.environ.get("CI"):
+            pytest.fail("the real collections are absent; CI must not skip the tests that need them")
+        pytest.skip("the real collections (../shared/data or SOUNDINGLINE_DATA) are absent")
+    return root
