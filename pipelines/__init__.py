@@ -1,0 +1,1 @@
+"""PyTerrier transformers and the factories that build them. Imports `toolkit` only."""

@@ -178,7 +178,8 @@ class Benchmark(Protocol):
 
     `judgements[tier][qid][docid]` is a grade (int); tiers are `evidence` and, where the benchmark
     tells which documents hold the answer itself, `gold`. `answers[qid]` lists accepted short
-    answers. `fingerprint` is a hash of the content (not of the path).
+    answers. `fingerprint` is a hash of the content (not of the path); `corpus_fingerprint` of the
+    documents alone, which is what an index depends on.
     """
 
     name: str
@@ -188,6 +189,9 @@ class Benchmark(Protocol):
 
     @property
     def fingerprint(self) -> str: ...
+
+    @property
+    def corpus_fingerprint(self) -> str: ...
 
     def documents(self) -> Iterator[Document]: ...
 

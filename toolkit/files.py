@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
@@ -76,6 +77,16 @@ def _sweep(path: Path) -> None:
         owner = leftover.name[len(path.name) + 2 :].split(".")[0]
         if owner.isdecimal() and not process_alive(int(owner)):
             shutil.rmtree(leftover, ignore_errors=True)
+
+
+@contextmanager
+def waiting_lock(path: Path) -> Iterator[None]:
+    """Hold an advisory lock on `path`, waiting for whoever holds it; freed by the kernel when its
+    holder dies. For work that several processes would otherwise do twice, such as one index."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w") as stream:
+        fcntl.flock(stream, fcntl.LOCK_EX)
+        yield
 
 
 def process_alive(pid: int) -> bool:

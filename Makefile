@@ -1,0 +1,55 @@
+# Soundingline. `make help` lists the targets; each installs what it needs into .venv first.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+PIP    := $(BIN)/python -m pip install --disable-pip-version-check -q -c constraints.txt
+CORE   := $(VENV)/.core
+DEV    := $(VENV)/.dev
+BENCH  := $(VENV)/.bench
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check bench clean
+
+help:  ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(CORE)  ## create .venv and install the core (no torch, no Java, no GPU)
+
+demo: $(CORE)  ## fictional world, two indexes, six cells, one table and a report (under 4 minutes)
+	$(BIN)/python -m experiments.run experiment=demo
+
+test: $(DEV)  ## install what the tests need and run them
+	$(BIN)/python -m pytest
+
+check: $(DEV)  ## ruff and mypy
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(BENCH)  ## engine speed on 100,000 fictional documents; DOCUMENTS=n for a smaller run
+	$(BIN)/python -m experiments.bench.lexical --documents $(or $(DOCUMENTS),100000)
+
+clean:  ## remove everything that was made: .venv, runs, indexes, caches
+	rm -rf $(VENV) runs indexes bench-data build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; v = sys.version_info; \
+	sys.exit(0 if v >= (3, 10) else f"Python {v.major}.{v.minor} came; 3.10 or newer is needed: make PYTHON=python3.11")'
+	@echo "Creating $(VENV) with $$($(PYTHON) --version)"
+	@$(PYTHON) -m venv $(VENV) || { echo "No virtual environment could be made: install the venv module (Debian: apt install python3-venv)"; exit 1; }
+
+$(CORE): pyproject.toml constraints.txt | $(BIN)/python
+	@echo "Installing the core (about a minute the first time)"
+	@$(PIP) -e .
+	@touch $@
+
+$(DEV): $(CORE)
+	@echo "Installing what the tests need"
+	@$(PIP) -e '.[dev]'
+	@touch $@
+
+$(BENCH): $(DEV)
+	@echo "Installing the engines that the benchmark compares with"
+	@$(PIP) -e '.[dev,bench]'
+	@touch $@

@@ -1,0 +1,40 @@
+"""The root of the configuration as a dataclass, so that a mistyped group or key is refused.
+
+Hydra 1.3 silently adds an unknown group to an untyped root. Groups stay `Any`: a leaf's schema is
+the signature of its `_target_`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from hydra.core.config_store import ConfigStore
+from omegaconf import MISSING
+
+
+@dataclass
+class Paths:
+    data: str = MISSING
+    indexes: str = MISSING
+    runs: str = MISSING
+
+
+@dataclass
+class Root:
+    benchmark: Any = MISSING
+    unit: Any = MISSING
+    engine: Any = MISSING
+    retriever: Any = MISSING
+    tool: Any = MISSING
+    agent: Any = MISSING
+    judge: Any = MISSING
+    paths: Paths = field(default_factory=Paths)
+    name: str | None = None
+    measures: list[str] = field(default_factory=list)
+    concurrency: int = 1
+
+
+def register() -> None:
+    """Make `root_schema` known to Hydra; called by the entry points, not on import."""
+    ConfigStore.instance().store(name="root_schema", node=Root)

@@ -1,0 +1,51 @@
+"""Our own inverted index as an engine: the default."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from pipelines.lexical import LexicalIndex, make_analyzer
+from toolkit.contracts import Unit
+from toolkit.errors import InputError
+from toolkit.files import fingerprint
+
+
+@dataclass(frozen=True)
+class LexicalEngine:
+    """Settings of `pipelines.lexical.LexicalIndex`.
+
+    `analyzer`: name of the analyzer (default Lucene's English). `memory_mb`: bound of the build's
+    postings buffers. `processes`: analysing processes, default all cores. Memory and processes
+    change no byte of the index, so they are not part of its fingerprint.
+    """
+
+    analyzer: str = "english"
+    memory_mb: int = 1024
+    processes: int | None = None
+    name: str = "lexical"
+
+    def __post_init__(self) -> None:
+        make_analyzer(self.analyzer)
+        if self.memory_mb < 16:
+            raise InputError(
+                f"engine.memory_mb={self.memory_mb}", valid="16 or more", do="raise it"
+            )
+
+    @property
+    def fingerprint(self) -> str:
+        return fingerprint(self.name, make_analyzer(self.analyzer).fingerprint)
+
+    def build(self, units: Iterable[Unit], path: Path, *, corpus_fingerprint: str) -> None:
+        LexicalIndex.build(
+            units,
+            path,
+            analyzer=self.analyzer,
+            memory_mb=self.memory_mb,
+            processes=self.processes,
+            corpus_fingerprint=corpus_fingerprint,
+        )
+
+    def open(self, path: Path, *, corpus_fingerprint: str) -> LexicalIndex:
+        return LexicalIndex.open(path, corpus_fingerprint=corpus_fingerprint)
