@@ -1,0 +1,299 @@
+"""The direction of imports, held by reading every file, and importing without side effects."""
+
+from __future__ import annotations
+
+import ast
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+# What each package may import of ours, itself included.
+PACKAGES = {
+    "toolkit": {"toolkit"},
+    "pipelines": {"pipelines", "toolkit"},
+    "agents": {"agents", "toolkit"},
+    "experiments": {"experiments", "pipelines", "agents", "toolkit", "conf"},
+}
+# Rooms of toolkit by floor; a room may import itself and every lower floor.
+FLOORS = {
+    **dict.fromkeys(("contracts", "errors", "text", "files", "progress"), 0),
+    **dict.fromkeys(("benchmarks", "llm"), 1),
+    "corpus": 2,
+    "search": 3,
+    "runs": 4,
+    "evaluation": 5,
+    "report": 6,
+}
+GROUND = {room for room, floor in FLOORS.items() if floor == 0}
+# Distributions that only these packages may import.
+RESERVED = {
+    "hydra": {"experiments"},
+    "omegaconf": {"experiments"},
+    "pyterrier": {"experiments", "pipelines"},
+}
+
+
+class Import(NamedTuple):
+    """`module` imports `target` (the deepest dotted name that the statement can mean)."""
+
+    module: str
+    line: int
+    target: str
+
+
+def module_name(path: Path, root: Path) -> str:
+    parts = path.relative_to(root).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def read_sources(root: Path) -> dict[str, tuple[str, bool]]:
+    """Module name -> (source, whether it is a package's `__init__`), of the four packages."""
+    return {
+        module_name(path, root): (path.read_text(encoding="utf-8"), path.name == "__init__.py")
+        for package in PACKAGES
+        for path in sorted((root / package).rglob("*.py"))
+    }
+
+
+def imports_of(module: str, source: str, is_package: bool) -> Iterator[Import]:
+    """Every import of a source, those inside functions and `import_module("...")` included."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield Import(module, node.lineno, alias.name)
+        elif isinstance(node, ast.ImportFrom):
+            base = _absolute(module, is_package, node)
+            for alias in node.names:
+                yield Import(module, node.lineno, f"{base}.{alias.name}")
+        elif isinstance(node, ast.Call) and (name := _imported_by_call(node)):
+            yield Import(module, node.lineno, name)
+
+
+def _absolute(module: str, is_package: bool, node: ast.ImportFrom) -> str:
+    if not node.level:
+        return node.module or ""
+    parts = module.split(".")
+    parts = parts[: len(parts) - node.level + is_package]
+    return ".".join([*parts, node.module] if node.module else parts)
+
+
+def _imported_by_call(node: ast.Call) -> str:
+    name = getattr(node.func, "attr", getattr(node.func, "id", ""))
+    argument = node.args[0] if node.args else None
+    if name in ("import_module", "__import__") and isinstance(argument, ast.Constant):
+        return str(argument.value)
+    return ""
+
+
+def check_packages(found: Import) -> str:
+    package, target = found.module.split(".")[0], found.target.split(".")[0]
+    if target in {*PACKAGES, "conf"} and target not in PACKAGES[package]:
+        return f"{package} must not import {target}"
+    for reserved, allowed in RESERVED.items():
+        if target.split("_")[0] == reserved and package not in allowed:
+            return f"only {' and '.join(sorted(allowed))} may import {target}"
+    return ""
+
+
+def check_floors(found: Import) -> str:
+    here, there = found.module.split("."), found.target.split(".")
+    if here[0] != "toolkit" or there[0] != "toolkit" or len(here) < 2 or len(there) < 2:
+        return ""
+    for room in (here[1], there[1]):
+        if room not in FLOORS:
+            return f"toolkit.{room} has no floor"
+    if here[1] == there[1] or (here[1] in GROUND and there[1] in GROUND):
+        return ""
+    if FLOORS[there[1]] >= FLOORS[here[1]]:
+        return f"toolkit.{here[1]} must not import toolkit.{there[1]}"
+    return ""
+
+
+def violations(sources: Mapping[str, tuple[str, bool]]) -> list[str]:
+    """One line for each import against the rules, then one for each cycle of files."""
+    wrong = []
+    graph: dict[str, set[str]] = {module: set() for module in sources}
+    for module, (source, is_package) in sources.items():
+        for found in imports_of(module, source, is_package):
+            wrong += [
+                f"{module}:{found.line} imports {found.target}: {reason}"
+                for reason in (check_packages(found), check_floors(found))
+                if reason
+            ]
+            if (target := resolve(found.target, sources)) and target != module:
+                graph[module].add(target)
+    return wrong + [f"cycle of files: {' -> '.join(cycle)}" for cycle in cycles(graph)]
+
+
+def resolve(target: str, sources: Mapping[str, object]) -> str:
+    """The file that a dotted name leads to: `a.b.f` is a name in `a.b` when no file is `a.b.f`."""
+    if target in sources:
+        return target
+    head = target.rpartition(".")[0]
+    return head if head in sources else ""
+
+
+def cycles(graph: Mapping[str, set[str]]) -> list[list[str]]:
+    """For each module that reaches itself, one shortest way; each set of modules once."""
+    ways: dict[frozenset[str], list[str]] = {}
+    for start in sorted(graph):
+        frontier, seen = [[start]], {start}
+        while frontier:
+            way = frontier.pop(0)
+            if start in graph[way[-1]]:
+                ways.setdefault(frozenset(way), [*way, start])
+                break
+            for following in sorted(graph[way[-1]] - seen):
+                seen.add(following)
+                frontier.append([*way, following])
+    return list(ways.values())
+
+
+def test_every_import_of_the_four_packages_follows_the_rules() -> None:
+    assert violations(read_sources(ROOT)) == []
+
+
+def test_the_checker_reads_the_files_of_all_four_packages() -> None:
+    sources = read_sources(ROOT)
+    assert set(PACKAGES) <= set(sources)
+    assert "toolkit.contracts" in sources
+    targets = {found.target for found in imports_of("x", sources["toolkit.progress"][0], False)}
+    assert "rich.console.Console" in targets
+
+
+BAD = {
+    "toolkit imports a sibling": ("toolkit.search.tool", "import agents.keyword"),
+    "pipelines imports agents": ("pipelines.stage", "from agents import keyword"),
+    "pipelines imports experiments": ("pipelines.stage", "from experiments.run import main"),
+    "agents imports pipelines": ("agents.chat", "from pipelines.lexical import LexicalIndex"),
+    "agents imports pyterrier": ("agents.chat", "import pyterrier as pt"),
+    "toolkit imports pyterrier": ("toolkit.search.tool", "from pyterrier.model import add_ranks"),
+    "toolkit imports a plugin of pyterrier": ("toolkit.search.tool", "import pyterrier_pisa"),
+    "pipelines imports hydra": ("pipelines.stage", "from hydra.utils import instantiate"),
+    "agents imports omegaconf": ("agents.chat", "import omegaconf"),
+    "toolkit imports upward": ("toolkit.corpus.store", "from toolkit.search import pages"),
+    "the ground imports a room": ("toolkit.errors", "from toolkit.runs.folder import Folder"),
+    "rooms of one floor import each other": ("toolkit.benchmarks.beir", "import toolkit.llm.http"),
+    "a room without a floor": ("toolkit.cellar.wine", "from toolkit.errors import InputError"),
+    "a relative import goes upward": ("toolkit.corpus.store", "from ..search import pages"),
+    "an import hides in a function": ("agents.chat", "def f():\n    import pipelines.lexical"),
+    "an import hides under TYPE_CHECKING": (
+        "toolkit.runs.folder",
+        "if TYPE_CHECKING:\n    from toolkit.evaluation import funnel",
+    ),
+    "an import hides in a call": ("agents.chat", "importlib.import_module('pipelines.lexical')"),
+}
+
+
+@pytest.mark.parametrize(("module", "source"), BAD.values(), ids=BAD.keys())
+def test_a_bad_import_is_found(module: str, source: str) -> None:
+    assert len(violations({module: (source, False)})) == 1
+
+
+GOOD = {
+    "experiments sees everything": (
+        "experiments.run",
+        "import hydra\nimport pyterrier\nimport agents.keyword\nfrom pipelines import lexical",
+    ),
+    "pipelines uses PyTerrier": ("pipelines.stage", "import pyterrier as pt\nimport toolkit.text"),
+    "a floor sees those below": (
+        "toolkit.report.html",
+        "from toolkit.evaluation import funnel\nfrom toolkit.contracts import Hit",
+    ),
+    "a name that only begins alike": ("toolkit.search.tool", "import hydraulics, agentsmith"),
+    "a room sees itself": ("toolkit.search.tool", "from .pages import page\nfrom . import budget"),
+}
+
+
+@pytest.mark.parametrize(("module", "source"), GOOD.values(), ids=GOOD.keys())
+def test_a_good_import_passes(module: str, source: str) -> None:
+    assert violations({module: (source, False)}) == []
+
+
+def test_two_files_that_import_each_other_are_found() -> None:
+    sources = {
+        "agents.a": ("from agents.b import f", False),
+        "agents.b": ("def f():\n    from agents import a", False),
+    }
+    assert violations(sources) == ["cycle of files: agents.a -> agents.b -> agents.a"]
+
+
+def test_a_longer_cycle_through_a_package_file_is_found_once() -> None:
+    sources = {
+        "agents": ("from .a import f", True),
+        "agents.a": ("from .b import g", False),
+        "agents.b": ("from agents import f", False),
+    }
+    assert violations(sources) == ["cycle of files: agents -> agents.a -> agents.b -> agents"]
+
+
+def test_files_that_share_a_third_are_no_cycle() -> None:
+    sources = {
+        "agents.a": ("from agents import b, c", False),
+        "agents.b": ("from agents.c import f", False),
+        "agents.c": ("f = 1", False),
+    }
+    assert violations(sources) == []
+
+
+IMPORT_ALL = """
+import importlib, os, sys
+before = set(os.listdir())
+for name in sys.argv[1:]:
+    importlib.import_module(name)
+wrong = [f"made {entry} in the working folder" for entry in set(os.listdir()) - before]
+if "jnius" in sys.modules:
+    wrong.append("loaded the bridge to a JVM")
+if "pyterrier" in sys.modules and sys.modules["pyterrier"].java.started():
+    wrong.append("started a JVM")
+wrong += [f"loaded {name}" for name in ("torch", "transformers", "spacy") if name in sys.modules]
+sys.exit("; ".join(wrong))
+"""
+
+
+def import_all(names: list[str], root: Path, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Import the modules in a process of its own, in an empty working folder."""
+    working, home = folder / "working", folder / "home"
+    working.mkdir()
+    home.mkdir()
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(root),
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "HOME": str(home),
+    }
+    return subprocess.run(
+        [sys.executable, "-c", IMPORT_ALL, *names],
+        cwd=working,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_importing_every_module_has_no_side_effect(tmp_path: Path) -> None:
+    done = import_all(sorted(read_sources(ROOT)), ROOT, tmp_path)
+    assert (done.stdout, done.stderr, done.returncode) == ("", "", 0)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "print('hello')",
+        "import sys; print('hello', file=sys.stderr)",
+        "open('left-behind', 'w').close()",
+        "import sys, types; sys.modules['jnius'] = types.ModuleType('jnius')",
+    ],
+)
+def test_a_side_effect_of_importing_is_found(source: str, tmp_path: Path) -> None:
+    (tmp_path / "noisy.py").write_text(source)
+    done = import_all(["noisy"], tmp_path, tmp_path)
+    assert (done.stdout, done.stderr, done.returncode) != ("", "", 0)
