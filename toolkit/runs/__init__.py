@@ -1,0 +1,1 @@
+"""The run folder: trajectory records, manifest, lock, resume. Numbers are made in `evaluation`."""

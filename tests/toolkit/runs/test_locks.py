@@ -1,0 +1,110 @@
+"""A run folder has one writer; a dead writer's lock is taken over."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from toolkit.errors import InputError
+from toolkit.runs.locks import locked, process_started
+
+HOLDER = """
+import sys
+from pathlib import Path
+from toolkit.runs.locks import locked
+with locked(Path(sys.argv[1])):
+    print("locked", flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def lock(tmp_path: Path) -> Path:
+    return tmp_path / "run" / ".lock"
+
+
+def hold(lock: Path) -> subprocess.Popen[str]:
+    root = Path(__file__).resolve().parents[3]
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(lock)],
+        cwd=root,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert holder.stdout is not None and holder.stdout.readline() == "locked\n"
+    return holder
+
+
+def leave(lock: Path, **text: object) -> None:
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    lock.write_text(json.dumps(text))
+
+
+def test_a_second_process_is_refused_with_pid_and_host_until_the_first_is_killed(
+    lock: Path,
+) -> None:
+    with hold(lock) as holder:
+        with pytest.raises(InputError) as error, locked(lock):
+            pytest.fail("must not be taken")
+        assert f"process {holder.pid} on host {socket.gethostname()}" in str(error.value)
+        holder.kill()
+        holder.wait(30)
+    assert json.loads(lock.read_text())["pid"] == holder.pid
+    with locked(lock):
+        assert json.loads(lock.read_text())["pid"] == os.getpid()
+
+
+def test_the_same_process_cannot_take_it_twice(lock: Path) -> None:
+    with locked(lock), pytest.raises(InputError, match=str(os.getpid())), locked(lock):
+        pytest.fail("must not be taken")
+
+
+def test_it_can_be_taken_again_after_release_and_after_an_error(lock: Path) -> None:
+    with pytest.raises(ValueError, match="inside"), locked(lock):
+        raise ValueError("inside")
+    with locked(lock):
+        pass
+    assert lock.read_text() == ""
+
+
+def test_an_id_that_another_process_uses_now_does_not_hold_it(lock: Path) -> None:
+    leave(lock, pid=os.getpid(), host=socket.gethostname(), started="1")
+    with locked(lock):
+        assert json.loads(lock.read_text())["started"] == process_started(os.getpid())
+
+
+def test_a_living_process_holds_it_where_the_file_system_forgot_its_lock(lock: Path) -> None:
+    pid = os.getpid()
+    leave(lock, pid=pid, host=socket.gethostname(), started=process_started(pid))
+    with pytest.raises(InputError, match=f"process {pid} "), locked(lock):
+        pytest.fail("must not be taken")
+
+
+def test_another_hosts_lock_is_refused_with_what_to_delete(lock: Path) -> None:
+    leave(lock, pid=7, host="elsewhere", started="1")
+    with pytest.raises(InputError) as error, locked(lock):
+        pytest.fail("must not be taken")
+    assert "process 7 on host elsewhere" in str(error.value)
+    assert f"delete {lock}" in str(error.value)
+
+
+def test_a_half_written_text_of_a_killed_process_is_taken_over(lock: Path) -> None:
+    lock.parent.mkdir(parents=True)
+    lock.write_text('{"pid": 1')
+    with locked(lock):
+        assert json.loads(lock.read_text())["pid"] == os.getpid()
+
+
+def test_a_start_time_names_this_process_and_no_dead_one() -> None:
+    with subprocess.Popen([sys.executable, "-c", ""]) as child:
+        child.wait(30)
+    if Path("/proc/self/stat").exists():
+        assert process_started(os.getpid()).isdecimal()
+    assert process_started(child.pid) == ""

@@ -1,0 +1,43 @@
+"""The manifest tells what a run was made with, and keeps no secrets."""
+
+from __future__ import annotations
+
+import json
+import platform
+from importlib.metadata import version
+
+from toolkit.files import dump_json
+from toolkit.runs.manifest import make_manifest
+
+
+def test_it_holds_config_fingerprints_factors_versions_and_machine() -> None:
+    config = {"retriever": {"k1": 0.9}, "seed": 0}
+    manifest = make_manifest(config, {"benchmark": "abc"}, {"unit": "passage"})
+    assert manifest["config"] == config
+    assert manifest["fingerprints"] == {"benchmark": "abc"}
+    assert manifest["factors"] == {"unit": "passage"}
+    assert manifest["versions"]["numpy"] == version("numpy")
+    assert manifest["machine"]["python"] == platform.python_version()
+    assert json.loads(dump_json(manifest)) == manifest
+
+
+def test_text_under_secret_keys_is_masked_and_token_limits_are_not() -> None:
+    config = {
+        "llm": {"api_key": "sk-1", "auth_token": "t", "max_tokens": 9, "password": None},
+        "list": [{"secret": "s"}],
+        "key_field": "docid",
+    }
+    masked = make_manifest(config, {})["config"]
+    assert masked["llm"] == {
+        "api_key": "***",
+        "auth_token": "***",
+        "max_tokens": 9,
+        "password": None,
+    }
+    assert masked["list"] == [{"secret": "***"}]
+    assert masked["key_field"] == "docid"
+
+
+def test_the_commit_is_forty_digits_in_a_checkout_and_absent_elsewhere() -> None:
+    git = make_manifest({}, {})["git"]
+    assert git == {} or (len(git["commit"]) == 40 and isinstance(git["dirty"], bool))

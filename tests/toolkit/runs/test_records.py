@@ -1,0 +1,173 @@
+"""Trajectories survive the way to JSON and back."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from toolkit.contracts import (
+    STATUSES,
+    TIERS,
+    Answer,
+    Exposure,
+    ToolCall,
+    Trajectory,
+)
+from toolkit.errors import InputError
+from toolkit.runs.records import (
+    dump_trajectory,
+    from_record,
+    read_trajectory,
+    surfaced,
+    to_record,
+)
+
+
+def example() -> Trajectory:
+    calls = (
+        ToolCall(
+            "search",
+            {"reason": "start", "query": "naïve Bayes"},
+            "1. d1 ...",
+            seconds=0.01,
+            tokens=12,
+            ranking=("d1%p2", "d2%p0", "d1%p0", "d3"),
+            shown=("d1%p2", "d2%p0"),
+        ),
+        ToolCall("read_document", {"docid": "d9"}, "unknown", error="no document d9", tokens=3),
+        ToolCall("search", {"query": "more"}, "...", ranking=("d4%p1", "d2%p7"), shown=("d4%p1",)),
+    )
+    return Trajectory(
+        qid="q/1",
+        question="Who?",
+        status="steered",
+        answer=Answer("Because [d1].", "Ada", 80.0, ("d1",)),
+        messages=({"role": "user", "content": "Who?"}, {"role": "tool", "content": [{"a": None}]}),
+        calls=calls,
+        tiers={
+            "surfaced": ("d1", "d2", "d3", "d4"),
+            "previewed": ("d1", "d2", "d4"),
+            "opened": (),
+            "cited": ("d1",),
+        },
+        exposures=(Exposure(1, "previewed", "d1", 1, 12), Exposure(1, "previewed", "d2", 2, 12)),
+        usage={"input_tokens": 10, "dollars": 0.25},
+        started="2026-01-01T00:00:00+00:00",
+        seconds=1.5,
+    )
+
+
+def test_round_trip_gives_an_equal_trajectory() -> None:
+    assert from_record(json.loads(dump_trajectory(example()))) == example()
+
+
+def test_surfaced_is_derived_as_parent_documents_once_in_order() -> None:
+    assert surfaced(example().calls) == ("d1", "d2", "d3", "d4")
+    assert "surfaced" not in to_record(example())["tiers"]
+
+
+def test_a_surfaced_tier_that_the_rankings_do_not_give_is_kept() -> None:
+    odd = Trajectory("q", "?", "completed", tiers=dict.fromkeys(TIERS, ("d1",)))
+    assert from_record(json.loads(dump_trajectory(odd))) == odd
+
+
+def test_a_trajectory_that_failed_before_any_tier_round_trips() -> None:
+    failed = Trajectory("q", "?", "failed", traceback="Traceback ...\nValueError: x")
+    assert from_record(json.loads(dump_trajectory(failed))) == failed
+
+
+def test_half_a_surrogate_pair_from_a_model_is_stored_as_utf8() -> None:
+    odd = Trajectory("q", "?", "completed", answer=Answer(exact="a\ud83db"))
+    text = dump_trajectory(odd)
+    assert json.loads(text.encode("utf-8").decode("utf-8"))["answer"]["exact"] == "a\ud83db"
+
+
+def test_each_call_and_message_has_a_line_of_its_own() -> None:
+    lines = dump_trajectory(example()).splitlines()
+    assert sum('"arguments"' in line for line in lines) == 3
+    assert sum('"role"' in line for line in lines) == 2
+
+
+# Two halves that meet by chance are one character to JSON; that is no loss worth a test.
+text = st.text(st.characters(codec=None), max_size=8).filter(
+    lambda text: json.loads(json.dumps(text)) == text
+)
+ids = st.lists(text, max_size=4).map(tuple)
+numbers = st.floats(allow_nan=False) | st.integers(0, 10**9)
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | text,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(text, inner, max_size=3),
+    max_leaves=6,
+)
+calls = st.builds(
+    ToolCall,
+    name=text,
+    arguments=st.dictionaries(text, json_values, max_size=3),
+    output=text,
+    error=text,
+    seconds=numbers,
+    tokens=st.integers(0, 99),
+    ranking=ids,
+    shown=ids,
+)
+exposures = st.builds(
+    Exposure, st.integers(1, 9), st.sampled_from(TIERS), text, st.integers(1, 9), st.integers(0, 99)
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.builds(
+        Trajectory,
+        qid=text,
+        question=text,
+        status=st.sampled_from(STATUSES),
+        answer=st.builds(Answer, text, text, st.none() | st.floats(0, 100), ids),
+        messages=st.lists(st.dictionaries(text, json_values, max_size=3), max_size=3).map(tuple),
+        calls=st.lists(calls, max_size=3).map(tuple),
+        tiers=st.fixed_dictionaries(dict.fromkeys(TIERS, ids)),
+        exposures=st.lists(exposures, max_size=3).map(tuple),
+        usage=st.dictionaries(text, numbers, max_size=2),
+        started=text,
+        seconds=numbers,
+        traceback=text,
+    )
+)
+def test_any_trajectory_round_trips_through_utf8(trajectory: Trajectory) -> None:
+    stored = dump_trajectory(trajectory).encode("utf-8")
+    assert from_record(json.loads(stored)) == trajectory
+
+
+@pytest.mark.parametrize(
+    ("damage", "told"),
+    [
+        (lambda good: good[: len(good) // 2], "not a whole trajectory"),
+        (lambda good: b"", "not a whole trajectory"),
+        (lambda good: b"\xff\xfe" + good, "not a whole trajectory"),
+        (lambda good: b"[]", "not an object"),
+        (lambda good: good.replace(b'"status": "steered"', b'"status": "fine"'), "'fine'"),
+        (lambda good: good.replace(b'"seconds": 1.5', b'"seconds": "long"'), "'seconds'"),
+        (lambda good: good.replace(b'"question"', b'"kwestion"'), "'question'"),
+        (lambda good: good.replace(b'"tokens": 12', b'"token": 12'), "'tokens'"),
+        (lambda good: good.replace(b'"format": 1', b'"format": 7'), "format"),
+        (lambda good: good.replace(b'[1, "previewed", "d1"', b'[1, "dreamt", "d1"'), "dreamt"),
+    ],
+)
+def test_a_damaged_file_is_named(tmp_path: Path, damage, told: str) -> None:  # type: ignore[no-untyped-def]
+    path = tmp_path / "q1.json"
+    good = dump_trajectory(example()).encode()
+    assert damage(good) != good
+    path.write_bytes(damage(good))
+    with pytest.raises(InputError) as error:
+        read_trajectory(path)
+    assert str(path) in str(error.value) and told in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_an_absent_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"gone\.json"):
+        read_trajectory(tmp_path / "gone.json")

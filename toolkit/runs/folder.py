@@ -1,0 +1,196 @@
+"""The run folder: who may write it, what is done, what is left.
+
+This class owns every file name of a run except what evaluation derives (`evaluation/`,
+`metrics.json`, `run.trec`) and the report. Nothing here reads judgements.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from toolkit.contracts import Topic, Trajectory
+from toolkit.errors import InputError
+from toolkit.files import fingerprint, write_atomic, write_json
+from toolkit.runs.locks import locked
+from toolkit.runs.manifest import check_same, provenance
+from toolkit.runs.names import escape_qid, unescape_qid
+from toolkit.runs.records import dump_trajectory, read_trajectory
+
+_NAME = re.compile(r"[\w=,+-][\w=,.+-]*", re.ASCII)
+_PROVENANCE = ("versions", "git", "machine")
+
+
+class RunFolder:
+    """One run on disk. Reading needs no lock; writing happens inside `with folder.writing(...)`.
+
+    - `manifest.json`: written first; see `toolkit.runs.manifest`.
+    - `queries/<escaped qid>.json`: one trajectory each, whole or absent.
+    - `retried/<escaped qid>/<n>.json`: failed attempts that a later one took the place of.
+    """
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(path)
+        self.queries = self.path / "queries"
+        self.manifest_path = self.path / "manifest.json"
+        self._writing = False
+
+    @classmethod
+    def named(cls, root: Path | str, name: str) -> RunFolder:
+        """The run `name` below the folder of runs; `InputError` for a name that is no plain
+        folder name."""
+        if not _NAME.fullmatch(name) or len(name) > 200:
+            raise InputError(
+                f"the run name {name!r} cannot be a folder name",
+                valid="up to 200 letters, digits and _ - . , = +, not starting with a dot",
+                do="choose another name=",
+            )
+        return cls(Path(root) / name)
+
+    @property
+    def name(self) -> str:
+        return self.path.resolve().name
+
+    def manifest(self) -> dict[str, Any]:
+        """The manifest; `InputError` where this is no run folder."""
+        try:
+            manifest = json.loads(self.manifest_path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise InputError(
+                f"{self.path} is no run: it has no manifest.json", do="name a folder below runs/"
+            ) from None
+        except (OSError, ValueError) as error:
+            raise InputError(f"cannot read {self.manifest_path}: {error}") from error
+        if not isinstance(manifest, dict):
+            raise InputError(f"{self.manifest_path} is not a manifest")
+        return manifest
+
+    @contextmanager
+    def writing(self, manifest: Mapping[str, Any]) -> Iterator[RunFolder]:
+        """Start or resume this run as its only writer.
+
+        `InputError` where another process writes it, or where it was started with other
+        fingerprints. Temporary files of killed processes are removed.
+        """
+        with locked(self.path / ".lock"):
+            with _told(self.path):
+                self._sweep()
+                self._start(dict(manifest))
+            self._writing = True
+            try:
+                yield self
+            finally:
+                self._writing = False
+
+    def write(self, trajectory: Trajectory) -> None:
+        """Write one trajectory, whole or not at all. It may take the place of a failed attempt,
+        which is kept under `retried/`, never of one that ended well."""
+        if not self._writing:
+            raise RuntimeError("RunFolder.write needs `with folder.writing(manifest)` around it")
+        path = self._file(trajectory.qid)
+        if path.exists():
+            self._keep_attempt(path)
+        with _told(path):
+            write_atomic(path, dump_trajectory(trajectory))
+
+    def read(self, qid: str) -> Trajectory | None:
+        """The trajectory of a question, or None if it has none yet."""
+        path = self._file(qid)
+        return _read(path) if path.exists() else None
+
+    def trajectories(self, topics: Iterable[Topic] | None = None) -> Iterator[Trajectory]:
+        """The recorded trajectories: in the order of `topics`, leaving out questions without one,
+        or all of them in the order of their ids."""
+        if topics is not None:
+            found = (self.read(topic.qid) for topic in topics)
+            yield from (trajectory for trajectory in found if trajectory is not None)
+            return
+        for path in sorted(self._files(), key=lambda path: unescape_qid(path.stem) or path.stem):
+            yield _read(path)
+
+    def statuses(self) -> dict[str, str]:
+        """Exit status by question id, of all recorded trajectories."""
+        return {trajectory.qid: trajectory.status for trajectory in self.trajectories()}
+
+    def done(self) -> frozenset[str]:
+        """Questions that ended well: with any status but `failed`."""
+        return frozenset(qid for qid, status in self.statuses().items() if status != "failed")
+
+    def pending(self, topics: Iterable[Topic]) -> list[Topic]:
+        """The questions left to ask, in the order given: those without a trajectory and those
+        whose trajectory failed."""
+        done = self.done()
+        return [topic for topic in topics if topic.qid not in done]
+
+    def attempts(self, qid: str) -> int:
+        """How often a question was asked, failed attempts included."""
+        earlier = self.path / "retried" / escape_qid(qid)
+        return len(list(earlier.glob("*.json"))) + self._file(qid).exists()
+
+    def state(self) -> str:
+        """A fingerprint of the recorded trajectories, which tells whether an evaluation is older
+        than its run."""
+        return fingerprint(sorted((path.name, path.stat().st_size) for path in self._files()))
+
+    def _file(self, qid: str) -> Path:
+        return self.queries / f"{escape_qid(qid)}.json"
+
+    def _files(self) -> Iterator[Path]:
+        return (path for path in self.queries.glob("*.json") if not path.name.startswith("."))
+
+    def _start(self, manifest: dict[str, Any]) -> None:
+        if not self.manifest_path.exists():
+            if any(self._files()):
+                raise InputError(
+                    f"{self.path} holds trajectories but no manifest.json",
+                    do="choose another name=, or delete that folder",
+                )
+            write_json(self.manifest_path, manifest)
+            return
+        written = self.manifest()
+        check_same(self.path, written, manifest)
+        sessions = [written, *written.get("resumed", [])]
+        if any(sessions[-1].get(key) != manifest.get(key) for key in _PROVENANCE):
+            # A run that two versions of the code made must say so.
+            written["resumed"] = [*written.get("resumed", []), provenance(manifest)]
+            write_json(self.manifest_path, written)
+
+    def _keep_attempt(self, path: Path) -> None:
+        earlier = _read(path)
+        if earlier.status != "failed":
+            raise RuntimeError(f"question {earlier.qid!r} has ended well; it is not asked again")
+        kept = self.path / "retried" / path.stem
+        kept.mkdir(parents=True, exist_ok=True)
+        path.replace(kept / f"{len(list(kept.glob('*.json'))) + 1}.json")
+
+    def _sweep(self) -> None:
+        leftovers = [*self.queries.glob(".*.tmp"), *self.path.glob(".manifest.json.*.tmp")]
+        for leftover in leftovers:
+            leftover.unlink(missing_ok=True)
+
+
+def _read(path: Path) -> Trajectory:
+    trajectory = read_trajectory(path)
+    if escape_qid(trajectory.qid) != path.stem:
+        raise InputError(
+            f"{path} holds the trajectory of question {trajectory.qid!r}",
+            valid=f"{escape_qid(trajectory.qid)}.json for that question",
+            do="rename or delete the file",
+        )
+    return trajectory
+
+
+@contextmanager
+def _told(path: Path) -> Iterator[None]:
+    """A full disk or a folder without permission, told as bad input."""
+    try:
+        yield
+    except OSError as error:
+        raise InputError(
+            f"cannot write {path}: {error.strerror or error}",
+            do="free or change the disk, then run the same command; finished questions are kept",
+        ) from error

@@ -1,0 +1,135 @@
+"""What a run was made with: configuration, fingerprints, versions, commit, machine."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import subprocess
+from collections.abc import Mapping
+from datetime import datetime, timezone
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from toolkit.errors import InputError
+
+FORMAT = 1
+PACKAGES = (
+    "soundingline",
+    "pyterrier",
+    "python-terrier",
+    "hydra-core",
+    "numba",
+    "numpy",
+    "pandas",
+    "scipy",
+    "statsmodels",
+    "ir_measures",
+    "pytrec-eval-terrier",
+    "regex",
+    "spacy",
+    "torch",
+    "transformers",
+    "vllm",
+    "openai",
+)
+_SECRET = re.compile(r"(^|_)(api_?key|key|secret|password|token)$", re.IGNORECASE)
+
+
+def make_manifest(
+    config: Mapping[str, Any],
+    fingerprints: Mapping[str, str],
+    factors: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
+    """The manifest of a run that starts now.
+
+    - `config`: the resolved configuration, plain values. Text under keys such as `api_key` or
+      `token` is masked: a manifest is made to be shown.
+    - `fingerprints`: hash by name of whatever changes results (benchmark, index, pipeline, agent,
+      tool, prompts). Resuming with other fingerprints is refused.
+    - `factors`: option names by configuration group, shown as the run's coordinates in a sweep.
+    """
+    return {
+        "format": FORMAT,
+        "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "factors": dict(factors or {}),
+        "fingerprints": dict(fingerprints),
+        "config": _masked(config),
+        "versions": _versions(),
+        "git": _git(),
+        "machine": _machine(),
+    }
+
+
+def check_same(path: Path, written: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
+    """`InputError` that lists the fingerprints in which a run on disk differs from `wanted`."""
+    old, new = written.get("fingerprints", {}), wanted.get("fingerprints", {})
+    differing = [key for key in dict.fromkeys([*old, *new]) if old.get(key) != new.get(key)]
+    if differing:
+        changes = ", ".join(
+            f"{key} (was {old.get(key, 'absent')}, now {new.get(key, 'absent')})"
+            for key in differing
+        )
+        raise InputError(
+            f"the run {path} was made with another {changes}",
+            valid="the configuration that it was started with",
+            do="choose another name=, or delete that folder to start again",
+        )
+
+
+def provenance(manifest: Mapping[str, Any]) -> dict[str, Any]:
+    """The part of a manifest that may differ between the sessions of one run."""
+    return {key: manifest.get(key) for key in ("created", "versions", "git", "machine")}
+
+
+def _masked(value: Any, key: str = "") -> Any:
+    if isinstance(value, Mapping):
+        return {str(name): _masked(item, str(name)) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_masked(item, key) for item in value]
+    if isinstance(value, str) and value and _SECRET.search(key):
+        return "***"
+    return value
+
+
+def _versions() -> dict[str, str]:
+    found = {package: _version(package) for package in PACKAGES}
+    return {package: version for package, version in found.items() if version}
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+def _git() -> dict[str, Any]:
+    """Commit of the checkout that this code runs from; empty for an installed copy."""
+    here = Path(__file__).resolve()
+    if _git_output(here.parent, "ls-files", "--error-unmatch", here.name) is None:
+        return {}
+    commit = _git_output(here.parent, "rev-parse", "HEAD") or ""
+    changes = _git_output(here.parent, "status", "--porcelain", "--untracked-files=no")
+    return {"commit": commit, "dirty": bool(changes)}
+
+
+def _git_output(folder: Path, *arguments: str) -> str | None:
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(folder), *arguments], capture_output=True, text=True, timeout=20
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+def _machine() -> dict[str, Any]:
+    return {
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "processor": platform.machine(),
+        "cpus": os.cpu_count(),
+        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+    }

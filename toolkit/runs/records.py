@@ -1,0 +1,180 @@
+"""Trajectories as JSON text and back.
+
+The `surfaced` tier is left out of the file wherever it follows from the calls' rankings (it always
+does when our own search tool recorded it): a question with thirty rankings of a thousand documents
+would otherwise carry every id twice. It is derived again on reading.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from toolkit.contracts import STATUSES, TIERS, Answer, Exposure, ToolCall, Trajectory, parent
+from toolkit.errors import InputError
+from toolkit.files import dump_json
+
+FORMAT = 1
+_NUMBER = (int, float)
+_TRAJECTORY_TYPES: dict[str, Any] = {
+    "qid": str,
+    "question": str,
+    "status": str,
+    "answer": dict,
+    "usage": dict,
+    "started": str,
+    "seconds": _NUMBER,
+    "traceback": str,
+    "exposures": list,
+    "calls": list,
+    "messages": list,
+}
+_CALL_TYPES: dict[str, Any] = {
+    "name": str,
+    "arguments": dict,
+    "output": str,
+    "error": str,
+    "seconds": _NUMBER,
+    "tokens": int,
+    "ranking": list,
+    "shown": list,
+}
+_ANSWER_TYPES: dict[str, Any] = {
+    "explanation": str,
+    "exact": str,
+    "confidence": (int, float, type(None)),
+    "citations": list,
+}
+# A model may emit half of a surrogate pair, which UTF-8 cannot hold; JSON's \u escape can.
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+def surfaced(calls: Iterable[ToolCall]) -> tuple[str, ...]:
+    """Documents of all rankings, each once, in order of first appearance."""
+    return tuple(dict.fromkeys(parent(unit) for call in calls for unit in call.ranking))
+
+
+def to_record(trajectory: Trajectory) -> dict[str, Any]:
+    """The trajectory as JSON values, keys in a fixed order, small fields before large ones."""
+    return {
+        "format": FORMAT,
+        "qid": trajectory.qid,
+        "question": trajectory.question,
+        "status": trajectory.status,
+        "answer": _row(trajectory.answer),
+        "started": trajectory.started,
+        "seconds": trajectory.seconds,
+        "usage": dict(trajectory.usage),
+        "traceback": trajectory.traceback,
+        "tiers": _stored_tiers(trajectory),
+        "exposures": [list(exposure) for exposure in trajectory.exposures],
+        "calls": [_row(call) for call in trajectory.calls],
+        "messages": [dict(message) for message in trajectory.messages],
+    }
+
+
+def from_record(record: Mapping[str, Any]) -> Trajectory:
+    """The trajectory that `to_record` was given. Sequences come back as tuples; messages and
+    arguments as JSON has them. `ValueError` where a field is absent or of a wrong type."""
+    _check(record, _TRAJECTORY_TYPES, "trajectory")
+    if record.get("format") != FORMAT:
+        raise ValueError(f"format is {record.get('format')!r}, this version reads {FORMAT}")
+    if record["status"] not in STATUSES:
+        raise ValueError(f"status is {record['status']!r}")
+    calls = tuple(_call(call) for call in record["calls"])
+    _check(record["answer"], _ANSWER_TYPES, "answer")
+    answer = {**record["answer"], "citations": tuple(record["answer"]["citations"])}
+    return Trajectory(
+        qid=record["qid"],
+        question=record["question"],
+        status=record["status"],
+        answer=Answer(**answer),
+        messages=tuple(record["messages"]),
+        calls=calls,
+        tiers=_read_tiers(record.get("tiers"), calls),
+        exposures=tuple(_exposure(row) for row in record["exposures"]),
+        usage=record["usage"],
+        started=record["started"],
+        seconds=record["seconds"],
+        traceback=record["traceback"],
+    )
+
+
+def dump_trajectory(trajectory: Trajectory) -> str:
+    """JSON text with one line a field, and one line a call, message and exposure, so that `grep`,
+    `less` and `diff` work on it. Equal trajectories give equal text."""
+    lines = ",\n".join(
+        f"{_compact(key)}: {_by_line(value)}" for key, value in to_record(trajectory).items()
+    )
+    return _SURROGATE.sub(lambda match: f"\\u{ord(match.group()):04x}", f"{{\n{lines}\n}}\n")
+
+
+def read_trajectory(path: Path) -> Trajectory:
+    """The trajectory in a file; `InputError` naming the file where it is absent or damaged."""
+    try:
+        return from_record(json.loads(path.read_text(encoding="utf-8")))
+    except OSError as error:
+        raise InputError(f"cannot read the trajectory {path}: {error.strerror}") from error
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise InputError(
+            f"{path} is not a whole trajectory: {error}",
+            valid="a file that a run of this version wrote",
+            do="delete the file and run again; its question will be asked anew",
+        ) from error
+
+
+def _row(row: Any) -> dict[str, Any]:
+    return {field.name: getattr(row, field.name) for field in fields(row)}
+
+
+def _stored_tiers(trajectory: Trajectory) -> dict[str, Any]:
+    tiers: dict[str, Any] = {tier: trajectory.tiers.get(tier) for tier in TIERS}
+    if tiers["surfaced"] is not None and tuple(tiers["surfaced"]) == surfaced(trajectory.calls):
+        del tiers["surfaced"]
+    return tiers
+
+
+def _read_tiers(stored: Any, calls: Sequence[ToolCall]) -> dict[str, tuple[str, ...]]:
+    if not isinstance(stored, Mapping) or not set(stored) <= set(TIERS):
+        raise ValueError(f"tiers must be among {', '.join(TIERS)}")
+    derived = {"surfaced": surfaced(calls)} if "surfaced" not in stored else {}
+    read = {tier: tuple(docids) for tier, docids in stored.items() if docids is not None}
+    return {**derived, **read}
+
+
+def _call(record: Any) -> ToolCall:
+    _check(record, _CALL_TYPES, "call")
+    return ToolCall(
+        **{**record, "ranking": tuple(record["ranking"]), "shown": tuple(record["shown"])}
+    )
+
+
+def _exposure(row: Any) -> Exposure:
+    exposure = Exposure(*row)
+    if exposure.tier not in TIERS:
+        raise ValueError(f"exposure tier is {exposure.tier!r}")
+    return exposure
+
+
+def _check(record: Any, types: Mapping[str, Any], what: str) -> None:
+    if not isinstance(record, Mapping):
+        raise ValueError(f"the {what} is not an object")
+    for name, valid in types.items():
+        if name not in record:
+            raise ValueError(f"the {what} has no {name!r}")
+        if not isinstance(record[name], valid):
+            raise ValueError(f"{name!r} of the {what} is {type(record[name]).__name__}")
+
+
+def _compact(value: Any) -> str:
+    return dump_json(value, indent=None).rstrip("\n")
+
+
+def _by_line(value: Any) -> str:
+    if isinstance(value, list) and value:
+        return "[\n " + ",\n ".join(_compact(item) for item in value) + "\n]"
+    return _compact(value)
