@@ -1,0 +1,82 @@
+"""Any PyTerrier pipeline as the backend of a search tool."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from itertools import count
+from threading import Lock
+
+import numpy as np
+import pandas as pd
+import pyterrier as pt
+
+from toolkit.contracts import Hit, SearchRequest, parent
+from toolkit.errors import InputError
+
+_QID = "1"
+
+
+class PipelineBackend:
+    """Asks `pipeline` one query at a time (`contracts.SearchBackend`).
+
+    The pipeline receives one row with `qid`, `query` (the agent's words as they are; no query
+    language is applied here) and `reasoning` (empty where there is none), and must return `docno`
+    and `score`. Hits are its rows by `rank`, or by falling score where it gives no ranks; a docno
+    `d1%p3` is a passage of document `d1`.
+
+    - `unit`: what the pipeline's docnos name, e.g. `document` or `passage`; kept for displays.
+    - `exclusive`: one search at a time, for stages that do not bear threads. False by default.
+
+    `InputError` where the pipeline does not take queries or does not give ranked documents; what
+    else it raises passes through.
+    """
+
+    def __init__(
+        self, pipeline: pt.Transformer, unit: str = "document", *, exclusive: bool = False
+    ) -> None:
+        if not isinstance(pipeline, pt.Transformer):
+            raise InputError(
+                f"the pipeline is of type {type(pipeline).__name__}",
+                valid="a PyTerrier transformer",
+                do="wrap a function with pt.apply",
+            )
+        self.pipeline = pipeline
+        self.unit = unit
+        self._turn: AbstractContextManager[object] = Lock() if exclusive else nullcontext()
+
+    def search(self, request: SearchRequest) -> list[Hit]:
+        """At most `request.depth` hits, ranks from 1."""
+        row = {"qid": [_QID], "query": [request.query], "reasoning": [request.reasoning]}
+        ranking = self._ranking(pd.DataFrame(row))
+        docnos, scores = _ordered(ranking, request.depth)
+        return list(map(Hit, map(parent, docnos), docnos, count(1), scores))
+
+    def _ranking(self, queries: pd.DataFrame) -> pd.DataFrame:
+        try:
+            with self._turn:
+                ranking = self.pipeline.transform(queries)
+        except pt.validate.InputValidationError as error:
+            raise InputError(
+                f"the pipeline {self.pipeline!r} does not work on queries alone: {error}",
+                do="begin it with a retriever, and give each stage the columns it needs",
+            ) from error
+        missing = [column for column in ("docno", "score") if column not in ranking.columns]
+        if missing:
+            raise InputError(
+                f"the pipeline {self.pipeline!r} returns no {' and no '.join(missing)}",
+                valid="rows with docno and score",
+                do="end it with a retriever or a re-ranker",
+            )
+        return ranking
+
+    def __repr__(self) -> str:
+        return f"PipelineBackend({self.pipeline!r}, unit={self.unit!r})"
+
+
+def _ordered(ranking: pd.DataFrame, depth: int) -> tuple[list[str], list[float]]:
+    """The docnos and scores of the best `depth` rows, best first."""
+    docnos = ranking["docno"].tolist()
+    scores = ranking["score"].to_numpy(dtype=float)
+    keys = ranking["rank"].to_numpy() if "rank" in ranking.columns else -scores
+    order = np.argsort(keys, kind="stable")[:depth]
+    return [docnos[index] for index in order], scores[order].tolist()

@@ -1,0 +1,123 @@
+"""SQLite files that are written once, in one go, and then only read, by many at a time."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import threading
+import weakref
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from toolkit.errors import InputError
+from toolkit.files import folder_made_whole
+
+_FILE = "data.sqlite"
+# Long texts lie on chains of pages; larger pages make the chains shorter.
+_PAGE_BYTES = 16384
+
+
+@contextmanager
+def written_once(folder: Path, schema: str) -> Iterator[sqlite3.Connection]:
+    """A connection to a new database that becomes `folder` when the block ends well.
+
+    `schema` is SQL; the block must call `write_meta` last. A failing disk is an `InputError`.
+    """
+    with folder_made_whole(folder) as temporary:
+        connection = sqlite3.connect(temporary / _FILE, isolation_level=None)
+        try:
+            # A crash leaves a temporary folder that nobody opens, so a journal protects nothing.
+            connection.executescript(
+                f"PRAGMA page_size={_PAGE_BYTES}; PRAGMA journal_mode=OFF; "
+                f"PRAGMA synchronous=OFF; {schema}; "
+                "CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL); BEGIN;"
+            )
+            yield connection
+            connection.execute("COMMIT")
+        except sqlite3.OperationalError as error:
+            raise InputError(
+                f"cannot write {folder}: {error}",
+                do="free space there or choose another folder, then run the command again",
+            ) from error
+        finally:
+            connection.close()
+        _flush(temporary / _FILE)
+
+
+def _flush(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def write_meta(connection: sqlite3.Connection, values: Mapping[str, Any]) -> None:
+    """Write what readers check; the last thing that a writer does."""
+    rows = [(key, str(value)) for key, value in values.items()]
+    connection.executemany("INSERT INTO meta VALUES (?, ?)", rows)
+
+
+class _Connection(sqlite3.Connection):
+    """A connection that can be referred to weakly, which the built-in class cannot."""
+
+
+class ReadOnly:
+    """A database of `written_once` for any number of threads and processes.
+
+    Each thread of each process gets a connection of its own on first use, also after a fork.
+    `kind` and `version` are what the writer put into `meta`; `rebuild` tells the user what to do
+    where the file is absent, incomplete, or of another kind or version (`InputError`).
+    """
+
+    def __init__(self, folder: Path, *, kind: str, version: int, rebuild: str) -> None:
+        self.folder = folder
+        self._uri = f"{(folder / _FILE).resolve().as_uri()}?mode=ro&immutable=1"
+        self._local = threading.local()
+        # Weakly held, so that a thread's end closes its connection.
+        self._opened: weakref.WeakSet[_Connection] = weakref.WeakSet()
+        self._closed = False
+        self.meta = self._checked(kind, version, rebuild)
+
+    def _checked(self, kind: str, version: int, rebuild: str) -> dict[str, str]:
+        if not (self.folder / _FILE).is_file():
+            raise InputError(f"there is no {kind} at {self.folder}", do=rebuild)
+        try:
+            meta = dict(self.execute("SELECT key, value FROM meta"))
+        except sqlite3.DatabaseError as error:
+            self.close()
+            raise InputError(
+                f"the {kind} at {self.folder} is damaged ({error})", do=rebuild
+            ) from None
+        if meta.get("kind") != kind or meta.get("version") != str(version):
+            self.close()
+            found = f"{meta.get('kind', 'nothing complete')}, version {meta.get('version', 'none')}"
+            raise InputError(
+                f"{self.folder} holds {found}", valid=f"{kind}, version {version}", do=rebuild
+            )
+        return meta
+
+    def execute(self, query: str, parameters: tuple[Any, ...] = ()) -> sqlite3.Cursor:
+        """Run a query on this thread's connection."""
+        return self._connection().execute(query, parameters)
+
+    def _connection(self) -> sqlite3.Connection:
+        if self._closed:
+            raise ValueError(f"{self.folder} was closed")
+        # The process id guards against a connection inherited through a fork, which SQLite forbids.
+        owner, connection = getattr(self._local, "held", (None, None))
+        if owner != os.getpid() or connection is None:
+            connection = sqlite3.connect(
+                self._uri, uri=True, check_same_thread=False, factory=_Connection
+            )
+            self._opened.add(connection)
+            self._local.held = (os.getpid(), connection)
+        return connection
+
+    def close(self) -> None:
+        """Close every thread's connection; later queries raise `ValueError`."""
+        self._closed = True
+        for connection in list(self._opened):
+            connection.close()

@@ -1,0 +1,218 @@
+"""The document store: raw text by id, and passages as positions in it.
+
+Two folders: one holds a corpus's texts, once; the other, one a segmenter, holds the character
+spans of its units (8 bytes each). Both carry fingerprints, so that a mismatch is told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from toolkit.contracts import PASSAGE_MARK, Document, Lines, Unit, parent
+from toolkit.corpus.database import ReadOnly
+from toolkit.corpus.lines import line_spans, without_break
+from toolkit.corpus.writer import KIND, VERSION, write_texts
+from toolkit.errors import InputError
+
+UNITS_KIND = "unit table"
+UNITS_VERSION = 1
+SPAN = np.dtype("<u4")
+_BYTES = 2 * SPAN.itemsize
+_REBUILD = "build it again: python -m experiments.index"
+
+
+class SqliteStore:
+    """Raw text for many concurrent readers (`contracts.DocumentStore`), and its units.
+
+    Thread-safe, also after a fork, and picklable (a copy opens the same folders). `units` is the
+    folder of a unit table, without which only whole documents can be asked for.
+    """
+
+    def __init__(self, path: Path | str, units: Path | str | None = None) -> None:
+        self.path = Path(path)
+        self.units_path = Path(units) if units is not None else None
+        self._texts = ReadOnly(self.path, kind=KIND, version=VERSION, rebuild=_REBUILD)
+        self._units: ReadOnly | None = None
+        if self.units_path is not None:
+            self._units = ReadOnly(
+                self.units_path, kind=UNITS_KIND, version=UNITS_VERSION, rebuild=_REBUILD
+            )
+            _check_same_corpus(self._texts, self._units)
+
+    @classmethod
+    def build(
+        cls, path: Path | str, documents: Iterable[Document], *, corpus_fingerprint: str
+    ) -> SqliteStore:
+        """Write the texts of `documents` into the folder `path`, whole or not at all, and open it.
+
+        `InputError` for an empty corpus, a docid that comes twice or is empty, one that ends like
+        a passage id (`%p3`), and text that is not valid Unicode.
+        """
+        write_texts(Path(path), documents, corpus_fingerprint)
+        return cls.open(path, corpus_fingerprint=corpus_fingerprint)
+
+    @classmethod
+    def open(
+        cls,
+        path: Path | str,
+        units: Path | str | None = None,
+        *,
+        corpus_fingerprint: str | None = None,
+        segmenter_fingerprint: str | None = None,
+    ) -> SqliteStore:
+        """Open what `build` (and `build_units`) wrote. `InputError`, with what to do, where it is
+        absent, incomplete, of another version, or does not carry the fingerprints asked for."""
+        store = cls(path, units)
+        try:
+            _expect(store.path, "corpus", store.corpus_fingerprint, corpus_fingerprint)
+            _expect(
+                store.units_path, "segmenter", store.segmenter_fingerprint, segmenter_fingerprint
+            )
+        except InputError:
+            store.close()
+            raise
+        return store
+
+    def __reduce__(self) -> tuple[type[SqliteStore], tuple[Path, Path | None]]:
+        return type(self), (self.path, self.units_path)
+
+    def __repr__(self) -> str:
+        return f"SqliteStore({str(self.path)!r}, {len(self)} documents)"
+
+    def __enter__(self) -> SqliteStore:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __len__(self) -> int:
+        return int(self._texts.meta["documents"])
+
+    def __contains__(self, docid: object) -> bool:
+        query = "SELECT 1 FROM documents WHERE docid = ?"
+        return (
+            isinstance(docid, str) and self._texts.execute(query, (docid,)).fetchone() is not None
+        )
+
+    @property
+    def corpus_fingerprint(self) -> str:
+        return self._texts.meta["corpus_fingerprint"]
+
+    @property
+    def segmenter_fingerprint(self) -> str | None:
+        """The open unit table's; None without one."""
+        return self._units.meta["segmenter_fingerprint"] if self._units else None
+
+    @property
+    def unit_count(self) -> int:
+        """Number of units; of documents where no unit table is open."""
+        return int(self._units.meta["units"]) if self._units else len(self)
+
+    def docids(self) -> Iterator[str]:
+        """Every docid, in the corpus's order."""
+        for (docid,) in self._texts.execute("SELECT docid FROM documents ORDER BY number"):
+            yield docid
+
+    def documents(self) -> Iterator[Document]:
+        """Every document, in the corpus's order, streamed."""
+        query = "SELECT docid, title, text, url FROM documents ORDER BY number"
+        return (Document(*row) for row in self._texts.execute(query))
+
+    def units(self) -> Iterator[Unit]:
+        """Every unit, in the corpus's order, streamed, without cutting the texts again."""
+        if self._units is None:
+            yield from (Unit(d.docid, d.title, d.text) for d in self.documents())
+            return
+        tables = self._units.execute("SELECT spans FROM spans ORDER BY number")
+        for document, (blob,) in zip(self.documents(), tables, strict=True):
+            spans = np.frombuffer(blob, dtype=SPAN).reshape(-1, 2).tolist()
+            for number, (start, end) in enumerate(spans):
+                unit_id = document.docid + (f"{PASSAGE_MARK}{number}" if self._passages else "")
+                yield Unit(unit_id, document.title, document.text[start:end])
+
+    def document(self, docid: str) -> Document:
+        """The whole document; `KeyError` if there is none of that id."""
+        query = "SELECT docid, title, text, url FROM documents WHERE docid = ?"
+        row = self._texts.execute(query, (docid,)).fetchone()
+        if row is None:
+            raise KeyError(docid)
+        return Document(*row)
+
+    def lines(self, docid: str, offset: int = 1, limit: int = 200) -> Lines:
+        """At most `limit` lines from line `offset` (from 1), without their line breaks.
+
+        A line is one of the text, or a piece of at most 1000 characters of a longer one (see
+        `corpus.lines`). `KeyError` for an unknown docid; `ValueError` for `limit` below 1 and for
+        an `offset` that no line has.
+        """
+        if limit < 1:
+            raise ValueError(f"limit is {limit}; it must be at least 1")
+        document = self.document(docid)
+        spans = line_spans(document.text)
+        if not 1 <= offset <= len(spans):
+            raise ValueError(f"offset is {offset}; document {docid!r} has lines 1 to {len(spans)}")
+        chosen = spans[offset - 1 : offset - 1 + limit]
+        lines = [without_break(document.text[start:end]) for start, end in chosen]
+        return Lines(document.docid, document.title, offset, lines, len(spans))
+
+    def texts(self, unit_ids: Sequence[str]) -> list[Unit]:
+        """The units, in the order asked; `KeyError` for an unknown id.
+
+        A bare docid is the whole document, or its one unit where the unit table has one each.
+        """
+        return [self._unit(unit_id) for unit_id in unit_ids]
+
+    @property
+    def _passages(self) -> bool:
+        return self._units is not None and self._units.meta["passages"] == "1"
+
+    def _unit(self, unit_id: str) -> Unit:
+        docid = parent(unit_id)
+        query = "SELECT number, title, text FROM documents WHERE docid = ?"
+        row = self._texts.execute(query, (docid,)).fetchone()
+        if row is None:
+            raise KeyError(unit_id)
+        start, end = self._span(row[0], unit_id, docid, len(row[2]))
+        return Unit(unit_id, row[1], row[2][start:end])
+
+    def _span(self, number: int, unit_id: str, docid: str, length: int) -> tuple[int, int]:
+        is_passage = unit_id != docid
+        if is_passage and not self._passages:
+            raise KeyError(unit_id)
+        if self._units is None or self._passages != is_passage:
+            return 0, length
+        at = int(unit_id[len(docid) + len(PASSAGE_MARK) :]) if is_passage else 0
+        query = "SELECT substr(spans, ?, ?) FROM spans WHERE number = ?"
+        (blob,) = self._units.execute(query, (1 + at * _BYTES, _BYTES, number)).fetchone()
+        if len(blob) != _BYTES:
+            raise KeyError(unit_id)
+        start, end = np.frombuffer(blob, dtype=SPAN).tolist()
+        return start, end
+
+    def close(self) -> None:
+        """Close all connections, of all threads of this process."""
+        self._texts.close()
+        if self._units:
+            self._units.close()
+
+
+def _check_same_corpus(texts: ReadOnly, units: ReadOnly) -> None:
+    mine, theirs = texts.meta["corpus_fingerprint"], units.meta["corpus_fingerprint"]
+    if mine != theirs:
+        texts.close()
+        units.close()
+        raise InputError(
+            f"{units.folder} cuts the corpus {theirs}, but {texts.folder} holds {mine}", do=_REBUILD
+        )
+
+
+def _expect(path: Path | None, what: str, found: str | None, wanted: str | None) -> None:
+    if wanted is not None and found != wanted:
+        raise InputError(
+            f"{path} was built for another {what} ({found or 'none'})",
+            valid=f"{what} {wanted}",
+            do=_REBUILD,
+        )
