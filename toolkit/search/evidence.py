@@ -1,0 +1,60 @@
+"""What the agent has been exposed to: the evidence tiers, in order of first exposure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+from toolkit.contracts import TIERS, Exposure
+
+
+class EvidenceLog:
+    """Ordered sets of docids (documents, never passages), one for each of `contracts.TIERS`.
+
+    surfaced: in a ranking that a search cached, shown or not. previewed: shown in a page of
+    results. opened: its text was read. cited: named by the answer. `exposures` holds the first
+    showing of each document in the last three; surfaced has no rows, since one search would give
+    a thousand. The log counts every token of tool output, error texts included, because the agent
+    reads them all; the tokens of an exposure are those up to the end of its call.
+    """
+
+    def __init__(self) -> None:
+        self._tiers: dict[str, dict[str, None]] = {tier: {} for tier in TIERS}
+        self._shown: set[str] = set()
+        self._exposures: list[Exposure] = []
+        self._calls = 0
+        self._tokens = 0
+
+    @property
+    def tiers(self) -> Mapping[str, Sequence[str]]:
+        return {tier: tuple(docids) for tier, docids in self._tiers.items()}
+
+    @property
+    def exposures(self) -> Sequence[Exposure]:
+        return tuple(self._exposures)
+
+    @property
+    def known(self) -> Collection[str]:
+        """The docids that the session has brought up, which are those an answer can cite."""
+        surfaced, previewed, opened = (self._tiers[tier] for tier in TIERS[:3])
+        return (surfaced | previewed | opened).keys()
+
+    def count(self, tokens: int) -> None:
+        """A call ended whose output has `tokens` tokens. Comes before its `surface` and `show`."""
+        self._calls += 1
+        self._tokens += tokens
+
+    def surface(self, docids: Iterable[str]) -> None:
+        """A fresh ranking holds these documents, best first."""
+        self._tiers["surfaced"].update(dict.fromkeys(docids))
+
+    def show(self, tier: str, docids: Iterable[str]) -> None:
+        """The newest call showed these documents in `tier`, in this order."""
+        seen = self._tiers[tier]
+        for docid in docids:
+            if tier != "cited":
+                self._shown.add(docid)
+            if docid not in seen:
+                seen[docid] = None
+                self._exposures.append(
+                    Exposure(self._calls, tier, docid, len(self._shown), self._tokens)
+                )
