@@ -247,6 +247,10 @@ class SearchTool(Protocol):
         record's `error`; only a defect or a broken backend raises."""
         ...
 
+    def answer(self, text: str) -> Answer:
+        """The parts of a final answer; documents of this session that it cites become `cited`."""
+        ...
+
     @property
     def calls(self) -> Sequence[ToolCall]: ...
 

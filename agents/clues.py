@@ -1,0 +1,130 @@
+"""From a question to the clues in it, and from clues to queries.
+
+A clue is a quoted string, a number, a capitalised name or another content word of the question.
+Nothing here knows a benchmark: only spelling, sentence structure and rarity are used.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from agents.words import WORD, is_content, stem
+
+QUOTED = re.compile(r"[\"“”«»]([^\"“”«»]{2,120})[\"“”«»]|(?<!\w)['‘]([^'‘’]{2,120})['’](?!\w)")
+_CLAUSE = re.compile(
+    r"[.;?!]+\s+|[;:]\s+|,\s+|\s+(?=(?:and|but|that|which|who|whose|where|when|while)\s)"
+)
+_OPENING = re.compile(r"(?:^|[.?!]\s+|[\"“«]\s*)$")
+
+
+class Clue(NamedTuple):
+    """One word of the question: as written, its stem, its kind (`quoted`, `number`, `name` or
+    `word`), its weight (0 to 1), and the number of the clause that it stands in."""
+
+    text: str
+    stem: str
+    kind: str
+    weight: float
+    clause: int
+
+
+class Query(NamedTuple):
+    """A query and one line that says why it is asked."""
+
+    text: str
+    reason: str
+
+
+# How much more a marked word counts than a plain one of the same rarity.
+_EMPHASIS = {"quoted": 1.3, "number": 1.2, "name": 1.3, "word": 1.0}
+
+
+def find_clues(question: str, rarity: Callable[[str], float]) -> list[Clue]:
+    """The clues of a question in its order, each stem once; words of weight 0 are left out."""
+    quoted = [match.span() for match in QUOTED.finditer(question)]
+    breaks = [match.end() for match in _CLAUSE.finditer(question)]
+    clues: dict[str, Clue] = {}
+    for match in WORD.finditer(question):
+        word, start = match.group(), match.start()
+        weight = rarity(word) if is_content(word) else 0.0
+        if weight <= 0 or stem(word) in clues:
+            continue
+        kind = _kind(word, question[:start], any(a <= start < b for a, b in quoted))
+        clause = sum(end <= start for end in breaks)
+        weight = min(1.0, weight * _EMPHASIS[kind])
+        clues[stem(word)] = Clue(word, stem(word), kind, weight, clause)
+    return list(clues.values())
+
+
+def _kind(word: str, before: str, inside_quotes: bool) -> str:
+    if inside_quotes:
+        return "quoted"
+    if word[0].isdigit():
+        return "number"
+    if word[0].isupper() and not _OPENING.search(before):
+        return "name"
+    return "word"
+
+
+def weights(clues: Sequence[Clue]) -> dict[str, float]:
+    """Stem -> weight."""
+    return {clue.stem: clue.weight for clue in clues}
+
+
+def first_queries(clues: Sequence[Clue], *, limit: int, terms: int) -> list[Query]:
+    """At most `limit` different queries of at most `terms` words each: the whole question, its
+    names, numbers and quotations, each clause by itself (the most telling first), the rarest words.
+    """
+    marked = [clue for clue in clues if clue.kind != "word"]
+    rarest = heaviest(clues, 4)
+    wanted = [
+        (heaviest(clues, terms), "All telling words of the question."),
+        (heaviest(marked, terms), "Its names, numbers and quotations alone."),
+        *((heaviest(clause, terms), "One clue of the question.") for clause in _clauses(clues)),
+        (rarest, "Its rarest words."),
+    ]
+    queries: dict[frozenset[str], Query] = {}
+    for chosen, reason in wanted:
+        if chosen:
+            stems = frozenset(clue.stem for clue in chosen)
+            queries.setdefault(stems, Query(" ".join(clue.text for clue in chosen), reason))
+    return list(queries.values())[:limit]
+
+
+def _clauses(clues: Sequence[Clue]) -> list[list[Clue]]:
+    """Clauses with at least three clues, the heaviest first; a single clause is the question."""
+    clauses: dict[int, list[Clue]] = {}
+    for clue in clues:
+        clauses.setdefault(clue.clause, []).append(clue)
+    if len(clauses) < 2:
+        return []
+    long = [clause for clause in clauses.values() if len(clause) >= 3]
+    return sorted(long, key=lambda clause: -sum(clue.weight for clue in clause))
+
+
+def heaviest(clues: Sequence[Clue], limit: int) -> list[Clue]:
+    """The `limit` clues of most weight, in the question's order."""
+    kept = set(sorted(range(len(clues)), key=lambda i: (-clues[i].weight, i))[:limit])
+    return [clue for i, clue in enumerate(clues) if i in kept]
+
+
+def follow_up(
+    clues: Sequence[Clue],
+    covered: Mapping[str, float],
+    terms: Sequence[str],
+    *,
+    limit: int,
+) -> Query | None:
+    """A query of `terms` (learnt from reading) and of the clues that reading did not cover.
+
+    `covered` gives each stem's share of coverage (0 to 1). All clues serve where all are covered.
+    None where there is nothing new to ask.
+    """
+    if not terms:
+        return None
+    open_clues = [clue for clue in clues if covered.get(clue.stem, 0.0) < 0.5] or list(clues)
+    chosen = heaviest(open_clues, max(1, limit - len(terms)))
+    text = " ".join([*terms, *(clue.text for clue in chosen)])
+    return Query(text, f"Follow up on {', '.join(terms)}, found while reading.")

@@ -1,0 +1,117 @@
+"""The agent without a language model: the reference that any model has to beat."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from agents.base import Clock, Episode, play
+from agents.clues import first_queries
+from agents.expected import Expected, expected
+from agents.research import Limits, Research
+from agents.vote import count_votes
+from agents.words import Rarity
+from toolkit.contracts import Answer, SearchTool, Topic, Trajectory
+from toolkit.errors import InputError
+from toolkit.search.answers import format_answer
+
+_CITED = 3
+
+
+class KeywordAgent:
+    """Clue queries, browsing, reading, feedback, and a vote over typed answer candidates.
+
+    `max_searches`: searches in all, of which up to `follow_ups` use terms from what was read;
+    `pages`: further result pages of each search; `max_reads`: reading calls; `query_terms`: words
+    of one query; `feedback_terms`: terms that a follow-up adds (0: no follow-up); `max_calls`: tool
+    calls of any kind; `seconds`: time for a question (None: no limit), by `clock`.
+    `document_frequency` (word -> documents with it) and `documents` (the corpus's size) come from
+    the index and tell which words are rare; without both, spelling decides.
+
+    The status is `completed`, or `steered` where time ran out or the tool closed and the answer was
+    given from what had been seen. Nothing is random: question and tool decide the trajectory.
+    Raises `InputError` for impossible values.
+    """
+
+    name = "keyword"
+
+    def __init__(
+        self,
+        *,
+        max_searches: int = 6,
+        pages: int = 1,
+        max_reads: int = 4,
+        follow_ups: int = 2,
+        query_terms: int = 24,
+        feedback_terms: int = 3,
+        max_calls: int = 40,
+        seconds: float | None = None,
+        document_frequency: Callable[[str], int] | None = None,
+        documents: int | None = None,
+        clock: Clock = time.monotonic,
+    ) -> None:
+        self.limits = Limits(
+            searches=_at_least(1, max_searches=max_searches),
+            pages=_at_least(0, pages=pages),
+            reads=_at_least(0, max_reads=max_reads),
+            query_terms=_at_least(1, query_terms=query_terms),
+            feedback_terms=_at_least(0, feedback_terms=feedback_terms),
+            calls=_at_least(1, max_calls=max_calls),
+            seconds=_seconds(seconds),
+        )
+        self.follow_ups = _at_least(0, follow_ups=follow_ups)
+        self._rarity = Rarity(document_frequency, documents)
+        self._clock = clock
+
+    async def run(self, topic: Topic, tool: SearchTool) -> Trajectory:
+        """Answer one question. Awaits nothing: all work is computation in this process, which
+        threads would not speed up; run questions in parallel by processes, or a thread each."""
+        return await play(topic, tool, self._work, clock=self._clock)
+
+    async def _work(self, episode: Episode) -> None:
+        research = Research(episode, self._rarity, self.limits)
+        early = max(1, self.limits.searches - self.follow_ups)
+        terms = self.limits.query_terms
+        research.search(first_queries(research.clues, limit=early, terms=terms))
+        research.read(self.limits.reads - self.limits.reads // 2)
+        for _ in range(self.follow_ups):
+            research.follow_up()
+        research.read(self.limits.reads)
+        answer = conclude(research)
+        text = format_answer(answer.explanation, answer.exact, answer.confidence, answer.citations)
+        episode.finish(text, status="steered" if research.stopped else "completed")
+
+
+def conclude(research: Research) -> Answer:
+    """The answer with most votes; `unknown` with confidence 0 where nothing was found."""
+    wanted = expected(research.question)
+    sentences, trust = research.notes.sentences, research.notes.trust()
+    votes = count_votes(wanted, sentences, research.weights, trust)
+    if not votes:
+        votes = count_votes(Expected("phrase"), sentences, research.weights, trust)
+    if not votes:
+        return Answer("Nothing that was found speaks of the question.", "unknown", 0.0)
+    best = votes[0]
+    confidence = round(100 * best.share)
+    return Answer(best.sentence, best.text, confidence, best.docids[:_CITED])
+
+
+def _at_least(low: int, **named: int) -> int:
+    (name, value), *_ = named.items()
+    if isinstance(value, bool) or not isinstance(value, int) or value < low:
+        raise InputError(
+            f"{name}={value!r} is not possible",
+            valid=f"integers from {low} up",
+            do=f"set another {name} for the keyword agent",
+        )
+    return value
+
+
+def _seconds(value: float | None) -> float | None:
+    if value is not None and (isinstance(value, bool) or not value > 0):
+        raise InputError(
+            f"seconds={value!r} is not possible",
+            valid="a number above 0, or null for no limit",
+            do="set another seconds for the keyword agent",
+        )
+    return value

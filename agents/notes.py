@@ -1,0 +1,83 @@
+"""What the agent without a model has learnt on one question: ranks, sentences, what is read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from agents.sentences import Reader, Sentence
+from toolkit.contracts import parent
+
+_DAMPING = 10  # of reciprocal rank fusion; small, since few queries are fused and the top matters
+_FUSED_DEPTH = 50
+
+
+class Place(NamedTuple):
+    """Somewhere to read: a unit and the line to begin at (0: where the tool begins)."""
+
+    unit_id: str
+    offset: int = 0
+
+
+class Notes:
+    """Grows while a question is worked on. Documents are ranked by reciprocal rank fusion over the
+    queries asked, raised by what their texts showed."""
+
+    def __init__(self, weights: Mapping[str, float]) -> None:
+        self._reader = Reader(weights)
+        self._fused: dict[str, float] = {}
+        self._units: dict[str, str] = {}
+        self._best: dict[str, float] = {}
+        self._sentences: dict[tuple[str, str], Sentence] = {}
+        self._visited: set[Place] = set()
+        self._following: dict[str, Place] = {}
+
+    def rank(self, ranking: Sequence[str]) -> None:
+        """A fresh ranking of unit ids; a document counts once, at its best rank."""
+        seen: set[str] = set()
+        for rank, unit_id in enumerate(ranking[:_FUSED_DEPTH], start=1):
+            docid = parent(unit_id)
+            if docid not in seen:
+                seen.add(docid)
+                self._fused[docid] = self._fused.get(docid, 0.0) + 1 / (_DAMPING + rank)
+                self._units.setdefault(docid, unit_id)
+
+    def note(self, unit_id: str, title: str, text: str) -> None:
+        """Text that a tool showed of a unit."""
+        docid = parent(unit_id)
+        for sentence in self._reader.sentences(docid, title[:200], text):
+            self._sentences.setdefault((docid, sentence.text), sentence)
+            self._best[docid] = max(self._best.get(docid, 0.0), sentence.score)
+
+    def visited(self, place: Place, following: int) -> None:
+        """A place was read, and the document goes on at line `following` (0: nowhere)."""
+        self._visited.add(place)
+        docid = parent(place.unit_id)
+        self._following[docid] = Place(docid, following)
+
+    def next_place(self) -> Place | None:
+        """The most promising unread place; the rest of a read document counts half."""
+        scores: dict[Place, float] = {}
+        for docid, score in self.trust().items():
+            place = self._following.get(docid, Place(self._units[docid]))
+            if place.offset == 0 and docid in self._following:
+                continue
+            promise = score * (0.5 + self._best.get(docid, 0.0))
+            scores[place] = promise * (0.5 if place.offset else 1.0)
+        fresh = [place for place in scores if place not in self._visited]
+        return max(fresh, key=lambda place: scores[place], default=None)
+
+    def trust(self) -> dict[str, float]:
+        """Docid -> fused rank score, 1 for the best, in order of first sight."""
+        best = max(self._fused.values(), default=1.0)
+        return {docid: score / best for docid, score in self._fused.items()}
+
+    @property
+    def sentences(self) -> list[Sentence]:
+        """All sentences noted so far, each once, in order of sight."""
+        return list(self._sentences.values())
+
+    def trusted(self) -> list[Sentence]:
+        """The sentences, their scores multiplied by their documents' trust."""
+        trust = self.trust()
+        return [s._replace(score=s.score * trust.get(s.docid, 0.0)) for s in self.sentences]

@@ -1,0 +1,70 @@
+"""Sentences of read text, scored by how much of the question they cover."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from agents.words import WORD, stem
+from toolkit.corpus.sentences import rule_spans
+
+
+class Sentence(NamedTuple):
+    """A sentence that holds clue words. `score` is its coverage (0 to 1); `matches` are the clue
+    stems in it, with their character positions."""
+
+    docid: str
+    text: str
+    score: float
+    matches: tuple[tuple[str, int], ...]
+
+
+class Reader:
+    """Finds sentences that speak of the question. One regular expression finds clue words, so that
+    a long document costs one scan and only sentences with a clue word cost more."""
+
+    def __init__(self, weights: Mapping[str, float], *, context: float = 0.5) -> None:
+        """`weights`: clue stem -> weight. `context`: the share of a clue's weight that counts when
+        it is not in the sentence, but in the document's title or in the sentence before."""
+        self._weights = weights
+        self._total = sum(weights.values())
+        self._context = context
+        stems = sorted((re.escape(s.removesuffix("y")) for s in weights), key=len, reverse=True)
+        self._pattern = re.compile(rf"\b(?:{'|'.join(stems)})", re.IGNORECASE) if stems else None
+
+    def sentences(self, docid: str, title: str, text: str) -> list[Sentence]:
+        """The sentences of `text` with at least one clue word, in order."""
+        if self._pattern is None or not self._total:
+            return []
+        around = {found for found, _ in self._matches(title)}
+        before: set[str] = set()
+        result = []
+        for part in (text[start:end] for start, end in rule_spans(text)):
+            matches = self._matches(part) if self._pattern.search(part) else ()
+            here = {found for found, _ in matches}
+            if here:
+                result.append(Sentence(docid, part, self._coverage(here, around | before), matches))
+            before = here
+        return result
+
+    def _matches(self, text: str) -> tuple[tuple[str, int], ...]:
+        return tuple(
+            (found, match.start())
+            for match in WORD.finditer(text)
+            if (found := stem(match.group())) in self._weights
+        )
+
+    def _coverage(self, here: set[str], around: set[str]) -> float:
+        inside = sum(self._weights[found] for found in here)
+        outside = sum(self._weights[found] for found in around - here)
+        return (inside + self._context * outside) / self._total
+
+
+def coverage(sentences: Sequence[Sentence], stems: Mapping[str, float]) -> dict[str, float]:
+    """Stem -> the score of the best sentence that holds it; 0 where none does."""
+    best = dict.fromkeys(stems, 0.0)
+    for sentence in sentences:
+        for found, _ in sentence.matches:
+            best[found] = max(best[found], sentence.score)
+    return best

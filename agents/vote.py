@@ -1,0 +1,128 @@
+"""The vote: sentences of what was read vote for the candidates in them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from agents.candidates import Candidate, candidates
+from agents.expected import Expected
+from agents.sentences import Sentence
+from agents.words import is_content, stem, words
+
+_NEGATION = re.compile(r"\b(?:not|never|no longer|neither|without|none)\b|n't\b", re.IGNORECASE)
+_CLOSE = 40  # characters at which a clue word's pull on a candidate has halved
+
+
+class Vote(NamedTuple):
+    """A candidate after the vote: its text, its share of all votes (0 to 1), the documents that
+    voted for it (strongest first) and the sentence that spoke loudest for it."""
+
+    text: str
+    share: float
+    docids: tuple[str, ...]
+    sentence: str
+
+
+class _Ballot:
+    """The votes for one answer. A document's voice is its strongest sentence plus a tenth of the
+    others, so that a word repeated all over one document does not win by repetition."""
+
+    def __init__(self) -> None:
+        self.strongest: dict[str, float] = {}
+        self.others: dict[str, float] = {}
+        self.text, self.sentence, self._loudest = "", "", 0.0
+
+    def add(self, text: str, sentence: Sentence, weight: float) -> None:
+        docid = sentence.docid
+        low, high = sorted((weight, self.strongest.get(docid, 0.0)))
+        self.strongest[docid] = high
+        self.others[docid] = self.others.get(docid, 0.0) + low
+        if weight > self._loudest:
+            self.text, self.sentence, self._loudest = text, sentence.text, weight
+
+    @property
+    def total(self) -> float:
+        return sum(self.strongest.values()) + 0.1 * sum(self.others.values())
+
+    def vote(self, of: float) -> Vote:
+        docids = tuple(sorted(self.strongest, key=lambda docid: -self.strongest[docid]))
+        return Vote(self.text, self.total / of, docids, self.sentence)
+
+
+def count_votes(
+    wanted: Expected,
+    sentences: Sequence[Sentence],
+    weights: Mapping[str, float],
+    trust: Mapping[str, float],
+    *,
+    limit: int = 10,
+) -> list[Vote]:
+    """At most `limit` answers, best first, their shares taken among these alone.
+
+    A sentence's voice is its squared coverage, times its document's `trust` (0 to 1, from ranks),
+    times the closeness of its clue words (`weights`) to the candidate. Words of the question
+    itself are no answer, save the alternatives that it offers.
+    """
+    if wanted.kind == "yes_no":
+        return _polar(sentences, trust)
+    ballots: dict[str, _Ballot] = {}
+    for sentence in sentences:
+        voice = sentence.score**2 * trust.get(sentence.docid, 0.0)
+        for candidate in _candidates(wanted, sentence, weights):
+            key = " ".join(stem(word) for word in words(candidate.text) if is_content(word))
+            pull = candidate.weight * _closeness(candidate, sentence, weights)
+            if key and voice * pull > 0:
+                ballots.setdefault(key, _Ballot()).add(candidate.text, sentence, voice * pull)
+    return _ranked(ballots, limit)
+
+
+def _ranked(ballots: Mapping[str, _Ballot], limit: int) -> list[Vote]:
+    best = sorted(ballots.values(), key=lambda ballot: -ballot.total)[:limit]
+    of = sum(ballot.total for ballot in best)
+    return [ballot.vote(of) for ballot in best]
+
+
+def _candidates(
+    wanted: Expected, sentence: Sentence, weights: Mapping[str, float]
+) -> list[Candidate]:
+    if wanted.kind == "choice":
+        return _offered(wanted.options, sentence.text)
+    found = []
+    for candidate in candidates(wanted.kind, sentence.text):
+        stems = {stem(word) for word in words(candidate.text) if is_content(word)}
+        if stems and not stems <= weights.keys() | wanted.focus:
+            bonus = 2.0 if stems & wanted.focus else 1.0
+            found.append(candidate._replace(weight=candidate.weight * bonus))
+    return found
+
+
+def _offered(options: Sequence[str], text: str) -> list[Candidate]:
+    low = text.lower()
+    places = ((option, low.find(option.lower())) for option in options)
+    return [Candidate(option, start) for option, start in places if start >= 0]
+
+
+def _closeness(candidate: Candidate, sentence: Sentence, weights: Mapping[str, float]) -> float:
+    """Sum over clue words outside the candidate of weight / (1 + distance / 40 characters)."""
+    start, end = candidate.start, candidate.start + len(candidate.text)
+    nearest: dict[str, float] = {}
+    for found, position in sentence.matches:
+        if start <= position < end:
+            continue
+        distance = start - position if position < start else position - end
+        nearest[found] = max(nearest.get(found, 0.0), 1 / (1 + distance / _CLOSE))
+    return sum(weights[found] * near for found, near in nearest.items())
+
+
+def _polar(sentences: Sequence[Sentence], trust: Mapping[str, float]) -> list[Vote]:
+    """Yes or no: sentences that cover the question vote yes, or no where they hold a negation;
+    what no sentence covers is silence, and silence votes no."""
+    ballots = {"yes": _Ballot(), "no": _Ballot()}
+    for sentence in sorted(sentences, key=lambda s: -s.score * trust.get(s.docid, 0.0))[:3]:
+        says = "no" if _NEGATION.search(sentence.text) else "yes"
+        voice = sentence.score * trust.get(sentence.docid, 0.0)
+        ballots[says].add(says.capitalize(), sentence, voice**2)
+    heard = {says: ballot for says, ballot in ballots.items() if ballot.total > 0}
+    return _ranked(heard, 2)
