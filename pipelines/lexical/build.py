@@ -1,0 +1,210 @@
+"""Building an index: units in, index folder out, in bounded memory and on every core.
+
+The result depends on the units and the analyzer alone, byte for byte: not on the number of
+processes, nor on the memory allowed.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import multiprocessing
+import os
+import platform
+import shutil
+from array import array
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from itertools import chain, islice
+from pathlib import Path
+
+import numpy as np
+
+from pipelines.lexical import smallfloat
+from pipelines.lexical.analyzer import make_analyzer
+from pipelines.lexical.forward import Batch, SegmentWriter, start_worker, write_in_worker
+from pipelines.lexical.invert import invert
+from pipelines.lexical.storage import UNITS, array_path, is_index, write_manifest
+from pipelines.lexical.strings import StringWriter, to_bytes
+from pipelines.lexical.vocabulary import merge_vocabularies
+from toolkit.contracts import Unit
+from toolkit.errors import InputError
+from toolkit.files import folder_made_whole
+from toolkit.progress import track
+
+LEAST_MEMORY_MB = 16
+_MB = 1 << 20
+_WORD_BYTES = 250  # of a word form in a worker's dictionaries: seen with English web text
+_BATCH_CHARACTERS = 1 << 20
+_SERIAL_BATCHES = 6  # below this, starting processes takes longer than the work
+_WAITING_PER_PROCESS = 3
+_NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+
+
+def build_index(
+    units: Iterable[Unit],
+    path: Path,
+    *,
+    analyzer: str = "english",
+    memory_mb: int = 1024,
+    processes: int | None = None,
+    corpus_fingerprint: str = "",
+    total: int | None = None,
+    description: str = "indexing",
+) -> None:
+    """Write the index of `units` (their `contents`) to `path`; see `LexicalIndex.build`."""
+    if memory_mb < LEAST_MEMORY_MB:
+        raise InputError(f"memory_mb={memory_mb}", valid=f"{LEAST_MEMORY_MB} or more (MiB)")
+    if processes is not None and processes < 1:
+        raise InputError(f"processes={processes}", valid="1 or more, or none for all cores")
+    _check_target(path)
+    analysis = make_analyzer(analyzer)
+    workers = processes or len(os.sched_getaffinity(0))
+    with _clear_errors(path), folder_made_whole(path) as folder:
+        work = folder / "work"
+        work.mkdir()
+        reader = _Reader(track(units, description, total), folder, memory_mb * _MB)
+        limit = memory_mb * _MB // (2 * workers * _WORD_BYTES)
+        batches = list(_analysed(reader.batches(), work, analysis.name, limit, workers))
+        reader.close()
+        counts = _finish(batches, work, folder, memory_mb * _MB // 2)
+        shutil.rmtree(work)
+        write_manifest(
+            folder,
+            {
+                "analyzer": analysis.name,
+                "analyzer_fingerprint": analysis.fingerprint,
+                "corpus_fingerprint": corpus_fingerprint,
+                "counts": counts,
+                "versions": {"python": platform.python_version(), "numpy": np.__version__},
+            },
+        )
+
+
+def _check_target(path: Path) -> None:
+    if path.exists() and not is_index(path) and not (path.is_dir() and not any(path.iterdir())):
+        raise InputError(
+            f"'{path}' exists and is not a lexical index; it would be replaced",
+            do="name another folder, or remove this one",
+        )
+
+
+@contextmanager
+def _clear_errors(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _NO_ROOM:
+            raise
+        raise InputError(
+            f"no room left on the disk while indexing to '{path}' ({error.strerror})",
+            do="free space there or index to another disk; nothing half-made was left",
+        ) from error
+    except BrokenProcessPool as error:
+        raise InputError(
+            f"an indexing process died while indexing to '{path}'",
+            do="allow less memory_mb, or processes=1; a script that builds an index with several "
+            "processes must start under if __name__ == '__main__'",
+        ) from error
+
+
+class _Reader:
+    """Reads units once: writes their ids, refuses doubles, and hands out texts in batches."""
+
+    def __init__(self, units: Iterable[Unit], folder: Path, memory: int) -> None:
+        self._units = units
+        self._ids = StringWriter(folder / UNITS)
+        self._hashes = array("Q")
+        self._next_check = 1024
+        self._characters = min(_BATCH_CHARACTERS, memory // 64)
+
+    def batches(self) -> Iterator[list[str]]:
+        texts: list[str] = []
+        ids: list[bytes] = []
+        size = 0
+        for unit in self._units:
+            texts.append(unit.contents)
+            ids.append(to_bytes(unit.unit_id))
+            size += len(texts[-1])
+            if size >= self._characters:
+                self._note(ids)
+                yield texts
+                texts, ids, size = [], [], 0
+        self._note(ids)
+        if texts:
+            yield texts
+
+    def _note(self, ids: Sequence[bytes]) -> None:
+        self._ids.extend(ids)
+        self._hashes.extend(
+            int.from_bytes(hashlib.blake2b(name, digest_size=8).digest(), "little") for name in ids
+        )
+        # Checked each time the count has doubled: early for the user, and cheap in all.
+        if len(self._hashes) >= self._next_check:
+            self._check()
+            self._next_check = 2 * len(self._hashes)
+
+    def close(self) -> None:
+        self._ids.close()
+        if not self._hashes:
+            raise InputError("the corpus is empty: no unit to index", do="check its path and split")
+        self._check()
+
+    def _check(self) -> None:
+        hashes = np.frombuffer(self._hashes, dtype=np.uint64)
+        ordered = np.argsort(hashes, kind="stable")
+        double = np.flatnonzero(np.diff(hashes[ordered]) == 0)
+        if len(double):
+            first, second = sorted(ordered[double[0] : double[0] + 2].tolist())
+            raise InputError(
+                f"units {first + 1} and {second + 1} have the same id '{self._ids.read(second)}'",
+                valid="every unit_id once",
+                do="remove or rename one of them",
+            )
+
+
+def _analysed(
+    batches: Iterator[list[str]], work: Path, analyzer: str, limit: int, processes: int
+) -> Iterator[Batch]:
+    """What became of each batch, in the order of the batches."""
+    head = list(islice(batches, _SERIAL_BATCHES))
+    if processes == 1 or len(head) < _SERIAL_BATCHES:
+        writer = SegmentWriter(work, make_analyzer(analyzer), limit)
+        yield from map(writer.write, chain(head, batches))
+        return
+    pool = ProcessPoolExecutor(
+        processes,
+        mp_context=multiprocessing.get_context("spawn"),
+        initializer=start_worker,
+        initargs=(work, analyzer, limit),
+    )
+    waiting: deque[Future[Batch]] = deque()
+    try:
+        for texts in chain(head, batches):
+            waiting.append(pool.submit(write_in_worker, texts))
+            if len(waiting) > _WAITING_PER_PROCESS * processes:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _finish(batches: Sequence[Batch], work: Path, folder: Path, memory: int) -> dict[str, int]:
+    """All that follows the reading: vocabulary, postings, lengths. Gives the counts."""
+    vocabulary = merge_vocabularies(work, {batch.segment for batch in batches}, folder)
+    postings, large = invert(work, batches, vocabulary, folder, memory)
+    lengths = np.concatenate([batch.lengths for batch in batches])
+    array_path(folder, "lengths").write_bytes(lengths.astype("<i4").tobytes())
+    array_path(folder, "length_codes").write_bytes(smallfloat.encode(lengths).tobytes())
+    return {
+        "documents": len(lengths),
+        "documents_with_terms": int((lengths > 0).sum()),
+        "terms": vocabulary.size,
+        "postings": postings,
+        "tokens": int(lengths.sum(dtype=np.int64)),
+        "large_frequencies": large,
+    }

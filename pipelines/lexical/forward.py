@@ -1,0 +1,148 @@
+"""First half of a build: text to (term, frequency) pairs of each document, in worker processes.
+
+Every process numbers the terms it meets in order and appends what it finds to a *segment*: a file
+of postings by document, and a file of its terms. A segment ends when its vocabulary has grown to
+the allowed size, so that memory does not grow with the corpus.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import multiprocessing.connection
+import os
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipelines.lexical.analyzer import Analyzer, make_analyzer
+from pipelines.lexical.strings import to_bytes
+
+DROPPED = -1
+
+
+class Batch(NamedTuple):
+    """What became of some consecutive documents.
+
+    `distinct` and `lengths` are counts of terms and of tokens per document; the postings are
+    `sum(distinct)` term numbers of the segment and as many frequencies, both int32, from byte
+    `start` of the segment's file.
+    """
+
+    segment: str
+    start: int
+    distinct: NDArray[np.int32]
+    lengths: NDArray[np.int32]
+
+
+class WordNumbers(dict[str, int]):
+    """Word form -> number of its term; a word form is analysed once, when it is first met."""
+
+    def __init__(self, analyzer: Analyzer) -> None:
+        super().__init__()
+        self._analyzer = analyzer
+        self._numbers: dict[str, int] = {}
+        self._unwritten: list[str] = []
+
+    def __missing__(self, word: str) -> int:
+        term = self._analyzer.term(word)
+        number = self[word] = DROPPED if term is None else self._number(term)
+        return number
+
+    def _number(self, term: str) -> int:
+        number = self._numbers.get(term)
+        if number is None:
+            number = self._numbers[term] = len(self._numbers)
+            self._unwritten.append(term)
+        return number
+
+    def take_unwritten(self) -> list[str]:
+        """The terms that were numbered since the last call, in the order of their numbers."""
+        terms, self._unwritten = self._unwritten, []
+        return terms
+
+
+class SegmentWriter:
+    """One process's share of the first half. `limit` bounds the word forms kept in memory."""
+
+    def __init__(self, folder: Path, analyzer: Analyzer, limit: int) -> None:
+        self._folder, self._analyzer, self._limit = folder, analyzer, limit
+        self._count = 0
+        self._begin()
+
+    def _begin(self) -> None:
+        self._words = WordNumbers(self._analyzer)
+        self._segment = f"{os.getpid()}-{self._count}"
+        self._count += 1
+
+    def write(self, texts: Sequence[str]) -> Batch:
+        """Analyse the texts, one a document, and append their postings to the segment."""
+        if len(self._words) > self._limit:
+            self._begin()
+        numbers = [self._tokens(text) for text in texts]
+        lengths = np.array([len(tokens) for tokens in numbers], dtype=np.int32)
+        terms, frequencies, distinct = count_terms(numbers, lengths)
+        with postings_path(self._folder, self._segment).open("ab") as stream:
+            start = stream.tell()
+            stream.write(terms.tobytes() + frequencies.tobytes())
+        with terms_path(self._folder, self._segment).open("ab") as stream:
+            stream.writelines(to_bytes(term) + b"\n" for term in self._words.take_unwritten())
+        return Batch(self._segment, start, distinct, lengths)
+
+    def _tokens(self, text: str) -> NDArray[np.int32]:
+        words = self._analyzer.words(text)
+        tokens = np.fromiter(map(self._words.__getitem__, words), np.int32, len(words))
+        return tokens[tokens != DROPPED]
+
+
+def postings_path(folder: Path, segment: str) -> Path:
+    return folder / f"segment-{segment}.postings"
+
+
+def terms_path(folder: Path, segment: str) -> Path:
+    """The file of a segment's terms in the order of their numbers, one a line."""
+    return folder / f"segment-{segment}.terms"
+
+
+def count_terms(
+    numbers: Sequence[NDArray[np.int32]], lengths: NDArray[np.int32]
+) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int32]]:
+    """Distinct terms by document, their frequencies, and how many each document has."""
+    documents = np.repeat(np.arange(len(lengths), dtype=np.int64), lengths)
+    tokens = np.concatenate(numbers).astype(np.int64)
+    keys = np.sort(documents << 32 | tokens)
+    starts = np.flatnonzero(np.diff(keys, prepend=-1))
+    frequencies = np.diff(starts, append=len(keys))
+    distinct = np.bincount(keys[starts] >> 32, minlength=len(lengths))
+    return (
+        (keys[starts] & 0xFFFFFFFF).astype(np.int32),
+        frequencies.astype(np.int32),
+        distinct.astype(np.int32),
+    )
+
+
+_writer: SegmentWriter | None = None  # of this worker process; set once, by start_worker
+
+
+def start_worker(folder: Path, analyzer: str, limit: int) -> None:
+    """Make a worker process ready, and make it end when the process that started it dies."""
+    global _writer
+    _writer = SegmentWriter(folder, make_analyzer(analyzer), limit)
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        threading.Thread(target=_end_with, args=(parent.sentinel,), daemon=True).start()
+
+
+def _end_with(sentinel: int) -> None:
+    multiprocessing.connection.wait([sentinel])
+    os._exit(1)
+
+
+def write_in_worker(texts: Sequence[str]) -> Batch:
+    """`SegmentWriter.write` of this worker process."""
+    if _writer is None:
+        raise RuntimeError("start_worker was not called in this process")
+    return _writer.write(texts)

@@ -1,0 +1,268 @@
+"""The inverted index as an object: built once, opened by mapping, searched by many threads."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, OrderedDict, deque
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from threading import Lock
+from typing import TYPE_CHECKING, Any, NamedTuple, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipelines.lexical import scoring
+from pipelines.lexical.analyzer import Analyzer, make_analyzer
+from pipelines.lexical.build import build_index
+from pipelines.lexical.storage import (
+    REBUILD,
+    TERMS,
+    UNITS,
+    Statistics,
+    load_arrays,
+    read_manifest,
+)
+from pipelines.lexical.strings import Names, StringTable
+from toolkit.contracts import Unit
+from toolkit.errors import InputError
+
+if TYPE_CHECKING:
+    from pipelines.lexical.bm25 import BM25
+
+_SATURATIONS_KEPT = 8
+
+
+class _Term(NamedTuple):
+    number: int
+    document_frequency: int
+    idf: float
+
+
+class LexicalIndex:
+    """An inverted index over units of text, for BM25 with Lucene's statistics.
+
+    Make one with `LexicalIndex.build` or `LexicalIndex.open`. A document's number is its position
+    in the input. Safe for many threads; pickled, it travels as its path.
+    """
+
+    def __init__(self, path: Path, manifest: Mapping[str, Any]) -> None:
+        self.path = path
+        self.manifest = manifest
+        self.analyzer: Analyzer = make_analyzer(manifest["analyzer"])
+        self.docnos = Names(StringTable(path / UNITS))
+        counts = manifest["counts"]
+        self.statistics = Statistics(*(counts[name] for name in Statistics._fields))
+        self._arrays = load_arrays(path)
+        self._table = StringTable(path / TERMS)
+        self._terms: dict[str, _Term | None] = {}
+        # A search takes an all-zero array of sums and gives it back all zero: as many exist as
+        # searches ever ran at once.
+        self._sums: deque[NDArray[np.float32]] = deque()
+        self._saturations: OrderedDict[tuple[float, float, str], scoring.Saturation] = OrderedDict()
+        self._lock = Lock()
+
+    @classmethod
+    def build(
+        cls,
+        units: Iterable[Unit],
+        path: str | Path,
+        *,
+        analyzer: str = "english",
+        memory_mb: int = 1024,
+        processes: int | None = None,
+        corpus_fingerprint: str = "",
+        total: int | None = None,
+        description: str = "indexing",
+    ) -> LexicalIndex:
+        """Index the `contents` of `units`, in their order, and open the result.
+
+        `path` is a folder that appears when it is whole; an index that is there already is
+        replaced. `memory_mb` bounds what the build keeps beside the text in flight and about
+        20 bytes a unit. `processes` analyse text (default: one a core). `total`, the number of
+        units if known, and `description` are for the progress bar. The same units give the same
+        bytes, whatever the memory and the processes.
+
+        Raises `InputError` for an empty corpus, a repeated `unit_id`, a full disk, an unknown
+        analyzer; whatever the iterable raises passes through. In each case nothing is left.
+        """
+        build_index(
+            units,
+            Path(path),
+            analyzer=analyzer,
+            memory_mb=memory_mb,
+            processes=processes,
+            corpus_fingerprint=corpus_fingerprint,
+            total=total,
+            description=description,
+        )
+        return cls.open(path, corpus_fingerprint=corpus_fingerprint)
+
+    @classmethod
+    def open(cls, path: str | Path, *, corpus_fingerprint: str | None = None) -> LexicalIndex:
+        """Map an index. `InputError` if there is none, if it is not whole, of another format
+        version, of another analyzer's making, or not of the corpus `corpus_fingerprint`."""
+        path = Path(path)
+        manifest = read_manifest(path)
+        if corpus_fingerprint is not None and manifest["corpus_fingerprint"] != corpus_fingerprint:
+            raise InputError(
+                f"the lexical index at '{path}' is of another corpus "
+                f"('{manifest['corpus_fingerprint']}')",
+                valid=f"one of corpus '{corpus_fingerprint}'",
+                do=REBUILD,
+            )
+        index = cls(path, manifest)
+        if manifest["analyzer_fingerprint"] != index.analyzer.fingerprint:
+            raise InputError(
+                f"the lexical index at '{path}' was made by another version of the analyzer "
+                f"'{index.analyzer.name}'",
+                do=REBUILD,
+            )
+        return index
+
+    def __len__(self) -> int:
+        return self.statistics.documents
+
+    def __repr__(self) -> str:
+        return f"LexicalIndex({str(self.path)!r})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, LexicalIndex) and self._identity == other._identity
+
+    def __hash__(self) -> int:
+        return hash(self._identity)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return LexicalIndex.open, (self.path,)
+
+    @property
+    def _identity(self) -> tuple[str, str]:
+        return str(self.path.absolute()), self.manifest["corpus_fingerprint"]
+
+    @property
+    def lengths(self) -> NDArray[np.int32]:
+        """Tokens of each document."""
+        return self._arrays.lengths
+
+    @overload
+    def document_frequency(self, terms: str) -> int: ...  # type: ignore[overload-overlap]
+    @overload
+    def document_frequency(self, terms: Iterable[str]) -> NDArray[np.int64]: ...
+    def document_frequency(self, terms: str | Iterable[str]) -> int | NDArray[np.int64]:
+        """In how many documents an index term occurs (0 if it is unknown); for several terms, an
+        array. Analyse text first: `index.analyzer.terms(text)`."""
+        if isinstance(terms, str):
+            found = self._term(terms)
+            return found.document_frequency if found else 0
+        return np.array([self.document_frequency(term) for term in terms], dtype=np.int64)
+
+    def postings(self, term: str) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+        """The numbers of the documents that hold an index term, ascending, and its frequencies."""
+        found = self._term(term)
+        if found is None:
+            return np.empty(0, np.int32), np.empty(0, np.int32)
+        arrays = self._arrays
+        first, last = arrays.offsets[found.number : found.number + 2].tolist()
+        frequencies = arrays.frequencies[first:last].astype(np.int32)
+        large = slice(*np.searchsorted(arrays.large_positions, [first, last]).tolist())
+        frequencies[arrays.large_positions[large] - first] = arrays.large_values[large]
+        return arrays.documents[first:last].astype(np.int32), frequencies
+
+    def search(
+        self,
+        query: Mapping[str, float] | Sequence[str],
+        k1: float = 0.9,
+        b: float = 0.4,
+        depth: int = 1000,
+        lengths: str = "lucene",
+    ) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+        """BM25 of index terms (a repeated one counts again) or of weights by index term.
+
+        Gives the numbers of the documents with a score above 0, `depth` at most, and their
+        scores: highest first, equal scores in the order of the documents.
+        """
+        check_settings(k1, b, depth, lengths)
+        terms, weights = self._weighted(query)
+        if not len(terms):
+            return np.empty(0, np.int32), np.empty(0, np.float32)
+        saturation = self._saturation(k1, b, lengths)
+        sums = self._take_sums()
+        scoring.add_terms(self._arrays, saturation, terms, weights, sums)
+        found = scoring.best(self._arrays, terms, sums, min(depth, len(self)))
+        self._sums.append(sums)  # not reached on an interrupt: sums may then be left half-done
+        return found
+
+    def bm25(
+        self, k1: float = 0.9, b: float = 0.4, depth: int = 1000, lengths: str = "lucene"
+    ) -> BM25:
+        """A PyTerrier transformer over this index; see `BM25`."""
+        from pipelines.lexical.bm25 import BM25  # here, so that an index alone needs no PyTerrier
+
+        return BM25(self, k1=k1, b=b, depth=depth, lengths=lengths)
+
+    def _term(self, term: str) -> _Term | None:
+        try:
+            return self._terms[term]
+        except KeyError:
+            number = self._table.find(term)
+            found = None
+            if number >= 0:
+                first, last = self._arrays.offsets[number : number + 2].tolist()
+                total = self.statistics.documents_with_terms
+                found = _Term(number, last - first, scoring.idf(total, last - first))
+            return self._terms.setdefault(term, found)
+
+    def _weighted(
+        self, query: Mapping[str, float] | Sequence[str]
+    ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """Numbers of the known terms of weight above 0, ascending, and weight times idf."""
+        if isinstance(query, str):
+            raise InputError(
+                "the query is a string",
+                valid="index terms or weights by index term",
+                do="analyse it first: index.analyzer.terms(query)",
+            )
+        counted: Mapping[str, float] = query if isinstance(query, Mapping) else Counter(query)
+        pairs: list[tuple[int, float]] = []
+        for name, weight in counted.items():
+            if not (0 <= weight < math.inf):
+                raise InputError(f"weight {weight} of term '{name}'", valid="0 or more, finite")
+            term = self._term(name)
+            if term is not None and weight > 0:
+                pairs.append((term.number, weight * term.idf))
+        # In the order of the index, so that a score does not depend on the order of the words.
+        pairs.sort()
+        return (
+            np.array([number for number, _ in pairs], dtype=np.int64),
+            np.array([weight for _, weight in pairs], dtype=np.float32),
+        )
+
+    def _saturation(self, k1: float, b: float, lengths: str) -> scoring.Saturation:
+        key = (k1, b, lengths)
+        with self._lock:
+            saturation = self._saturations.pop(key, None)
+            if saturation is None:
+                exact = self.lengths if lengths == "exact" else None
+                saturation = scoring.Saturation.of(k1, b, self.statistics.average_length, exact)
+            self._saturations[key] = saturation
+            if len(self._saturations) > _SATURATIONS_KEPT:
+                self._saturations.popitem(last=False)
+        return saturation
+
+    def _take_sums(self) -> NDArray[np.float32]:
+        try:
+            return self._sums.pop()
+        except IndexError:
+            return np.zeros(len(self), np.float32)
+
+
+def check_settings(k1: float, b: float, depth: int, lengths: str) -> None:
+    """`InputError` for settings of BM25 that have no meaning."""
+    if not 0 <= k1 < math.inf:
+        raise InputError(f"k1={k1}", valid="0 or more", do="try 0.9 (default) or 25 (tuned)")
+    if not 0 <= b <= 1:
+        raise InputError(f"b={b}", valid="0 to 1", do="try 0.4 (default) or 1 (tuned)")
+    if depth < 1:
+        raise InputError(f"depth={depth}", valid="1 or more", do="try 1000")
+    if lengths not in scoring.LENGTHS:
+        raise InputError(f"lengths='{lengths}'", valid=" or ".join(scoring.LENGTHS))

@@ -1,0 +1,24 @@
+"""How this room compiles with numba: without the interpreter lock, kept on disk between runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import numba
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def compiled(function: F) -> F:
+    """Compile at the first call, to run outside the interpreter lock.
+
+    The machine code is kept beside the source, else in the user's cache folder. Where neither can
+    be written (read-only checkout and home), every process compiles for itself.
+    """
+    # nnan and nsz let the compiler reorder maxima; scores are never NaN. Sums keep their order.
+    options: dict[str, Any] = {"nogil": True, "fastmath": {"nnan", "nsz"}}
+    try:
+        return numba.njit(cache=True, **options)(function)
+    except RuntimeError:
+        return numba.njit(**options)(function)

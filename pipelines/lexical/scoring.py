@@ -1,0 +1,207 @@
+"""BM25 over mapped postings: which document gains how much, and which documents are best.
+
+Lucene's formula (version 8 and later; Robertson & Zaragoza 2009 without the constant factor k1+1):
+
+    score(d) = sum over terms t of  qtf * idf(t) * tf / (tf + k1 * (1 - b + b * length / average))
+    idf(t)   = ln(1 + (N - df + 0.5) / (df + 0.5))
+
+with N the documents that have a term, and the average of exact lengths whichever length is used.
+Terms are taken one after the other into one float32 sum per document.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipelines.lexical import smallfloat
+from pipelines.lexical.jit import compiled
+from pipelines.lexical.storage import Arrays
+
+LENGTHS = ("lucene", "exact")
+_FEW = 16  # a query with fewer postings than a sixteenth of the documents visits only those
+_LOW = np.uint64(0xFFFFFFFF)
+
+
+def idf(documents: int, document_frequency: int) -> float:
+    """Lucene's: never negative, for a term in any share of the documents."""
+    return math.log(1 + (documents - document_frequency + 0.5) / (document_frequency + 0.5))
+
+
+class Saturation(NamedTuple):
+    """k1, b and lengths turned into tables.
+
+    `norms` (float32) is k1 * (1 - b + b * length / average), for each of the 256 length codes, or
+    for each document where lengths are exact. `shares` (float32, 65536, or none for exact lengths)
+    is tf / (tf + norm) at `tf * 256 + code`: a load is cheaper than a division.
+    """
+
+    norms: NDArray[np.float32]
+    shares: NDArray[np.float32] | None
+
+    @classmethod
+    def of(cls, k1: float, b: float, average: float, exact: NDArray[Any] | None) -> Saturation:
+        lengths = smallfloat.DECODED if exact is None else exact
+        norms = k1 * (1 - b + b * lengths / average)
+        # A frequency of 0 marks one above 255, and must give 0 also where the norm is 0.
+        norms = np.maximum(norms, np.finfo(np.float32).tiny).astype(np.float32)
+        if exact is not None:
+            return cls(norms, None)
+        frequencies = np.arange(256, dtype=np.float64)[:, None]
+        return cls(norms, (frequencies / (frequencies + norms)).astype(np.float32).ravel())
+
+
+def add_terms(
+    arrays: Arrays,
+    saturation: Saturation,
+    terms: NDArray[np.int64],
+    weights: NDArray[np.float32],
+    sums: NDArray[np.float32],
+) -> None:
+    """Add every term's part to `sums` (one a document)."""
+    postings = (arrays.offsets, arrays.documents, arrays.frequencies, terms, weights)
+    if saturation.shares is None:
+        _add_by_norm(*postings, saturation.norms, sums)
+    else:
+        _add_by_code(*postings, saturation.shares, arrays.length_codes, sums)
+    if len(arrays.large_positions):
+        _add_large(arrays, saturation, terms, weights, sums)
+
+
+@compiled
+def _add_by_code(
+    offsets: NDArray[np.int64],
+    documents: NDArray[np.uint32],
+    frequencies: NDArray[np.uint8],
+    terms: NDArray[np.int64],
+    weights: NDArray[np.float32],
+    shares: NDArray[np.float32],
+    codes: NDArray[np.uint8],
+    sums: NDArray[np.float32],
+) -> None:
+    for row in range(len(terms)):
+        weight = weights[row]
+        for i in range(np.uint64(offsets[terms[row]]), np.uint64(offsets[terms[row] + 1])):
+            document = documents[i]
+            cell = (np.uint32(frequencies[i]) << np.uint32(8)) | np.uint32(codes[document])
+            sums[document] += weight * shares[cell]
+
+
+@compiled
+def _add_by_norm(
+    offsets: NDArray[np.int64],
+    documents: NDArray[np.uint32],
+    frequencies: NDArray[np.uint8],
+    terms: NDArray[np.int64],
+    weights: NDArray[np.float32],
+    norms: NDArray[np.float32],
+    sums: NDArray[np.float32],
+) -> None:
+    for row in range(len(terms)):
+        weight = weights[row]
+        for i in range(np.uint64(offsets[terms[row]]), np.uint64(offsets[terms[row] + 1])):
+            document = documents[i]
+            frequency = np.float32(frequencies[i])
+            sums[document] += weight * (frequency / (frequency + norms[document]))
+
+
+def _add_large(
+    arrays: Arrays,
+    saturation: Saturation,
+    terms: NDArray[np.int64],
+    weights: NDArray[np.float32],
+    sums: NDArray[np.float32],
+) -> None:
+    """The frequencies above 255, which count as 0 in the postings themselves."""
+    first = np.searchsorted(arrays.large_positions, arrays.offsets[terms])
+    last = np.searchsorted(arrays.large_positions, arrays.offsets[terms + 1])
+    for row in np.flatnonzero(first < last):
+        entries = slice(first[row], last[row])
+        documents = arrays.documents[arrays.large_positions[entries]]
+        rows = documents if saturation.shares is None else arrays.length_codes[documents]
+        frequency = arrays.large_values[entries].astype(np.float32)
+        sums[documents] += weights[row] * (frequency / (frequency + saturation.norms[rows]))
+
+
+def best(
+    arrays: Arrays, terms: NDArray[np.int64], sums: NDArray[np.float32], depth: int
+) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+    """The `depth` documents of highest sum above 0, and their sums; leaves `sums` all zero.
+
+    Equal sums stand in the order of the documents.
+    """
+    postings = int((arrays.offsets[terms + 1] - arrays.offsets[terms]).sum())
+    if postings < len(sums) // _FEW:
+        keys = np.empty(postings, np.uint64)
+        keys = keys[: _collect_touched(arrays.offsets, arrays.documents, terms, sums, keys)]
+    else:
+        keys = np.empty(len(sums), np.uint64)
+        keys = keys[: _collect_above(sums, _threshold(sums, depth), keys)]
+    if len(keys) > 2 * depth:
+        keys = np.partition(keys, depth - 1)[:depth]
+    keys = np.sort(keys)[:depth]
+    documents = (keys & _LOW).astype(np.int32)
+    return documents, (_LOW - (keys >> np.uint64(32))).astype(np.uint32).view(np.float32)
+
+
+def _threshold(sums: NDArray[np.float32], depth: int) -> np.float32:
+    """A sum that at least `depth` documents reach, unless fewer are above 0; usually close to the
+    depth-th largest. It is the depth-th largest of the maxima of short runs of documents."""
+    width = max(len(sums) // (2 * depth), 1)
+    maxima = np.empty(-(-len(sums) // width), np.float32)
+    if len(maxima) <= depth:
+        return np.float32(0)
+    _maxima(sums, width, maxima)
+    return np.partition(maxima, len(maxima) - depth)[len(maxima) - depth]
+
+
+@compiled
+def _maxima(sums: NDArray[np.float32], width: int, maxima: NDArray[np.float32]) -> None:
+    for run in range(len(maxima)):
+        largest = np.float32(0)
+        for i in range(run * width, min(run * width + width, len(sums))):
+            largest = max(largest, sums[i])
+        maxima[run] = largest
+
+
+@compiled
+def _collect_above(
+    sums: NDArray[np.float32], threshold: np.float32, keys: NDArray[np.uint64]
+) -> int:
+    """Keys that sort by falling sum, then by document; clears `sums`."""
+    bits = sums.view(np.uint32)
+    found = 0
+    for document in range(len(sums)):
+        if sums[document] >= threshold and sums[document] > 0:
+            keys[found] = (np.uint64(0xFFFFFFFF - bits[document]) << np.uint64(32)) | np.uint64(
+                document
+            )
+            found += 1
+    sums[:] = 0
+    return found
+
+
+@compiled
+def _collect_touched(
+    offsets: NDArray[np.int64],
+    documents: NDArray[np.uint32],
+    terms: NDArray[np.int64],
+    sums: NDArray[np.float32],
+    keys: NDArray[np.uint64],
+) -> int:
+    """As `_collect_above`, without a threshold, looking at the documents of the terms alone."""
+    bits = sums.view(np.uint32)
+    found = 0
+    for row in range(len(terms)):
+        for i in range(offsets[terms[row]], offsets[terms[row] + 1]):
+            document = documents[i]
+            if sums[document] > 0:
+                keys[found] = (np.uint64(0xFFFFFFFF - bits[document]) << np.uint64(32)) | np.uint64(
+                    document
+                )
+                found += 1
+                sums[document] = 0
+    return found

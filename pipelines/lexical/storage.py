@@ -1,0 +1,119 @@
+"""The index folder: which files there are, of which type, and whether a folder is a whole index.
+
+    manifest.json       written last: format, counts, analyzer, corpus, versions, file sizes
+    offsets.bin         int64 [terms + 1]   where each term's postings begin
+    documents.bin       uint32 [postings]   document numbers, ascending within a term
+    frequencies.bin     uint8 [postings]    term frequency; 0 stands for one above 255 ...
+    large_positions.bin int64 [large]       ... whose position in the postings is listed here
+    large_values.bin    int32 [large]       ... with the frequency itself
+    lengths.bin         int32 [documents]   tokens of each document
+    length_codes.bin    uint8 [documents]   the same in Lucene's one byte
+    terms.bytes/.offsets, units.bytes/.offsets   index terms (sorted by UTF-8), unit ids
+
+One byte holds nearly every frequency, and reading postings is what a query's time goes to.
+All numbers are little-endian.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipelines.lexical.strings import map_bytes
+from toolkit.errors import InputError
+from toolkit.files import write_json
+
+FORMAT = "soundingline-lexical"
+VERSION = 1
+MANIFEST = "manifest.json"
+LARGEST_SMALL = 255
+TERMS = "terms"
+UNITS = "units"
+REBUILD = "build it again with LexicalIndex.build or python -m experiments.index"
+
+
+class Arrays(NamedTuple):
+    """The arrays of an index, in the order and of the types that the module's text gives."""
+
+    offsets: NDArray[np.int64]
+    documents: NDArray[np.uint32]
+    frequencies: NDArray[np.uint8]
+    large_positions: NDArray[np.int64]
+    large_values: NDArray[np.int32]
+    lengths: NDArray[np.int32]
+    length_codes: NDArray[np.uint8]
+
+
+TYPES = dict(zip(Arrays._fields, ("<i8", "<u4", "|u1", "<i8", "<i4", "<i4", "|u1"), strict=True))
+
+
+class Statistics(NamedTuple):
+    """Counts of a collection. `documents_with_terms` is Lucene's docCount, the N of its idf, and
+    `average_length` is in tokens over those documents."""
+
+    documents: int
+    documents_with_terms: int
+    terms: int
+    postings: int
+    tokens: int
+
+    @property
+    def average_length(self) -> float:
+        return self.tokens / max(self.documents_with_terms, 1)
+
+
+def array_path(folder: Path, name: str) -> Path:
+    return folder / f"{name}.bin"
+
+
+def load_arrays(folder: Path) -> Arrays:
+    """Map every array, read-only."""
+    arrays: list[Any] = [
+        np.frombuffer(map_bytes(array_path(folder, name)), dtype=kind)
+        for name, kind in TYPES.items()
+    ]
+    return Arrays(*arrays)
+
+
+def write_manifest(folder: Path, content: Mapping[str, Any]) -> None:
+    """Finish an index: the sizes of its files and `content`, written last."""
+    files = {path.name: path.stat().st_size for path in sorted(folder.iterdir())}
+    write_json(folder / MANIFEST, {"format": FORMAT, "version": VERSION, **content, "files": files})
+
+
+def is_index(folder: Path) -> bool:
+    """Whether the folder holds a manifest of a lexical index, of whatever version."""
+    try:
+        return json.loads((folder / MANIFEST).read_text("utf-8")).get("format") == FORMAT
+    except (OSError, ValueError, AttributeError):
+        return False
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """The manifest of a whole index of this version; `InputError` for anything else."""
+    if not folder.is_dir():
+        raise InputError(f"there is no lexical index at '{folder}'", do=REBUILD)
+    if not (folder / MANIFEST).is_file():
+        raise InputError(f"'{folder}' is no whole lexical index: it has no {MANIFEST}", do=REBUILD)
+    if not is_index(folder):
+        raise InputError(f"'{folder / MANIFEST}' is not a lexical index's manifest", do=REBUILD)
+    manifest: dict[str, Any] = json.loads((folder / MANIFEST).read_text("utf-8"))
+    if manifest.get("version") != VERSION:
+        raise InputError(
+            f"the lexical index at '{folder}' has format version {manifest.get('version')}",
+            valid=f"version {VERSION}",
+            do=REBUILD,
+        )
+    for name, size in manifest["files"].items():
+        path = folder / name
+        if not path.is_file() or path.stat().st_size != size:
+            raise InputError(
+                f"the lexical index at '{folder}' is damaged: {name} is not {size} bytes",
+                do=REBUILD,
+            )
+    return manifest
