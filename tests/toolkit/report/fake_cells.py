@@ -1,0 +1,141 @@
+"""Made-up cells for the tests of the report: plausible numbers, the same at every call."""
+
+from __future__ import annotations
+
+from itertools import combinations
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from toolkit.contracts import TIERS
+from toolkit.evaluation.cells import Cell
+
+UNITS = ("document", "passage", "maxp")
+RETRIEVERS = ("bm25_default", "bm25_tuned")
+
+
+class FakeVerdict(NamedTuple):
+    measure: str
+    a: str
+    b: str
+    mean_a: float
+    mean_b: float
+    difference: float
+    low: float
+    high: float
+    p: float
+    p_holm: float
+    n: int
+    needed: float | None
+    wins: int
+    losses: int
+    ties: int
+
+
+def manifest(**factors: str) -> dict[str, Any]:
+    return {
+        "config": {"agent": {"name": "keyword", "turns": 12}, "unit": {"name": factors["unit"]}},
+        "fingerprints": {"benchmark": "0f1e2d3c4b5a", "index": f"abc{len(factors['unit'])}"},
+        "versions": {"python": "3.11.8", "pyterrier": "1.1.0"},
+        "commit": "1234567",
+        "started": "2026-01-02T03:04:05",
+    }
+
+
+def fake_cell(name: str, level: float, *, questions: int = 100, **factors: str) -> Cell:
+    """An agent's cell whose accuracy is near `level`."""
+    random = np.random.default_rng(len(name) * 1000 + int(level * 1e6))
+    qids = [f"q{i}" for i in range(questions)]
+    share = dict(
+        zip(TIERS, (min(0.98, level + 0.3), level + 0.1, level - 0.05, level - 0.2), strict=True)
+    )
+    shown = dict(zip(TIERS, (1840.3, 31.2, 6.4, 2.1), strict=True))
+    per: dict[str, dict[str, float]] = {
+        "accuracy": {q: float(random.random() < level) for q in qids},
+        "nDCG@10": {q: float(random.beta(2 * level, 2 * (1 - level))) for q in qids},
+        "AP": {q: float(random.beta(level, 1.5)) for q in qids},
+        "search_calls": {q: float(random.poisson(9)) for q in qids},
+        "browse_calls": {q: float(random.poisson(2.5)) for q in qids},
+        "read_calls": {q: float(random.poisson(6 * level)) for q in qids},
+    }
+    for tier in TIERS:
+        per[f"recall_{tier}"] = {
+            q: float(random.binomial(4, max(0.02, share[tier])) / 4) for q in qids
+        }
+    metrics = {measure: float(np.mean(list(values.values()))) for measure, values in per.items()}
+    failed, steered = int(6 * (1 - level)), 7
+    metrics["completion"] = (questions - failed - steered) / questions
+    exposed = np.unique(np.geomspace(5, 4000, 200).astype(int))
+    rise = metrics["recall_surfaced"] * (1 - np.exp(-exposed / (60 / level)))
+    tokens = np.geomspace(300, 60000, 150)
+    return Cell(
+        name=name,
+        factors=factors,
+        metrics=metrics,
+        per_question=per,
+        funnel={
+            judged: {
+                tier: {
+                    "macro": metrics[f"recall_{tier}"] * weight,
+                    "micro": metrics[f"recall_{tier}"] * weight * 0.97,
+                    "documents": shown[tier],
+                }
+                for tier in TIERS
+            }
+            for judged, weight in (("evidence", 1.0), ("gold", 0.9))
+        },
+        curves={
+            "documents": [(float(x), float(y)) for x, y in zip(exposed, rise, strict=True)],
+            "tokens": [(float(x), 0.8 * level * (1 - np.exp(-x / 9000))) for x in tokens],
+        },
+        counts={
+            "questions": questions,
+            "answered": questions - failed,
+            "failed": failed,
+            "unjudged": 1 if level > 0.6 else 0,
+            "completed": questions - failed - steered,
+            "steered": steered,
+        },
+        manifest=manifest(**factors),
+    )
+
+
+def six_cells() -> list[Cell]:
+    levels = (0.34, 0.45, 0.5, 0.56, 0.55, 0.66)
+    options = [(unit, retriever) for unit in UNITS for retriever in RETRIEVERS]
+    return [
+        fake_cell(f"demo-{unit}-{retriever}", level, unit=unit, retriever=retriever)
+        for (unit, retriever), level in zip(options, levels, strict=True)
+    ]
+
+
+def fake_verdicts(cells: list[Cell], *measures: str) -> list[FakeVerdict]:
+    """Every pair, with a normal interval; only plausible, the report does not compute them."""
+    rows = []
+    for measure in measures:
+        for a, b in combinations(cells, 2):
+            left, right = a.per_question[measure], b.per_question[measure]
+            gaps = np.array([left[q] - right[q] for q in left])
+            mean, error = float(gaps.mean()), float(gaps.std(ddof=1) / np.sqrt(len(gaps)))
+            z = abs(mean) / error if error else 0.0
+            p = float(np.exp(-0.717 * z - 0.416 * z * z))
+            rows.append(
+                FakeVerdict(
+                    measure,
+                    a.name,
+                    b.name,
+                    a.metrics[measure],
+                    b.metrics[measure],
+                    mean,
+                    mean - 1.96 * error,
+                    mean + 1.96 * error,
+                    p,
+                    min(1.0, 5 * p),
+                    len(gaps),
+                    None if z == 0 else float(np.ceil(100 * (2.8 / z) ** 2)),
+                    int((gaps > 0).sum()),
+                    int((gaps < 0).sum()),
+                    int((gaps == 0).sum()),
+                )
+            )
+    return rows

@@ -1,0 +1,193 @@
+"""The figures of a report. Each is narrow enough for a phone; the page sets several in a row.
+
+A figure says nothing that a table beside it does not say in numbers.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
+
+from toolkit.contracts import TIERS
+from toolkit.report.measures import number
+from toolkit.report.svg import (
+    GRID,
+    INK,
+    MUTED,
+    PAPER,
+    SMALL,
+    TEXT,
+    axes,
+    canvas,
+    colour,
+    inline,
+)
+from toolkit.report.tables import Look
+
+WIDTH, NARROW = 440.0, 300.0
+MARKERS = "osD^vPX*"
+_LINE = 16.0
+
+
+class Interval(NamedTuple):
+    """One row of a forest plot."""
+
+    label: str
+    value: float
+    low: float
+    high: float
+    resolved: bool
+    digits: int
+
+
+class Spread(NamedTuple):
+    """One row of a distribution: the values of one cell, one a question."""
+
+    look: Look
+    values: Sequence[float]
+
+
+def forest(rows: Sequence[Interval], *, axis: str, key: str) -> str:
+    """Differences with their intervals around zero. Filled: resolved; hollow: not."""
+    wrapped = [textwrap.wrap(row.label, 54) or [""] for row in rows]
+    tops = np.cumsum([0.0, *(len(lines) * _LINE + 22 for lines in wrapped)])
+    figure = canvas(WIDTH, float(tops[-1]) + 52)
+    plot = axes(figure, left=8, right=8, top=4, bottom=48)
+    plot.set_ylim(tops[-1], 0)
+    _symmetric(plot, [end for row in rows for end in (row.low, row.high, row.value)])
+    for row, lines, top in zip(rows, wrapped, tops, strict=False):
+        base = float(top) + len(lines) * _LINE
+        for index, line in enumerate(lines):
+            _text(plot, 0.0, top + (index + 0.8) * _LINE, line)
+        _text(plot, 1.0, top + 0.8 * _LINE, number(row.value, row.digits, sign=True), right=True)
+        shade = INK if row.resolved else MUTED
+        plot.plot([0, 0], [base, base + 16], color=MUTED, linewidth=1)
+        plot.plot([row.low, row.high], [base + 8] * 2, color=shade, linewidth=2)
+        face = shade if row.resolved else PAPER
+        plot.plot(row.value, base + 8, "o", markersize=8, color=shade, markerfacecolor=face)
+    plot.set_xlabel(axis, color=INK, fontsize=SMALL, parse_math=False)
+    return inline(figure, key=key, label=f"Forest plot: {axis}")
+
+
+def _symmetric(plot: Axes, ends: Sequence[float]) -> None:
+    reach = max((abs(end) for end in ends if np.isfinite(end)), default=1.0) or 1.0
+    plot.set_xlim(-1.08 * reach, 1.08 * reach)
+    plot.xaxis.set_major_locator(MaxNLocator(5))
+    plot.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:+.3g}".replace("-", "−")))
+    plot.yaxis.set_major_locator(NullLocator())
+
+
+def _text(plot: Axes, x: float, y: float, text: str, *, right: bool = False) -> None:
+    # x in shares of the axes' width, y in data units: rows are counted in pixels from the top.
+    plot.text(
+        x,
+        y,
+        text,
+        transform=plot.get_yaxis_transform(),
+        ha="right" if right else "left",
+        fontsize=TEXT,
+        color=INK,
+        parse_math=False,
+    )
+
+
+def funnel(look: Look, tiers: Mapping[str, Mapping[str, Mapping[str, float]]], *, key: str) -> str:
+    """One cell's recall from tier to tier. Bar: the first judged tier; diamond: the second."""
+    judged = list(tiers)
+    steps = [tier for tier in TIERS if tier in tiers[judged[0]]]
+    figure = canvas(NARROW, 36.0 * len(steps) + 4)
+    plot = axes(figure, left=2, right=8, top=2, bottom=2, bare=True)
+    plot.set(xlim=(0, 1), ylim=(36.0 * len(steps), 0))
+    for index, step in enumerate(steps):
+        top, row = 36.0 * index, tiers[judged[0]][step]
+        recall = row.get("macro", float("nan"))
+        shown = row.get("documents")
+        said = number(recall, 3)
+        if shown is not None:
+            said += f" · {number(shown, 1)} docs"
+        _text(plot, 0.0, top + 15, step)
+        _text(plot, 1.0, top + 15, said, right=True)
+        plot.barh(top + 25, 1, height=9, color=GRID, linewidth=0)
+        if np.isfinite(recall):
+            plot.barh(top + 25, recall, height=9, color=colour(look.colour), linewidth=0)
+        second = tiers[judged[1]].get(step, {}).get("macro") if len(judged) > 1 else None
+        if second is not None:
+            plot.plot(second, top + 25, "D", markersize=7, color=INK, markeredgecolor=PAPER)
+    return inline(figure, key=key, label=f"Evidence funnel of {look.label}")
+
+
+def exposure(
+    curves: Sequence[tuple[Look, Sequence[tuple[float, float]]]], *, axis: str, key: str
+) -> str:
+    """Mean recall against what had been exposed, log x; background cells thin and below."""
+    figure = canvas(WIDTH, 320)
+    plot = axes(figure, left=38, right=12, top=12, bottom=46)
+    plot.set_xscale("log")
+    plot.set_ylim(0, 1.02)
+    plot.grid(color=GRID, linewidth=1)
+    plot.set_axisbelow(True)
+    for look, points in sorted(curves, key=lambda item: item[0].colour is not None):
+        drawn = _thinned([(x, y) for x, y in points if x > 0])
+        x, y = [point[0] for point in drawn], [point[1] for point in drawn]
+        shade, front = colour(look.colour), look.colour is not None
+        plot.plot(x, y, color=shade, linewidth=2 if front else 1, drawstyle="steps-post")
+        if look.colour is not None and drawn:
+            marks = _spaced(x, 6, look.colour)
+            plot.plot(
+                [x[i] for i in marks],
+                [y[i] for i in marks],
+                MARKERS[look.colour],
+                color=shade,
+                markersize=7,
+                markeredgecolor=PAPER,
+            )
+    plot.xaxis.set_minor_locator(NullLocator())
+    plot.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
+    plot.set_xlabel(axis, color=INK, fontsize=SMALL)
+    return inline(figure, key=key, label=f"Mean recall against {axis}")
+
+
+def _thinned(points: Sequence[tuple[float, float]], most: int = 90) -> list[tuple[float, float]]:
+    if len(points) <= most:
+        return list(points)
+    x = np.log([point[0] for point in points])
+    wanted = np.searchsorted(x, np.linspace(x[0], x[-1], most), side="right") - 1
+    return [points[int(i)] for i in dict.fromkeys([0, *wanted.tolist()])]
+
+
+def _spaced(x: Sequence[float], count: int, shift: int) -> list[int]:
+    # Every cell marks other places, so that markers of curves that overlap stay visible.
+    logs = np.log(x)
+    places = np.linspace(logs[0], logs[-1], count, endpoint=False)
+    places += (logs[-1] - logs[0]) / count * (0.15 + 0.1 * shift)
+    return sorted(set((np.searchsorted(logs, places, side="right") - 1).tolist()))
+
+
+def spreads(rows: Sequence[Spread], *, axis: str, key: str) -> str:
+    """Per cell: 5th to 95th percentile (thin), middle half (thick), median (dot)."""
+    wrapped = [textwrap.wrap(row.look.label, 40) or [""] for row in rows]
+    tops = np.cumsum([0.0, *(len(lines) * _LINE + 20 for lines in wrapped)])
+    figure = canvas(WIDTH, float(tops[-1]) + 52)
+    plot = axes(figure, left=8, right=12, top=4, bottom=48)
+    plot.set_ylim(tops[-1], 0)
+    for row, lines, top in zip(rows, wrapped, tops, strict=False):
+        low, first, middle, third, high = np.percentile(row.values, [5, 25, 50, 75, 95])
+        base, shade = float(top) + len(lines) * _LINE + 8, colour(row.look.colour)
+        for index, line in enumerate(lines):
+            _text(plot, 0.0, top + (index + 0.8) * _LINE, line)
+        said = f"median {middle:g} · mean {number(float(np.mean(row.values)), 2)}"
+        _text(plot, 1.0, top + 0.8 * _LINE, said, right=True)
+        plot.plot([low, high], [base] * 2, color=shade, linewidth=2)
+        plot.plot([first, third], [base] * 2, color=shade, linewidth=8, solid_capstyle="butt")
+        plot.plot(middle, base, "o", markersize=8, color=PAPER, markeredgecolor=INK)
+    largest = max(float(np.percentile(row.values, 95)) for row in rows)
+    plot.set_xlim(-0.02 * max(largest, 1), 1.02 * max(largest, 1))
+    plot.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+    plot.yaxis.set_major_locator(NullLocator())
+    plot.set_xlabel(axis, color=INK, fontsize=SMALL, parse_math=False)
+    return inline(figure, key=key, label=axis)

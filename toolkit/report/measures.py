@@ -1,0 +1,153 @@
+"""What each measure is called, how it is printed, which way is better, and where it is defined.
+
+Names are `ir_measures`' for rankings and the flat names of `metrics.json` for agents. No measure
+is computed here.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable
+from typing import NamedTuple
+
+HIGHER, LOWER, NEITHER = 1, -1, 0
+
+
+class Measure(NamedTuple):
+    """`digits` after the point; `better` is `HIGHER`, `LOWER` or `NEITHER` (a cost or a
+    description, which no cell wins); `source` names the paper or programme that defines it."""
+
+    name: str
+    digits: int
+    better: int
+    definition: str
+    source: str = ""
+
+
+_PI_SERINI = "Pi-Serini (Hsu, Yang and Lin, 2026)"
+_BCP = "BrowseComp-Plus (Chen et al., 2025)"
+_TREC = "trec_eval; ir_measures (MacAvaney et al., 2022)"
+
+_RECALL = "Share of a question's evidence documents that the agent {}, mean over all questions."
+_AGENT = (
+    Measure(
+        "accuracy",
+        3,
+        HIGHER,
+        "Share of the questions whose final answer was judged correct. A question without an "
+        "answer, failed ones included, counts as wrong.",
+        _BCP,
+    ),
+    Measure(
+        "recall_surfaced",
+        3,
+        HIGHER,
+        _RECALL.format("had anywhere in a ranking, whether or not the page was shown"),
+        _PI_SERINI,
+    ),
+    Measure(
+        "recall_previewed",
+        3,
+        HIGHER,
+        _RECALL.format("saw on a page of results"),
+        _PI_SERINI,
+    ),
+    Measure("recall_opened", 3, HIGHER, _RECALL.format("read from"), _PI_SERINI),
+    Measure("recall_cited", 3, HIGHER, _RECALL.format("cited in its answer"), _PI_SERINI),
+    Measure(
+        "completion",
+        3,
+        HIGHER,
+        "Share of the questions that the agent ended by itself (exit status completed).",
+        _BCP,
+    ),
+    Measure("search_calls", 2, NEITHER, "Mean number of search calls a question.", _BCP),
+    Measure("read_calls", 2, NEITHER, "Mean number of document reads a question."),
+    Measure("browse_calls", 2, NEITHER, "Mean number of further result pages a question."),
+    Measure("exact", 3, HIGHER, "Normalised answer equals an accepted one.", "SQuAD (2016)"),
+    Measure("contained", 3, HIGHER, "Normalised answer contains an accepted one."),
+    Measure("f1", 3, HIGHER, "Token F1 of the normalised answer.", "SQuAD (2016)"),
+    Measure(
+        "calibration_error",
+        2,
+        LOWER,
+        "Root mean squared gap between stated confidence and accuracy over bins of questions, "
+        "in percentage points.",
+        _BCP,
+    ),
+)
+_BY_NAME = {measure.name: measure for measure in _AGENT}
+
+_RANKING = {
+    "AP": "Average precision of the ranking.",
+    "P": "Share of the first {k} results that are relevant.",
+    "nDCG": "Normalised discounted cumulative gain of the first {k} results.",
+    "R": "Share of the relevant documents found in the first {k} results.",
+    "RR": "Reciprocal rank of the first relevant result.",
+    "Success": "Whether the first {k} results hold a relevant one.",
+    "Rprec": "Precision at the number of relevant documents.",
+    "Bpref": "Share of judged irrelevant documents ranked below the relevant ones.",
+    "Judged": "Share of the first {k} results that have a judgement.",
+}
+_IR_NAME = re.compile(r"(?P<family>[A-Za-z]+)(\([^)]*\))?(@(?P<k>\d+))?$")
+
+HEADLINE = (
+    "accuracy",
+    "recall_surfaced",
+    "recall_previewed",
+    "recall_opened",
+    "recall_cited",
+    "search_calls",
+    "completion",
+    "nDCG@10",
+    "AP",
+    "P@30",
+    "R@100",
+    "R@1000",
+)
+"""The order in which measures are shown; the first that a comparison has is its main measure."""
+
+
+def describe(name: str) -> Measure:
+    """The entry of `name`; an unknown name gets four digits and no claim about direction."""
+    if name in _BY_NAME:
+        return _BY_NAME[name]
+    match = _IR_NAME.fullmatch(name)
+    text = _RANKING.get(match["family"]) if match else None
+    if match and text:
+        depth = match["k"]
+        text = text.format(k=depth) if depth else text.replace(" of the first {k} results", "")
+        return Measure(name, 4, HIGHER, text.replace("first {k} results", "ranking"), _TREC)
+    if name.endswith("_calls"):
+        return Measure(name, 2, NEITHER, f"Mean number of {name[:-6]} calls a question.")
+    return Measure(name, 4, NEITHER, "")
+
+
+def ordered(names: Iterable[str]) -> list[str]:
+    """`HEADLINE` measures first and in that order, the rest as they came; no name twice."""
+    present = list(dict.fromkeys(names))
+    return [n for n in HEADLINE if n in present] + [n for n in present if n not in HEADLINE]
+
+
+def number(value: float | None, digits: int, *, sign: bool = False) -> str:
+    """A number for people: thousands separated, a real minus sign, an em dash where there is none.
+
+    >>> number(-0.04, 3), number(1204.26, 1), number(0.12, 3, sign=True), number(None, 2)
+    ('−0.040', '1,204.3', '+0.120', '—')
+    """
+    if value is None or not math.isfinite(value):
+        return "—"
+    text = f"{value:{'+' if sign else ''},.{digits}f}"
+    if not text.strip("+-0.,"):
+        return text.lstrip("+-")
+    return text.replace("-", "−")
+
+
+def probability(p: float | None) -> str:
+    """A p value to three digits, and never a bare zero.
+
+    >>> probability(0.0004), probability(0.0312)
+    ('<0.001', '0.031')
+    """
+    return "<0.001" if p is not None and p < 0.001 else number(p, 3)

@@ -1,0 +1,117 @@
+"""Puts the parts of a report together: one HTML file that needs no network, and Markdown."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from toolkit.evaluation.cells import Cell
+from toolkit.files import write_atomic
+from toolkit.report.comparisons import verdicts_section
+from toolkit.report.evidence import calls_section, curves_section, funnel_section
+from toolkit.report.provenance import glossary_section, provenance_section, setup_section
+from toolkit.report.results import cells_section, exits_section
+from toolkit.report.setting import Setting, Verdict, settle
+from toolkit.report.tables import Section
+from toolkit.report.words import notes, verdict
+
+
+@dataclass(frozen=True)
+class Report:
+    """One report in both formats. Equal input gives equal text."""
+
+    html: str
+    markdown: str
+
+
+_SECTIONS = (
+    cells_section,
+    verdicts_section,
+    funnel_section,
+    curves_section,
+    calls_section,
+    exits_section,
+    setup_section,
+    provenance_section,
+    glossary_section,
+)
+
+
+def render(
+    cells: Sequence[Cell],
+    verdicts: Sequence[Verdict] = (),
+    *,
+    title: str = "Comparison of runs",
+    main: str | None = None,
+    baseline: str | None = None,
+    measures: Sequence[str] = (),
+    alpha: float = 0.05,
+) -> Report:
+    """The report on `cells`.
+
+    `verdicts` are paired comparisons of `toolkit.evaluation`; those between cells that are not in
+    `cells` are left out. `main` is the measure of the verdict in words (default: the first tested
+    one, accuracy before ranking measures); `baseline` the cell that others are held against
+    (default: the first); `measures` the columns of the first table (default: the first eight).
+    A difference is called resolved when its p value after Holm's correction is at most `alpha`.
+    Raises `InputError` for no cells, cells named alike, and an unknown measure or baseline.
+    """
+    setting = settle(cells, verdicts, main=main, baseline=baseline, measures=measures, alpha=alpha)
+    sections: list[Section] = [made for make in _SECTIONS if (made := make(setting)) is not None]
+    parts = {
+        "title": title,
+        "subtitle": _subtitle(setting),
+        "verdict": verdict(setting),
+        "notes": notes(setting),
+        "sections": sections,
+    }
+    return Report(
+        html=_templates().get_template("report.html").render(parts),
+        markdown=_tidy(_templates().get_template("report.md").render(parts)),
+    )
+
+
+def write_report(folder: Path, report: Report) -> Path:
+    """Write `report.html` and `report.md` into `folder` (made if absent); the HTML file's path."""
+    write_atomic(folder / "report.md", report.markdown)
+    write_atomic(folder / "report.html", report.html)
+    return folder / "report.html"
+
+
+def _subtitle(setting: Setting) -> str:
+    count = len(setting.looks)
+    parts = [f"{count} cell{'s' if count != 1 else ''}"]
+    if setting.main:
+        parts.append(f"main measure {setting.main}")
+    if count > 1:
+        parts.append(f"baseline {setting.label(setting.baseline)}")
+    return ", ".join(parts)
+
+
+@cache
+def _templates() -> Environment:
+    made = Environment(
+        loader=PackageLoader("toolkit.report"),
+        autoescape=lambda name: name is not None and name.endswith(".html"),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.filters["md"] = plain_markdown
+    return made
+
+
+def plain_markdown(text: str) -> str:
+    """Text that Markdown prints as it is: markup, table bars and line breaks lose their meaning."""
+    escaped = html.escape(" ".join(str(text).split()), quote=False)
+    return re.sub(r"([\\`*_\[\]|~#])", r"\\\1", escaped)
+
+
+def _tidy(text: str) -> str:
+    return re.sub(r"\n{3,}", "\n\n", text).strip() + "\n"

@@ -1,0 +1,120 @@
+"""The table of cells and the table of exits: what every cell scored, over how many questions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from toolkit.contracts import STATUSES
+from toolkit.evaluation.cells import Cell
+from toolkit.report.intervals import cell_interval
+from toolkit.report.measures import describe, number, ordered
+from toolkit.report.setting import Setting, varied_factors
+from toolkit.report.tables import Column, Entry, Look, Section, Table
+
+
+def questions(cell: Cell) -> int:
+    """How many questions a cell's totals are over."""
+    if "questions" in cell.counts:
+        return cell.counts["questions"]
+    return len({qid for values in cell.per_question.values() for qid in values})
+
+
+def interval_text(low: float, high: float, digits: int) -> str:
+    return f"[{number(low, digits)}, {number(high, digits)}]"
+
+
+def cells_section(setting: Setting) -> Section:
+    """Factors, main measures with intervals, and the counts that every mean stands on."""
+    rest = [
+        name
+        for name in ordered(name for cell in setting.cells for name in cell.metrics)
+        if name not in setting.measures
+    ]
+    tables = [cells_table(setting, setting.measures, counts=True)]
+    if rest:
+        tables.append(cells_table(setting, rest, counts=False, folded="All other measures"))
+    return Section("cells", "Cells", note=_cells_note(setting), tables=tables)
+
+
+def _cells_note(setting: Setting) -> str:
+    note = (
+        "Means over all questions of the cell, failed ones included; in brackets the 95% interval "
+        "of the mean (Wilson for yes/no measures, Student’s t otherwise)."
+    )
+    if any(setting.marks(measure) for measure in setting.measures):
+        note += (
+            " Bold: best, and separated from every other cell by the paired test. "
+            "≈: best but not separated, or not separated from the best."
+        )
+    return note
+
+
+def cells_table(
+    setting: Setting, measures: Sequence[str], *, counts: bool, folded: str = ""
+) -> Table:
+    """One row a cell. `counts` adds failed and unjudged questions, out of all."""
+    factors = varied_factors(setting.cells)
+    marks = {measure: setting.marks(measure) for measure in measures}
+    columns = [Column("cell", numeric=False), *(Column(f, numeric=False) for f in factors)]
+    columns += [Column(measure) for measure in measures]
+    rows = []
+    for look in setting.looks:
+        cell = look.cell
+        row = [Entry(cell.name, look=look)]
+        row += [Entry(str(cell.factors.get(factor, "—"))) for factor in factors]
+        row += [_measured(cell, measure, marks[measure].get(cell.name, "")) for measure in measures]
+        rows.append(row)
+    if counts:  # beside the first measure, since they say how much it can be trusted
+        place = 1 + len(factors) + bool(measures)
+        columns[place:place] = [Column("failed"), Column("unjudged")]
+        for row, look in zip(rows, setting.looks, strict=True):
+            row[place:place] = _counted(look.cell)
+    return Table(columns, rows, folded=folded)
+
+
+def _measured(cell: Cell, measure: str, mark: str) -> Entry:
+    digits = describe(measure).digits
+    found = cell_interval(cell, measure)
+    sub = interval_text(*found, digits) if found else ""
+    over = len(cell.per_question.get(measure, {}))
+    if sub and over != questions(cell):
+        sub += f" n={over:,}"
+    return Entry(number(cell.metrics.get(measure), digits), sub=sub, mark=mark)
+
+
+def _counted(cell: Cell) -> list[Entry]:
+    total = questions(cell)
+    rows = []
+    for name in ("failed", "unjudged"):
+        count = cell.counts.get(name)
+        rows.append(Entry("—" if count is None else f"{count:,}", sub=f"of {total:,}"))
+    return rows
+
+
+def exits_section(setting: Setting) -> Section | None:
+    """How the questions of every cell ended; None where no cell ran an agent."""
+    present = [s for s in STATUSES if any(cell.counts.get(s) for cell in setting.cells)]
+    if not any(s in cell.counts for s in STATUSES for cell in setting.cells):
+        return None
+    names = list(dict.fromkeys([*present, "failed"]))
+    columns = [Column("cell", numeric=False), Column("questions")]
+    columns += [Column(name.replace("_", " ")) for name in names]
+    columns += [Column("answered"), Column("unjudged")]
+    rows = [_exits(look, names) for look in setting.looks]
+    return Section(
+        "exits",
+        "Exit statuses and failures",
+        lead="How the questions ended, as counts out of the cell’s questions. Failed questions "
+        "stay in every denominator.",
+        tables=[Table(columns, rows)],
+    )
+
+
+def _exits(look: Look, names: Sequence[str]) -> list[Entry]:
+    total = questions(look.cell)
+    row = [Entry(look.label, look=look), Entry(f"{total:,}")]
+    for name in (*names, "answered", "unjudged"):
+        count = look.cell.counts.get(name, 0 if name in STATUSES else None)
+        share = number(100 * count / total, 0) + "%" if count and total else ""
+        row.append(Entry("—" if count is None else f"{count:,}", sub=share))
+    return row

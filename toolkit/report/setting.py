@@ -1,0 +1,226 @@
+"""What every part of a report needs to know about the comparison as a whole."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from toolkit.errors import InputError
+from toolkit.evaluation.cells import Cell
+from toolkit.report.measures import HIGHER, LOWER, describe, ordered
+from toolkit.report.tables import COLOURS, Look
+
+
+class Verdict(Protocol):
+    """One paired comparison, as `toolkit.evaluation` makes it; `difference` is `a` minus `b`.
+
+    `needed` is the number of questions that would resolve the difference, None or infinite where
+    no number would. `wins`, `losses` and `ties` count questions from `a`'s side.
+    """
+
+    @property
+    def measure(self) -> str: ...
+    @property
+    def a(self) -> str: ...
+    @property
+    def b(self) -> str: ...
+    @property
+    def mean_a(self) -> float: ...
+    @property
+    def mean_b(self) -> float: ...
+    @property
+    def difference(self) -> float: ...
+    @property
+    def low(self) -> float: ...
+    @property
+    def high(self) -> float: ...
+    @property
+    def p(self) -> float: ...
+    @property
+    def p_holm(self) -> float: ...
+    @property
+    def n(self) -> int: ...
+    @property
+    def needed(self) -> float | None: ...
+    @property
+    def wins(self) -> int: ...
+    @property
+    def losses(self) -> int: ...
+    @property
+    def ties(self) -> int: ...
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A verdict read from one side: `a` against `b`, whichever way it was computed."""
+
+    measure: str
+    a: str
+    b: str
+    mean_a: float
+    mean_b: float
+    difference: float
+    low: float
+    high: float
+    p: float
+    p_holm: float
+    n: int
+    needed: float | None
+    wins: int
+    losses: int
+    ties: int
+
+    @classmethod
+    def of(cls, verdict: Verdict, first: str) -> Pair:
+        """`verdict` with the cell `first` as `a`."""
+        keep = {name: getattr(verdict, name) for name in cls.__dataclass_fields__}
+        if verdict.a == first:
+            return cls(**keep)
+        keep |= {
+            "a": verdict.b,
+            "b": verdict.a,
+            "mean_a": verdict.mean_b,
+            "mean_b": verdict.mean_a,
+            "difference": -verdict.difference,
+            "low": -verdict.high,
+            "high": -verdict.low,
+            "wins": verdict.losses,
+            "losses": verdict.wins,
+        }
+        return cls(**keep)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """The cells with their looks, the verdicts, and what they are read by."""
+
+    looks: Sequence[Look]
+    verdicts: Sequence[Verdict]
+    main: str
+    baseline: str
+    measures: Sequence[str]
+    alpha: float
+
+    @property
+    def cells(self) -> list[Cell]:
+        return [look.cell for look in self.looks]
+
+    @property
+    def crowded(self) -> bool:
+        """More cells than can be told apart by colour."""
+        return len(self.looks) > COLOURS
+
+    @property
+    def highlighted(self) -> list[Look]:
+        return [look for look in self.looks if look.colour is not None]
+
+    def label(self, name: str) -> str:
+        return next((look.label for look in self.looks if look.cell.name == name), name)
+
+    def resolved(self, verdict: Verdict | Pair) -> bool:
+        """Whether the corrected test separates the two cells."""
+        return verdict.p_holm <= self.alpha
+
+    def pair(self, measure: str, first: str, second: str) -> Pair | None:
+        """The verdict between two cells, from the side of `first`; None if it was not tested."""
+        for verdict in self.verdicts:
+            if verdict.measure == measure and {verdict.a, verdict.b} == {first, second}:
+                return Pair.of(verdict, first)
+        return None
+
+    def pairs(self, measure: str) -> list[Pair]:
+        """The verdicts to show: those against the baseline, then, unless crowded, the others."""
+        rows = [v for v in self.verdicts if v.measure == measure]
+        against = [
+            Pair.of(v, v.b if v.a == self.baseline else v.a)
+            for v in rows
+            if self.baseline in (v.a, v.b)
+        ]
+        others = [Pair.of(v, v.a) for v in rows if self.baseline not in (v.a, v.b)]
+        return against if self.crowded and against else against + others
+
+    def ranked(self, measure: str) -> list[Cell]:
+        """Cells that have the measure, best first; ties keep their order."""
+        have = [cell for cell in self.cells if measure in cell.metrics]
+        return sorted(have, key=lambda cell: -_direction(measure) * cell.metrics[measure])
+
+    def marks(self, measure: str) -> Mapping[str, str]:
+        """Cell name -> `best` or `tie`: see `marks_note` in `toolkit.report.results`."""
+        ranked = self.ranked(measure)
+        if len(ranked) < 2 or describe(measure).better not in (HIGHER, LOWER):
+            return {}
+        top = ranked[0].name
+        pairs = [self.pair(measure, top, cell.name) for cell in ranked[1:]]
+        if all(pair is not None and self.resolved(pair) for pair in pairs):
+            return {top: "best"}
+        tied = [pair.b for pair in pairs if pair is not None and not self.resolved(pair)]
+        level = [c.name for c in ranked if c.metrics[measure] == ranked[0].metrics[measure]]
+        return dict.fromkeys([top, *level, *tied], "tie")
+
+
+def _direction(measure: str) -> int:
+    return LOWER if describe(measure).better == LOWER else HIGHER
+
+
+def settle(
+    cells: Sequence[Cell],
+    verdicts: Sequence[Verdict],
+    *,
+    main: str | None,
+    baseline: str | None,
+    measures: Sequence[str],
+    alpha: float,
+) -> Setting:
+    """Check the arguments of `render` and decide what they leave open."""
+    names = [cell.name for cell in cells]
+    if not cells:
+        raise InputError(
+            "a report of no cells", valid="one cell or more", do="Evaluate a run first"
+        )
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise InputError(f"cells named alike: {twice}", do="Give every cell its own name")
+    if baseline is not None and baseline not in names:
+        raise InputError(
+            f"baseline {baseline!r}", valid=", ".join(names), do="Name one of the cells"
+        )
+    known = ordered(name for cell in cells for name in cell.metrics)
+    for name in [*([main] if main else []), *measures]:
+        if name not in known:
+            raise InputError(f"measure {name!r}", valid=", ".join(known) or "none", do="Name one")
+    chosen = main or _main_measure(known, verdicts)
+    first = baseline or names[0]
+    return Setting(
+        looks=_looks(cells, chosen, first),
+        verdicts=[v for v in verdicts if v.a in names and v.b in names],
+        main=chosen,
+        baseline=first,
+        measures=list(measures)
+        or [n for n in (chosen, *(k for k in known if k != chosen)) if n][:8],
+        alpha=alpha,
+    )
+
+
+def _main_measure(known: Sequence[str], verdicts: Sequence[Verdict]) -> str:
+    tested = {verdict.measure for verdict in verdicts}
+    return next((n for n in known if n in tested), next(iter(known), ""))
+
+
+def varied_factors(cells: Sequence[Cell]) -> list[str]:
+    """Factors that differ between cells, in order of first mention."""
+    names = dict.fromkeys(name for cell in cells for name in cell.factors)
+    return [n for n in names if len({cell.factors.get(n, "") for cell in cells}) > 1]
+
+
+def _looks(cells: Sequence[Cell], main: str, baseline: str) -> list[Look]:
+    varied = varied_factors(cells)
+    labels = [" · ".join(str(cell.factors.get(n, "—")) for n in varied) for cell in cells]
+    if not varied or len(set(labels)) < len(labels):
+        labels = [cell.name for cell in cells]
+    by_score = sorted(cells, key=lambda c: -_direction(main) * c.metrics.get(main, -np.inf))
+    shown = [baseline, *(cell.name for cell in by_score if cell.name != baseline)][:COLOURS]
+    colours = {cell.name: i for i, cell in enumerate(c for c in cells if c.name in shown)}
+    return [Look(c, label, colours.get(c.name)) for c, label in zip(cells, labels, strict=True)]
