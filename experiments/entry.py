@@ -39,7 +39,9 @@ def main(task: Callable[[DictConfig], Any], config_name: str = "config") -> None
         sys.stderr.write(f"soundingline: {one_line(error)}\n")
         sys.exit(BAD_INPUT)
     except KeyboardInterrupt:
-        sys.stderr.write("soundingline: interrupted; the same command goes on where this stopped.\n")
+        sys.stderr.write(
+            "soundingline: interrupted; the same command goes on where this stopped.\n"
+        )
         sys.exit(INTERRUPTED)
 
 

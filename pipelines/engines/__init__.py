@@ -4,7 +4,7 @@ An engine is a frozen set of build settings with a `name` and a `fingerprint`; a
 `.bm25(k1, b, depth)`, a PyTerrier transformer, and `.document_frequency(terms)`.
 """
 
-from pipelines.engines.base import Engine
+from pipelines.engines.base import Engine, word_frequency
 from pipelines.engines.lexical import LexicalEngine
 
-__all__ = ["Engine", "LexicalEngine"]
+__all__ = ["Engine", "LexicalEngine", "word_frequency"]

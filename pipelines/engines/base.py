@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -39,3 +39,14 @@ class Engine(Protocol):
     def open(self, path: Path, *, corpus_fingerprint: str) -> Any:
         """Open what `build` made (an `Index`); `InputError` if it is another corpus's."""
         ...
+
+
+def word_frequency(index: Any) -> Callable[[str], int]:
+    """Document frequency of a word as people write it: that of its rarest index term, and the
+    collection's size for a word that the analyzer drops (a stop word is no rare word)."""
+
+    def frequency(word: str) -> int:
+        terms = index.analyzer.terms(word)
+        return min((index.document_frequency(term) for term in terms), default=len(index))
+
+    return frequency

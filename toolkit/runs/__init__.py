@@ -1,1 +1,7 @@
 """The run folder: trajectory records, manifest, lock, resume. Numbers are made in `evaluation`."""
+
+from toolkit.runs.folder import RunFolder
+from toolkit.runs.manifest import make_manifest
+from toolkit.runs.records import read_trajectory
+
+__all__ = ["RunFolder", "make_manifest", "read_trajectory"]

@@ -1,0 +1,93 @@
+"""One cell of a sweep: what the composed configuration asks for, as live objects."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyterrier as pt
+from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf
+
+from experiments.build import make, settings
+from experiments.prepare import Prepared, prepare
+from pipelines.composition import compose
+from toolkit.contracts import Benchmark, Segmenter
+from toolkit.errors import InputError
+from toolkit.files import fingerprint
+from toolkit.runs import RunFolder
+
+PIPELINE = ("engine", "unit", "retriever")
+SESSION = ("tool", "agent")
+NAMED = ("unit", "engine", "retriever", "tool", "agent")
+DEFAULTS = {"engine": "lexical", "tool": "ranked_browsing"}
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """Benchmark, segmenter, opened index and the pipeline over it."""
+
+    benchmark: Benchmark
+    segmenter: Segmenter
+    prepared: Prepared
+    pipeline: pt.Transformer
+
+
+def ranking(config: DictConfig) -> Ranking:
+    """Build what ranks. Settings are checked before any index is built."""
+    retriever = make(config.retriever)
+    engine = make(config.engine)
+    segmenter = make(config.unit)
+    benchmark = make(config.benchmark)
+    prepared = prepare(benchmark, segmenter, engine, Path(config.paths.indexes))
+    pipeline = compose(retriever(prepared.index), aggregate=segmenter.aggregate)
+    return Ranking(benchmark, segmenter, prepared, pipeline)
+
+
+def fingerprints(config: DictConfig, built: Ranking, groups: tuple[str, ...]) -> dict[str, str]:
+    """What must be equal for a run to be resumed: benchmark, index, and each group's settings."""
+    return {
+        "benchmark": built.benchmark.fingerprint,
+        "index": built.prepared.fingerprint,
+        **{group: fingerprint(settings(config[group])) for group in groups},
+    }
+
+
+def factors() -> dict[str, str]:
+    """Option names by group, and every single value that the command line changed."""
+    hydra = HydraConfig.get()
+    chosen = {group: str(hydra.runtime.choices[group]) for group in ("benchmark", *NAMED)}
+    for override in hydra.overrides.task:
+        key, _, value = override.lstrip("+~").partition("=")
+        if "." in key and not key.startswith(("hydra.", "paths.")):
+            chosen[key] = value
+    return chosen
+
+
+def run_folder(config: DictConfig, chosen: Mapping[str, str]) -> RunFolder:
+    """`runs/<name>`, or `runs/<name>/<cell>` in a sweep; the cell is named after its options."""
+    label = cell_label(chosen)
+    root = Path(config.paths.runs)
+    if HydraConfig.get().mode == RunMode.MULTIRUN:
+        return RunFolder.named(RunFolder.named(root, str(config.name)).path, label)
+    return RunFolder.named(root, config.name or f"{chosen['benchmark']}-{label}")
+
+
+def cell_label(chosen: Mapping[str, str]) -> str:
+    """Options that tell cells apart: unit, retriever, agent, whatever else is not the default,
+    and single values as `key=value`."""
+    parts = [chosen[group] for group in NAMED if chosen[group] != DEFAULTS.get(group)]
+    values = [f"{key}={value}" for key, value in chosen.items() if "." in key]
+    return re.sub(r"[^\w=,.+-]", "_", "-".join(parts + sorted(values)))
+
+
+def plain(config: DictConfig) -> dict[str, Any]:
+    """The whole resolved configuration as plain values, for the manifest."""
+    values = OmegaConf.to_container(config, resolve=True)
+    if not isinstance(values, dict):
+        raise InputError("the configuration is not a mapping")
+    return {str(key): value for key, value in values.items()}
