@@ -2,6 +2,6 @@
 
 from toolkit.runs.folder import RunFolder
 from toolkit.runs.manifest import make_manifest
-from toolkit.runs.records import read_trajectory
+from toolkit.runs.records import dump_trajectory, read_trajectory
 
-__all__ = ["RunFolder", "make_manifest", "read_trajectory"]
+__all__ = ["RunFolder", "dump_trajectory", "make_manifest", "read_trajectory"]

@@ -1,0 +1,152 @@
+"""Judging a short answer against the accepted ones, by rule and without a model.
+
+Normalisation follows SQuAD's evaluation (Rajpurkar et al., 2016): lower case, no punctuation, no
+articles, single spaces. One departure: numbers compare as numbers. SQuAD deletes the comma and the
+point alike, which makes `1,000` equal `1000` but also `3.14` equal `314`.
+
+What the rule cannot see: an answer that negates the accepted one, paraphrases it, or lists several
+candidates. `exact` and `f1` stand beside every verdict so that a reader can tell.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, Protocol
+
+from toolkit.contracts import Answer
+from toolkit.errors import InputError
+from toolkit.files import fingerprint
+
+RULES = ("exact", "contained")
+_ARTICLES = {"a", "an", "the"}
+# A sign belongs to a number only after a space or a bracket: `1990-1995` is a range of two.
+_NUMBER = re.compile(
+    r"(?<![\w.,])(?:(?<!\S)[-+−]|(?<=[(\[])[-+−])?"
+    r"(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)(?:\.[0-9]+)?(?!\w|[.,][0-9])"
+)
+
+
+class AnswerVerdict(NamedTuple):
+    """A judge's word on one answer. `accepted` is the accepted answer that fits best; `judge` and
+    `settings` name the judge and the hash of its settings, without which accuracies of two runs
+    cannot be compared."""
+
+    qid: str
+    correct: bool
+    exact: bool
+    contained: bool
+    f1: float
+    answer: str
+    accepted: str
+    judge: str
+    settings: str
+
+
+class Judge(Protocol):
+    """Decides whether an answer is right."""
+
+    name: str
+
+    @property
+    def fingerprint(self) -> str: ...
+
+    def verdict(self, qid: str, answer: Answer, accepted: Sequence[str]) -> AnswerVerdict: ...
+
+
+class ExactAnswerJudge:
+    """Right by rule, over the `Exact Answer` field alone.
+
+    `rule`: `contained` (default) takes an accepted answer that stands in the given one as whole
+    tokens in sequence, `exact` only equality after normalisation. Always: `yes` and `no` must be
+    the whole answer, and an accepted answer that is one number is contained only where no other
+    number stands beside it (`10` is not in `10 May 1990`).
+    """
+
+    name = "exact_answer"
+
+    def __init__(self, rule: str = "contained") -> None:
+        if rule not in RULES:
+            raise InputError(f"the judge's rule is {rule!r}", valid=", ".join(RULES))
+        self.rule = rule
+
+    @property
+    def fingerprint(self) -> str:
+        return fingerprint(self.name, 1, self.rule)
+
+    def verdict(self, qid: str, answer: Answer, accepted: Sequence[str]) -> AnswerVerdict:
+        """The verdict against the accepted answer that fits best. `ValueError` without any."""
+        if not accepted:
+            raise ValueError(f"question {qid!r} has no accepted answer to judge by")
+        given = answer_tokens(answer.exact)
+        fits = [(*_fit(given, answer_tokens(text)), text) for text in accepted]
+        exact, contained, f1, best = max(fits, key=lambda fit: fit[:3])
+        correct = exact or (contained and self.rule == "contained")
+        return AnswerVerdict(
+            qid, correct, exact, contained, f1, answer.exact, best, self.name, self.fingerprint
+        )
+
+
+def answer_tokens(text: str) -> list[str]:
+    """Normalised tokens of an answer. Numbers are written in one way (`1,000` and `1000.0` are
+    `1000`); articles go, and punctuation too, unless nothing else is there."""
+    plain = unicodedata.normalize("NFKC", text).lower()
+    tokens = list(_tokens(plain))
+    return [token for token in tokens if token not in _ARTICLES] or tokens or plain.split()
+
+
+def token_f1(given: Sequence[str], accepted: Sequence[str]) -> float:
+    """SQuAD's F1 of two token bags; 0 where one is empty, and for `yes` and `no` 1 or 0 only, as
+    in HotpotQA's evaluation (Yang et al., 2018)."""
+    if _is_polar(accepted) or _is_polar(given):
+        return float(list(given) == list(accepted))
+    shared = sum((Counter(given) & Counter(accepted)).values())
+    return 2 * shared / (len(given) + len(accepted)) if shared else 0.0
+
+
+def _fit(given: list[str], accepted: list[str]) -> tuple[bool, bool, float]:
+    exact = bool(given) and given == accepted
+    return exact, exact or _contains(given, accepted), token_f1(given, accepted)
+
+
+def _contains(given: list[str], accepted: list[str]) -> bool:
+    if not accepted or _is_polar(accepted):
+        return False
+    if len(accepted) == 1 and _is_number(accepted[0]):
+        return set(filter(_is_number, given)) == set(accepted)
+    width = len(accepted)
+    return any(given[at : at + width] == accepted for at in range(len(given) - width + 1))
+
+
+def _tokens(text: str) -> Iterator[str]:
+    end = 0
+    for match in _NUMBER.finditer(text):
+        yield from _words(text[end : match.start()])
+        yield _number(match[0])
+        end = match.end()
+    yield from _words(text[end:])
+
+
+def _words(text: str) -> list[str]:
+    return "".join(character for character in text if not _is_punctuation(character)).split()
+
+
+def _is_punctuation(character: str) -> bool:
+    return unicodedata.category(character)[0] in "PS"
+
+
+def _number(text: str) -> str:
+    whole, _, fraction = text.replace(",", "").lstrip("+-−").partition(".")
+    fraction = fraction.rstrip("0")
+    value = (whole.lstrip("0") or "0") + (f".{fraction}" if fraction else "")
+    return f"-{value}" if text[0] in "-−" and value != "0" else value
+
+
+def _is_number(token: str) -> bool:
+    return token.lstrip("-").replace(".", "", 1).isdecimal()
+
+
+def _is_polar(tokens: Sequence[str]) -> bool:
+    return list(tokens) in (["yes"], ["no"])

@@ -1,0 +1,114 @@
+"""Evaluations on disk, beside the trajectories that they were made of.
+
+`metrics.json` is removed first and written last, so that its presence means a whole evaluation;
+it is a flat map of measure to value and nothing else. What is derived can always be derived again.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from toolkit.errors import InputError
+from toolkit.evaluation.cells import Cell
+from toolkit.evaluation.evaluations import Evaluation
+from toolkit.files import write_atomic, write_json
+from toolkit.runs.folder import RunFolder
+
+FORMAT = 1
+
+
+def write_evaluation(path: Path | str, evaluation: Evaluation) -> None:
+    """Write `evaluation/*.json`, `run.trec` and `metrics.json` into a run folder, replacing what
+    an earlier evaluation left there."""
+    folder = RunFolder(path)
+    derived = folder.path / "evaluation"
+    try:
+        (folder.path / "metrics.json").unlink(missing_ok=True)
+        write_json(derived / "questions.json", evaluation.per_question)
+        write_json(derived / "verdicts.json", [row._asdict() for row in evaluation.verdicts])
+        write_json(derived / "funnel.json", evaluation.funnel)
+        write_json(derived / "curves.json", evaluation.curves)
+        write_json(
+            derived / "summary.json",
+            {
+                "format": FORMAT,
+                "counts": evaluation.counts,
+                "denominators": evaluation.denominators,
+                "trajectories": folder.state(),
+            },
+        )
+        write_atomic(folder.path / "run.trec", trec_run(evaluation.rankings, folder.name))
+        write_json(folder.path / "metrics.json", evaluation.metrics)
+    except OSError as error:
+        raise InputError(
+            f"cannot write the evaluation of {folder.path}: {error.strerror or error}",
+            do="free or change the disk, then evaluate again",
+        ) from error
+
+
+def load_cell(path: Path | str, name: str = "") -> Cell:
+    """The evaluated run in a folder, named after it unless `name` is given. `InputError` where it
+    is no run, was not evaluated, or was evaluated before its newest trajectories."""
+    folder = RunFolder(path)
+    manifest = folder.manifest()
+    again = f"run: python -m experiments.evaluate {folder.path}"
+    if not (folder.path / "metrics.json").exists():
+        raise InputError(f"the run {folder.path} has not been evaluated", do=again)
+    summary = _read(folder.path / "evaluation" / "summary.json", again)
+    if summary.get("format") != FORMAT or summary.get("trajectories") != folder.state():
+        raise InputError(
+            f"the evaluation of {folder.path} is not of the trajectories that are there now",
+            do=again,
+        )
+    curves = _read(folder.path / "evaluation" / "curves.json", again)
+    return Cell(
+        name=name or folder.name,
+        factors=manifest.get("factors", {}),
+        metrics=_read(folder.path / "metrics.json", again),
+        per_question=_read(folder.path / "evaluation" / "questions.json", again),
+        funnel=_read(folder.path / "evaluation" / "funnel.json", again),
+        curves={unit: [(x, y) for x, y in points] for unit, points in curves.items()},
+        counts=summary.get("counts", {}),
+        manifest=manifest,
+    )
+
+
+def load_cells(paths: Sequence[Path | str]) -> list[Cell]:
+    """The evaluated runs in the folders, each once, in the order given; runs of one folder name
+    are named with the folder above."""
+    folders = list(dict.fromkeys(Path(path).resolve() for path in paths))
+    names = [folder.name for folder in folders]
+    return [
+        load_cell(
+            folder,
+            folder.name if names.count(folder.name) == 1 else f"{folder.parent.name}/{folder.name}",
+        )
+        for folder in folders
+    ]
+
+
+def trec_run(rankings: Mapping[str, Sequence[str]], tag: str) -> str:
+    """Rankings as a TREC run. The score falls by one a rank, so that trec_eval, which sorts by
+    score and then by docid, keeps the order. White space in ids, which the format cannot hold, is
+    percent-encoded."""
+    lines = [
+        f"{_field(qid)} Q0 {_field(docid)} {rank} {len(docids) - rank + 1} {_field(tag)}\n"
+        for qid, docids in rankings.items()
+        for rank, docid in enumerate(docids, start=1)
+    ]
+    return "".join(lines)
+
+
+def _field(text: str) -> str:
+    return re.sub(r"\s", lambda match: f"%{ord(match[0]):02X}", text) or "%"
+
+
+def _read(path: Path, again: str) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(f"cannot read {path}: {error}", do=again) from error
