@@ -7,15 +7,15 @@ from collections.abc import Sequence
 from toolkit.report.figures import Interval, forest
 from toolkit.report.measures import describe, number, ordered, probability
 from toolkit.report.results import interval_text
-from toolkit.report.setting import Pair, Setting
+from toolkit.report.setting import Setting
 from toolkit.report.tables import Column, Entry, Figure, Section, Table
+from toolkit.report.verdicts import Pair
 
+_SIDES = (Column("cell", numeric=False), Column("against", numeric=False))
 _COLUMNS = (
-    Column("a", numeric=False),
-    Column("b", numeric=False),
-    Column("a − b", "[95% interval]"),
+    Column("difference", "[95% interval]"),
     Column("p (Holm)", "raw p"),
-    Column("a wins / ties / b wins", "of questions"),
+    Column("wins / ties / losses", "of questions"),
     Column("questions needed"),
 )
 
@@ -60,15 +60,34 @@ def _note(setting: Setting, measure: str) -> str:
 
 
 def verdict_table(setting: Setting, pairs: Sequence[Pair], *, folded: str = "") -> Table:
-    """One row a pair; the difference in bold where it is resolved."""
-    return Table(_COLUMNS, [_row(setting, pair) for pair in pairs], folded=folded)
+    """One row a pair; the difference in bold where it is resolved.
+
+    Where every pair is against the same cell, that cell is named in the note alone.
+    """
+    against = _common(pairs)
+    note = f"Against {setting.label(against)}, {_mean(pairs[0])}." if against else ""
+    columns = [*(_SIDES[:1] if against else _SIDES), *_COLUMNS]
+    rows = [_row(setting, pair, bool(against)) for pair in pairs]
+    return Table(columns, rows, note=note, folded=folded)
 
 
-def _row(setting: Setting, pair: Pair) -> list[Entry]:
+def _common(pairs: Sequence[Pair]) -> str:
+    others = {pair.other for pair in pairs}
+    return others.pop() if len(others) == 1 else ""
+
+
+def _mean(pair: Pair) -> str:
+    return f"{pair.measure} {number(pair.mean_other, describe(pair.measure).digits)}"
+
+
+def _row(setting: Setting, pair: Pair, alone: bool) -> list[Entry]:
     digits = describe(pair.measure).digits
+    sides = [
+        Entry(setting.label(pair.one), sub=number(pair.mean_one, digits)),
+        Entry(setting.label(pair.other), sub=number(pair.mean_other, digits)),
+    ]
     return [
-        Entry(setting.label(pair.a), sub=number(pair.mean_a, digits)),
-        Entry(setting.label(pair.b), sub=number(pair.mean_b, digits)),
+        *(sides[:1] if alone else sides),
         Entry(
             number(pair.difference, digits, sign=True),
             sub=interval_text(pair.low, pair.high, digits),
@@ -81,14 +100,10 @@ def _row(setting: Setting, pair: Pair) -> list[Entry]:
 
 
 def _forest(setting: Setting, pairs: Sequence[Pair], measure: str) -> str:
-    digits = describe(measure).digits
-    common = {pair.b for pair in pairs}
-    alone = setting.label(common.pop()) if len(common) == 1 else ""
+    digits, against = describe(measure).digits, _common(pairs)
     rows = [
         Interval(
-            setting.label(pair.a)
-            if alone
-            else f"{setting.label(pair.a)} − {setting.label(pair.b)}",
+            setting.label(pair.one) + ("" if against else f" − {setting.label(pair.other)}"),
             pair.difference,
             pair.low,
             pair.high,
@@ -97,5 +112,7 @@ def _forest(setting: Setting, pairs: Sequence[Pair], measure: str) -> str:
         )
         for pair in pairs
     ]
-    axis = f"{measure}: difference from {alone}" if alone else f"difference in {measure}"
+    axis = f"difference in {measure}"
+    if against:
+        axis = f"{measure}: difference from {setting.label(against)}"
     return forest(rows, axis=axis, key="forest")

@@ -75,9 +75,9 @@ def curves_section(setting: Setting) -> Section | None:
     return Section(
         "curves",
         "Recall at equal exposure",
-        lead="Mean recall of evidence after a question’s agent had been shown so many documents, "
-        "or so many tokens of tool output. Higher at the same place means that the same reading "
-        "brought more evidence.",
+        lead="Mean recall of evidence among the documents that an agent was shown (previewed or "
+        "opened), after so many documents or so many tokens of tool output a question. Higher at "
+        "the same place: the same reading brought more evidence.",
         legend=setting.highlighted,
         figures=figures,
         note="Grey: the other cells." if setting.crowded else "",

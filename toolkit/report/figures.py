@@ -55,7 +55,7 @@ class Spread(NamedTuple):
 def forest(rows: Sequence[Interval], *, axis: str, key: str) -> str:
     """Differences with their intervals around zero. Filled: resolved; hollow: not."""
     wrapped = [textwrap.wrap(row.label, 54) or [""] for row in rows]
-    tops = np.cumsum([0.0, *(len(lines) * _LINE + 22 for lines in wrapped)])
+    tops = np.cumsum([0.0, *(len(lines) * _LINE + 24 for lines in wrapped)])
     figure = canvas(WIDTH, float(tops[-1]) + 52)
     plot = axes(figure, left=8, right=8, top=4, bottom=48)
     plot.set_ylim(tops[-1], 0)
@@ -66,7 +66,7 @@ def forest(rows: Sequence[Interval], *, axis: str, key: str) -> str:
             _text(plot, 0.0, top + (index + 0.8) * _LINE, line)
         _text(plot, 1.0, top + 0.8 * _LINE, number(row.value, row.digits, sign=True), right=True)
         shade = INK if row.resolved else MUTED
-        plot.plot([0, 0], [base, base + 16], color=MUTED, linewidth=1)
+        plot.plot([0, 0], [base + 2, base + 14], color=MUTED, linewidth=1)
         plot.plot([row.low, row.high], [base + 8] * 2, color=shade, linewidth=2)
         face = shade if row.resolved else PAPER
         plot.plot(row.value, base + 8, "o", markersize=8, color=shade, markerfacecolor=face)
@@ -78,8 +78,12 @@ def _symmetric(plot: Axes, ends: Sequence[float]) -> None:
     reach = max((abs(end) for end in ends if np.isfinite(end)), default=1.0) or 1.0
     plot.set_xlim(-1.08 * reach, 1.08 * reach)
     plot.xaxis.set_major_locator(MaxNLocator(5))
-    plot.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:+.3g}".replace("-", "−")))
+    plot.xaxis.set_major_formatter(FuncFormatter(lambda x, _: _signed(x)))
     plot.yaxis.set_major_locator(NullLocator())
+
+
+def _signed(value: float) -> str:
+    return f"{value:+.3g}".replace("-", "−") if abs(value) > 1e-12 else "0"
 
 
 def _text(plot: Axes, x: float, y: float, text: str, *, right: bool = False) -> None:

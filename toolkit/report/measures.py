@@ -27,55 +27,58 @@ class Measure(NamedTuple):
 
 _PI_SERINI = "Pi-Serini (Hsu, Yang and Lin, 2026)"
 _BCP = "BrowseComp-Plus (Chen et al., 2025)"
+_SQUAD = "SQuAD (Rajpurkar et al., 2016)"
+_HENDRYCKS = "Hendrycks et al. (2019)"
 _TREC = "trec_eval; ir_measures (MacAvaney et al., 2022)"
 
-_RECALL = "Share of a question's evidence documents that the agent {}, mean over all questions."
+_RECALL = "Share of a question’s evidence documents that the agent {}."
 _AGENT = (
+    Measure("accuracy", 3, HIGHER, "Share of questions whose final answer is right.", _BCP),
     Measure(
-        "accuracy",
-        3,
-        HIGHER,
-        "Share of the questions whose final answer was judged correct. A question without an "
-        "answer, failed ones included, counts as wrong.",
-        _BCP,
+        "answer_f1", 3, HIGHER, "Token F1 of the answer with the closest accepted one.", _SQUAD
     ),
     Measure(
         "recall_surfaced",
         3,
         HIGHER,
-        _RECALL.format("had anywhere in a ranking, whether or not the page was shown"),
+        _RECALL.format("had in a ranking, whether or not it was shown"),
         _PI_SERINI,
     ),
-    Measure(
-        "recall_previewed",
-        3,
-        HIGHER,
-        _RECALL.format("saw on a page of results"),
-        _PI_SERINI,
-    ),
+    Measure("recall_previewed", 3, HIGHER, _RECALL.format("saw on a result page"), _PI_SERINI),
     Measure("recall_opened", 3, HIGHER, _RECALL.format("read from"), _PI_SERINI),
     Measure("recall_cited", 3, HIGHER, _RECALL.format("cited in its answer"), _PI_SERINI),
-    Measure(
-        "completion",
-        3,
-        HIGHER,
-        "Share of the questions that the agent ended by itself (exit status completed).",
-        _BCP,
-    ),
-    Measure("search_calls", 2, NEITHER, "Mean number of search calls a question.", _BCP),
-    Measure("read_calls", 2, NEITHER, "Mean number of document reads a question."),
-    Measure("browse_calls", 2, NEITHER, "Mean number of further result pages a question."),
-    Measure("exact", 3, HIGHER, "Normalised answer equals an accepted one.", "SQuAD (2016)"),
-    Measure("contained", 3, HIGHER, "Normalised answer contains an accepted one."),
-    Measure("f1", 3, HIGHER, "Token F1 of the normalised answer.", "SQuAD (2016)"),
+    Measure("citation_precision", 3, HIGHER, "Share of cited documents that are evidence.", _BCP),
+    Measure("citation_recall", 3, HIGHER, "Share of evidence documents that are cited.", _BCP),
+    Measure("completion", 3, HIGHER, "Share of questions with exit status completed.", _BCP),
     Measure(
         "calibration_error",
         2,
         LOWER,
-        "Root mean squared gap between stated confidence and accuracy over bins of questions, "
-        "in percentage points.",
+        "Root mean squared gap of stated confidence and accuracy over bins of answers, 0 to 100.",
+        _HENDRYCKS,
+    ),
+    Measure(
+        "accuracy_published",
+        3,
+        NEITHER,
+        "Accuracy as the published evaluator computes it, over recorded questions only.",
         _BCP,
     ),
+    Measure(
+        "calibration_error_published",
+        2,
+        NEITHER,
+        "Calibration error as the published evaluator computes it, the last bin left out.",
+        _BCP,
+    ),
+    Measure("search_calls", 2, NEITHER, "Successful search calls a question.", _BCP),
+    Measure("browse_calls", 2, NEITHER, "Calls for a further result page a question."),
+    Measure("read_calls", 2, NEITHER, "Calls to read a document a question."),
+    Measure("tool_calls", 2, NEITHER, "Tool calls a question, failed ones included."),
+    Measure("tool_errors", 2, NEITHER, "Tool calls a question that were refused or failed."),
+    Measure("documents_exposed", 1, NEITHER, "Documents previewed or opened a question."),
+    Measure("tokens_exposed", 0, NEITHER, "Tokens of tool output a question."),
+    Measure("seconds", 2, NEITHER, "Wall-clock seconds a question."),
 )
 _BY_NAME = {measure.name: measure for measure in _AGENT}
 
@@ -121,7 +124,7 @@ def describe(name: str) -> Measure:
         return Measure(name, 4, HIGHER, text.replace("first {k} results", "ranking"), _TREC)
     if name.endswith("_calls"):
         return Measure(name, 2, NEITHER, f"Mean number of {name[:-6]} calls a question.")
-    return Measure(name, 4, NEITHER, "")
+    return Measure(name, 0 if "tokens" in name else 4, NEITHER, "")
 
 
 def ordered(names: Iterable[str]) -> list[str]:

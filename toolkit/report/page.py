@@ -17,8 +17,9 @@ from toolkit.report.comparisons import verdicts_section
 from toolkit.report.evidence import calls_section, curves_section, funnel_section
 from toolkit.report.provenance import glossary_section, provenance_section, setup_section
 from toolkit.report.results import cells_section, exits_section
-from toolkit.report.setting import Setting, Verdict, settle
+from toolkit.report.setting import Setting, settle
 from toolkit.report.tables import Section
+from toolkit.report.verdicts import Verdict
 from toolkit.report.words import notes, verdict
 
 
@@ -91,6 +92,11 @@ def _subtitle(setting: Setting) -> str:
         parts.append(f"main measure {setting.main}")
     if count > 1:
         parts.append(f"baseline {setting.label(setting.baseline)}")
+    dates = sorted(
+        {str(c.manifest["created"])[:10] for c in setting.cells if "created" in c.manifest}
+    )
+    if dates:
+        parts.append("made " + " to ".join(dict.fromkeys((dates[0], dates[-1]))))
     return ", ".join(parts)
 
 

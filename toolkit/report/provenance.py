@@ -10,6 +10,7 @@ from toolkit.report.setting import Setting
 from toolkit.report.tables import Column, Entry, Look, Section, Table
 
 _SETTINGS = "config"
+_ELSEWHERE = (_SETTINGS, "factors", "format")
 _SETTING, _VALUE = Column("setting", numeric=False), Column("value", numeric=False)
 
 
@@ -58,7 +59,7 @@ def _lead(factors: Sequence[Mapping[str, str]]) -> str:
 def provenance_section(setting: Setting) -> Section | None:
     """Everything of the manifests beside the settings."""
     rows = [
-        flat({key: value for key, value in cell.manifest.items() if key != _SETTINGS})
+        flat({key: value for key, value in cell.manifest.items() if key not in _ELSEWHERE})
         for cell in setting.cells
     ]
     tables = [
@@ -112,6 +113,7 @@ def glossary_section(setting: Setting) -> Section:
         "glossary",
         "How the measures are defined",
         lead="Judgements speak of documents: where passages are retrieved, their parent document "
-        "counts once, at its best rank.",
+        "counts once, at its best rank. Ranking measures of an agent’s run are of one ranking: the "
+        "documents cited, then opened, then previewed, then surfaced.",
         tables=[Table(columns, rows)],
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from toolkit.contracts import STATUSES
 from toolkit.evaluation.cells import Cell
@@ -38,8 +39,9 @@ def cells_section(setting: Setting) -> Section:
 
 def _cells_note(setting: Setting) -> str:
     note = (
-        "Means over all questions of the cell, failed ones included; in brackets the 95% interval "
-        "of the mean (Wilson for yes/no measures, Student’s t otherwise)."
+        "Measures of quality are means over all questions that can be judged; a failed question "
+        "counts 0. Calls, tokens and seconds are means over the questions that were run. In "
+        "brackets the 95% interval of the mean (Wilson for yes/no measures, Student’s t otherwise)."
     )
     if any(setting.marks(measure) for measure in setting.measures):
         note += (
@@ -52,24 +54,34 @@ def _cells_note(setting: Setting) -> str:
 def cells_table(
     setting: Setting, measures: Sequence[str], *, counts: bool, folded: str = ""
 ) -> Table:
-    """One row a cell. `counts` adds failed and unjudged questions, out of all."""
-    factors = varied_factors(setting.cells)
+    """One row a cell. `counts` adds `count_names`, out of all questions."""
+    factors = _factors(setting)
     marks = {measure: setting.marks(measure) for measure in measures}
-    columns = [Column("cell", numeric=False), *(Column(f, numeric=False) for f in factors)]
-    columns += [Column(measure) for measure in measures]
+    columns = [*(Column(f, numeric=False) for f in factors), *(Column(m) for m in measures)]
     rows = []
     for look in setting.looks:
         cell = look.cell
-        row = [Entry(cell.name, look=look)]
-        row += [Entry(str(cell.factors.get(factor, "—"))) for factor in factors]
+        row = [Entry(str(cell.factors.get(factor, "—"))) for factor in factors]
         row += [_measured(cell, measure, marks[measure].get(cell.name, "")) for measure in measures]
         rows.append(row)
     if counts:  # beside the first measure, since they say how much it can be trusted
-        place = 1 + len(factors) + bool(measures)
-        columns[place:place] = [Column("failed"), Column("unjudged")]
+        place = len(factors) + bool(measures)
+        names = count_names(setting)
+        columns[place:place] = [Column(name) for name in names]
         for row, look in zip(rows, setting.looks, strict=True):
-            row[place:place] = _counted(look.cell)
+            row[place:place] = _counted(look.cell, names)
+    # Factors that tell the cells apart read better than names, which then stand at the end.
+    place = len(columns) if factors else 0
+    columns.insert(place, Column("run", numeric=False))
+    for row, look in zip(rows, setting.looks, strict=True):
+        row.insert(place, Entry(look.cell.name))
+        row[0] = replace(row[0], look=look)
     return Table(columns, rows, folded=folded)
+
+
+def _factors(setting: Setting) -> list[str]:
+    named = any(look.label == look.cell.name for look in setting.looks)
+    return [] if named else varied_factors(setting.cells)
 
 
 def _measured(cell: Cell, measure: str, mark: str) -> Entry:
@@ -82,13 +94,16 @@ def _measured(cell: Cell, measure: str, mark: str) -> Entry:
     return Entry(number(cell.metrics.get(measure), digits), sub=sub, mark=mark)
 
 
-def _counted(cell: Cell) -> list[Entry]:
-    total = questions(cell)
-    rows = []
-    for name in ("failed", "unjudged"):
-        count = cell.counts.get(name)
-        rows.append(Entry("—" if count is None else f"{count:,}", sub=f"of {total:,}"))
-    return rows
+def count_names(setting: Setting) -> list[str]:
+    """The counts that every total stands on; missing and unjudged only where there are any."""
+    cells = setting.cells
+    return ["failed", *(n for n in ("missing", "unjudged") if any(c.counts.get(n) for c in cells))]
+
+
+def _counted(cell: Cell, names: Sequence[str]) -> list[Entry]:
+    counts = [cell.counts.get(name) for name in names]
+    over = f"of {questions(cell):,}"
+    return [Entry("—") if c is None else Entry(f"{c:,}", sub=over) for c in counts]
 
 
 def exits_section(setting: Setting) -> Section | None:
@@ -96,7 +111,8 @@ def exits_section(setting: Setting) -> Section | None:
     present = [s for s in STATUSES if any(cell.counts.get(s) for cell in setting.cells)]
     if not any(s in cell.counts for s in STATUSES for cell in setting.cells):
         return None
-    names = list(dict.fromkeys([*present, "failed"]))
+    extra = [n for n in ("missing",) if any(cell.counts.get(n) for cell in setting.cells)]
+    names = list(dict.fromkeys([*present, "failed", *extra]))
     columns = [Column("cell", numeric=False), Column("questions")]
     columns += [Column(name.replace("_", " ")) for name in names]
     columns += [Column("answered"), Column("unjudged")]

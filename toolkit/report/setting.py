@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 
@@ -12,85 +11,7 @@ from toolkit.errors import InputError
 from toolkit.evaluation.cells import Cell
 from toolkit.report.measures import HIGHER, LOWER, describe, ordered
 from toolkit.report.tables import COLOURS, Look
-
-
-class Verdict(Protocol):
-    """One paired comparison, as `toolkit.evaluation` makes it; `difference` is `a` minus `b`.
-
-    `needed` is the number of questions that would resolve the difference, None or infinite where
-    no number would. `wins`, `losses` and `ties` count questions from `a`'s side.
-    """
-
-    @property
-    def measure(self) -> str: ...
-    @property
-    def a(self) -> str: ...
-    @property
-    def b(self) -> str: ...
-    @property
-    def mean_a(self) -> float: ...
-    @property
-    def mean_b(self) -> float: ...
-    @property
-    def difference(self) -> float: ...
-    @property
-    def low(self) -> float: ...
-    @property
-    def high(self) -> float: ...
-    @property
-    def p(self) -> float: ...
-    @property
-    def p_holm(self) -> float: ...
-    @property
-    def n(self) -> int: ...
-    @property
-    def needed(self) -> float | None: ...
-    @property
-    def wins(self) -> int: ...
-    @property
-    def losses(self) -> int: ...
-    @property
-    def ties(self) -> int: ...
-
-
-@dataclass(frozen=True)
-class Pair:
-    """A verdict read from one side: `a` against `b`, whichever way it was computed."""
-
-    measure: str
-    a: str
-    b: str
-    mean_a: float
-    mean_b: float
-    difference: float
-    low: float
-    high: float
-    p: float
-    p_holm: float
-    n: int
-    needed: float | None
-    wins: int
-    losses: int
-    ties: int
-
-    @classmethod
-    def of(cls, verdict: Verdict, first: str) -> Pair:
-        """`verdict` with the cell `first` as `a`."""
-        keep = {name: getattr(verdict, name) for name in cls.__dataclass_fields__}
-        if verdict.a == first:
-            return cls(**keep)
-        keep |= {
-            "a": verdict.b,
-            "b": verdict.a,
-            "mean_a": verdict.mean_b,
-            "mean_b": verdict.mean_a,
-            "difference": -verdict.difference,
-            "low": -verdict.high,
-            "high": -verdict.low,
-            "wins": verdict.losses,
-            "losses": verdict.wins,
-        }
-        return cls(**keep)
+from toolkit.report.verdicts import Pair, Verdict
 
 
 @dataclass(frozen=True)
@@ -132,14 +53,21 @@ class Setting:
         return None
 
     def pairs(self, measure: str) -> list[Pair]:
-        """The verdicts to show: those against the baseline, then, unless crowded, the others."""
+        """The verdicts to show: those against the baseline, then, unless crowded, the others.
+
+        The baseline is always the other; elsewhere the one is the larger.
+        """
         rows = [v for v in self.verdicts if v.measure == measure]
         against = [
             Pair.of(v, v.b if v.a == self.baseline else v.a)
             for v in rows
             if self.baseline in (v.a, v.b)
         ]
-        others = [Pair.of(v, v.a) for v in rows if self.baseline not in (v.a, v.b)]
+        others = [
+            Pair.of(v, v.b if v.difference >= 0 else v.a)
+            for v in rows
+            if self.baseline not in (v.a, v.b)
+        ]
         return against if self.crowded and against else against + others
 
     def ranked(self, measure: str) -> list[Cell]:
@@ -156,7 +84,7 @@ class Setting:
         pairs = [self.pair(measure, top, cell.name) for cell in ranked[1:]]
         if all(pair is not None and self.resolved(pair) for pair in pairs):
             return {top: "best"}
-        tied = [pair.b for pair in pairs if pair is not None and not self.resolved(pair)]
+        tied = [pair.other for pair in pairs if pair is not None and not self.resolved(pair)]
         level = [c.name for c in ranked if c.metrics[measure] == ranked[0].metrics[measure]]
         return dict.fromkeys([top, *level, *tied], "tie")
 
@@ -193,13 +121,13 @@ def settle(
             raise InputError(f"measure {name!r}", valid=", ".join(known) or "none", do="Name one")
     chosen = main or _main_measure(known, verdicts)
     first = baseline or names[0]
+    rest = [name for name in known if name != chosen]
     return Setting(
         looks=_looks(cells, chosen, first),
         verdicts=[v for v in verdicts if v.a in names and v.b in names],
         main=chosen,
         baseline=first,
-        measures=list(measures)
-        or [n for n in (chosen, *(k for k in known if k != chosen)) if n][:8],
+        measures=list(measures) or [*([chosen] if chosen else []), *rest][:8],
         alpha=alpha,
     )
 

@@ -10,9 +10,10 @@ from rich.markup import escape
 from rich.table import Table as RichTable
 
 from toolkit.evaluation.cells import Cell
-from toolkit.report.results import cells_table, questions
-from toolkit.report.setting import Setting, Verdict, settle
+from toolkit.report.results import cells_table, count_names, questions
+from toolkit.report.setting import Setting, settle
 from toolkit.report.tables import Entry
+from toolkit.report.verdicts import Verdict
 
 _FEW = (
     "accuracy",
@@ -39,14 +40,15 @@ def comparison_table(
 ) -> RichTable:
     """The table of cells, without intervals, to fit 80 columns; the arguments are `render`'s.
 
-    Where the varied factors tell the cells apart, they stand for the cells' names. Failed and
+    Where the varied factors tell the cells apart, they stand in place of the names. Failed and
     unjudged questions are counts out of the cell's questions.
     """
     setting = settle(cells, verdicts, main=main, baseline=baseline, measures=measures, alpha=alpha)
-    counted = [n for n in ("failed", "unjudged") if n == "failed" or _any(setting, n)]
+    counted = count_names(setting)
     chosen = list(measures) or _few(setting)[: 7 - len(counted)]
     table = cells_table(setting, chosen, counts=False)
-    start = 0 if all(look.label == look.cell.name for look in setting.looks) else 1
+    last = table.columns[-1].title == "run" and len(table.columns) > 1
+    shown = len(table.columns) - last
     made = RichTable(
         title=escape(title) or None,
         title_justify="left",
@@ -54,7 +56,7 @@ def comparison_table(
         padding=0,
         show_edge=False,
     )
-    for index, column in enumerate(table.columns[start:], start=start):
+    for index, column in enumerate(table.columns[:shown]):
         title = column.title.replace("_", " ")
         width = max(cell_len(_text(row[index])) for row in table.rows)
         if column.numeric:  # headers may break at spaces, numbers never
@@ -65,17 +67,13 @@ def comparison_table(
         made.add_column(name, justify="right", no_wrap=True)
     for look, row in zip(setting.looks, table.rows, strict=True):
         counts = [_count(look.cell, name) for name in counted]
-        made.add_row(*(_entry(entry) for entry in row[start:]), *counts)
+        made.add_row(*(_entry(entry) for entry in row[:shown]), *counts)
     return made
 
 
 def _few(setting: Setting) -> list[str]:
     present = {name for cell in setting.cells for name in cell.metrics}
     return [name for name in _FEW if name in present] or list(setting.measures)
-
-
-def _any(setting: Setting, name: str) -> bool:
-    return any(cell.counts.get(name) for cell in setting.cells)
 
 
 def _count(cell: Cell, name: str) -> str:

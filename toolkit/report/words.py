@@ -7,8 +7,9 @@ from collections.abc import Sequence
 
 from toolkit.report.measures import LOWER, describe, number, probability
 from toolkit.report.results import interval_text, questions
-from toolkit.report.setting import Pair, Setting
+from toolkit.report.setting import Setting
 from toolkit.report.tables import Span
+from toolkit.report.verdicts import Pair
 
 
 def verdict(setting: Setting) -> list[Span]:
@@ -71,7 +72,9 @@ def notes(setting: Setting) -> list[str]:
     """Warnings: failures, missing judgements, cells that are not comparable as they stand."""
     found = [
         _total(setting, "failed", "Failed, and counted as wrong", "questions"),
-        _total(setting, "unjudged", "Without a verdict of the judge", "answers"),
+        _total(setting, "missing", "Not run yet, and counted as wrong", "questions"),
+        _total(setting, "unjudged", "Without judgements, and left out of recalls", "questions"),
+        _total(setting, "without_accepted_answer", "Left out of accuracy", "questions"),
         _unlike_questions(setting),
         _unlike_benchmarks(setting),
     ]

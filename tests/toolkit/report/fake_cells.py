@@ -37,8 +37,8 @@ def manifest(**factors: str) -> dict[str, Any]:
         "config": {"agent": {"name": "keyword", "turns": 12}, "unit": {"name": factors["unit"]}},
         "fingerprints": {"benchmark": "0f1e2d3c4b5a", "index": f"abc{len(factors['unit'])}"},
         "versions": {"python": "3.11.8", "pyterrier": "1.1.0"},
-        "commit": "1234567",
-        "started": "2026-01-02T03:04:05",
+        "git": {"commit": "1234567", "dirty": False},
+        "created": "2026-01-02T03:04:05",
     }
 
 
@@ -115,7 +115,7 @@ def fake_verdicts(cells: list[Cell], *measures: str) -> list[FakeVerdict]:
     for measure in measures:
         for a, b in combinations(cells, 2):
             left, right = a.per_question[measure], b.per_question[measure]
-            gaps = np.array([left[q] - right[q] for q in left])
+            gaps = np.array([right[q] - left[q] for q in left])
             mean, error = float(gaps.mean()), float(gaps.std(ddof=1) / np.sqrt(len(gaps)))
             z = abs(mean) / error if error else 0.0
             p = float(np.exp(-0.717 * z - 0.416 * z * z))
