@@ -28,11 +28,10 @@ _FIGURE = (
     r"(?:\s(?:hundred|thousand|million|billion|trillion)\b)?(?:\s?(?:%|percent\b|per cent\b))?"
 )
 _NUMBER = re.compile(rf"(?<![\w.,]){_FIGURE}(?!\w)", re.IGNORECASE)
-_MEASURE = re.compile(rf"(?<![\w.,]){_FIGURE}(?!\w)(?:\s[a-z][\w²³/]*)?", re.IGNORECASE)
+_MEASURE = re.compile(rf"(?<![\w.,]){_FIGURE}(?!\w)(?:\s(?-i:[a-z])[\w²³/]*)?", re.IGNORECASE)
 _CAPITAL = r"[^\W\d_a-zß-ÿ][\w'’.\-]*\w|[A-Z]\."
-_NAME = re.compile(
-    rf"(?:{_CAPITAL})(?:\s(?:(?:of|the|de|la|du|von|van|der|and|del|di|al|&)\s){{0,1}}(?:{_CAPITAL}))*"
-)
+_INSIDE = r"(?:(?:of the|of|de la|de|la|du|von|van der|van|del|di|al|&)\s)?"
+_NAME = re.compile(rf"(?:{_CAPITAL})(?:\s{_INSIDE}(?:{_CAPITAL}))*")
 _CHUNK = re.compile(r"[^\W_][\w'’\-]*(?:\s[^\W_][\w'’\-]*)*")
 _REASON = re.compile(
     r"\b(?:because(?:\sof)?|due\sto|in\sorder\sto|so\sthat)\s+([^.;:()]{3,120})", re.I
@@ -41,6 +40,9 @@ _DATE_WORDS = re.compile(rf"^(?:{_MONTH}|(?:Mon|Tues|Wednes|Thurs|Fri|Satur|Sun)
 _PLACE_BEFORE = re.compile(
     r"\b(?:in|at|from|near|to|of|outside|around)\s(?:the\s)?$", re.IGNORECASE
 )
+
+
+_UNCERTAIN = 0.5
 
 
 class Candidate(NamedTuple):
@@ -64,7 +66,9 @@ def _names(text: str) -> Iterator[Candidate]:
     for match in _NAME.finditer(text):
         name, start = _without_leading_stop_words(match.group(), match.start())
         if len(name) > 1 and not _DATE_WORDS.match(name):
-            yield Candidate(name, start)
+            # A capital at the start of a sentence may be no name.
+            certain = start > 0 or " " in name
+            yield Candidate(name, start, 1.0 if certain else _UNCERTAIN)
 
 
 def _without_leading_stop_words(name: str, start: int) -> tuple[str, int]:

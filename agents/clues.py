@@ -21,13 +21,13 @@ _OPENING = re.compile(r"(?:^|[.?!]\s+|[\"“«]\s*)$")
 
 class Clue(NamedTuple):
     """One word of the question: as written, its stem, its kind (`quoted`, `number`, `name` or
-    `word`), its weight (0 to 1), and the number of the clause that it stands in."""
+    `word`), its weight (0 to 1), and the numbers of the clauses that it stands in."""
 
     text: str
     stem: str
     kind: str
     weight: float
-    clause: int
+    clauses: frozenset[int] = frozenset()
 
 
 class Query(NamedTuple):
@@ -49,12 +49,13 @@ def find_clues(question: str, rarity: Callable[[str], float]) -> list[Clue]:
     for match in WORD.finditer(question):
         word, start = match.group(), match.start()
         weight = rarity(word) if is_content(word) else 0.0
-        if weight <= 0 or stem(word) in clues:
+        if weight <= 0:
             continue
         kind = _kind(word, question[:start], any(a <= start < b for a, b in quoted))
+        new = Clue(word, stem(word), kind, min(1.0, weight * _EMPHASIS[kind]))
+        known = clues.get(new.stem, new)
         clause = sum(end <= start for end in breaks)
-        weight = min(1.0, weight * _EMPHASIS[kind])
-        clues[stem(word)] = Clue(word, stem(word), kind, weight, clause)
+        clues[new.stem] = known._replace(clauses=known.clauses | {clause})
     return list(clues.values())
 
 
@@ -97,7 +98,8 @@ def _clauses(clues: Sequence[Clue]) -> list[list[Clue]]:
     """Clauses with at least three clues, the heaviest first; a single clause is the question."""
     clauses: dict[int, list[Clue]] = {}
     for clue in clues:
-        clauses.setdefault(clue.clause, []).append(clue)
+        for clause in sorted(clue.clauses):
+            clauses.setdefault(clause, []).append(clue)
     if len(clauses) < 2:
         return []
     long = [clause for clause in clauses.values() if len(clause) >= 3]

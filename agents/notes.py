@@ -28,7 +28,8 @@ class Notes:
         self._fused: dict[str, float] = {}
         self._units: dict[str, str] = {}
         self._best: dict[str, float] = {}
-        self._sentences: dict[tuple[str, str], Sentence] = {}
+        self._shown: dict[str, dict[str, Sentence]] = {}
+        self._read: dict[str, dict[str, Sentence]] = {}
         self._visited: set[Place] = set()
         self._following: dict[str, Place] = {}
 
@@ -42,11 +43,22 @@ class Notes:
                 self._fused[docid] = self._fused.get(docid, 0.0) + 1 / (_DAMPING + rank)
                 self._units.setdefault(docid, unit_id)
 
-    def note(self, unit_id: str, title: str, text: str) -> None:
-        """Text that a tool showed of a unit."""
+    def show(self, unit_id: str, title: str, text: str) -> None:
+        """Text that a page of results shows of a unit. It may be cut and joined at will, so it
+        serves only until the document itself is read."""
+        self._add(self._shown, unit_id, title, text)
+
+    def read(self, unit_id: str, title: str, text: str) -> None:
+        """Text of the document of a unit."""
+        self._add(self._read, unit_id, title, text)
+
+    def _add(
+        self, notes: dict[str, dict[str, Sentence]], unit_id: str, title: str, text: str
+    ) -> None:
         docid = parent(unit_id)
+        noted = notes.setdefault(docid, {})
         for sentence in self._reader.sentences(docid, title[:200], text):
-            self._sentences.setdefault((docid, sentence.text), sentence)
+            noted.setdefault(sentence.text, sentence)
             self._best[docid] = max(self._best.get(docid, 0.0), sentence.score)
 
     def visited(self, place: Place, following: int) -> None:
@@ -74,8 +86,9 @@ class Notes:
 
     @property
     def sentences(self) -> list[Sentence]:
-        """All sentences noted so far, each once, in order of sight."""
-        return list(self._sentences.values())
+        """All sentences noted so far, each once a document, in the documents' order of sight."""
+        noted = {**self._shown, **self._read}
+        return [sentence for of in noted.values() for sentence in of.values()]
 
     def trusted(self) -> list[Sentence]:
         """The sentences, their scores multiplied by their documents' trust."""

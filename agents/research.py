@@ -87,7 +87,7 @@ class Research:
 
     def _take_in(self, page: Shown) -> None:
         for piece in page.pieces:
-            self.notes.note(*piece)
+            self.notes.show(*piece)
 
     def read(self, reads: int) -> None:
         """Read the most promising places until `reads` reading calls were made in all."""
@@ -102,7 +102,7 @@ class Research:
                 )
             )
             if found is not None:
-                self.notes.note(place.unit_id, found.title, found.text)
+                self.notes.read(place.unit_id, found.title, found.text)
             self.notes.visited(place, found.following if found else 0)
 
     def follow_up(self) -> None:

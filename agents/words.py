@@ -29,6 +29,7 @@ _STOP = """
 STOP_WORDS = frozenset(_STOP.split())
 
 _SUFFIXES = ("ations", "ation", "ments", "ment", "ings", "ing", "ies", "ied", "ed", "es", "s", "e")
+_TO_Y = ("ies", "ied")
 
 
 def words(text: str) -> list[str]:
@@ -39,12 +40,14 @@ def words(text: str) -> list[str]:
 def stem(word: str) -> str:
     """A crude stem, for comparison only: `Founded`, `founding` and `founds` agree with `found`.
 
-    At least four characters stay, so that short words keep their form.
+    At least four characters stay (`cities` and `city` are four), so that short words keep their
+    form.
     """
     word = word.lower().replace("’", "'").removesuffix("'s").rstrip("'")
     for suffix in _SUFFIXES:
-        if word.endswith(suffix) and len(word) - len(suffix) >= 4:
-            word = word[: -len(suffix)] + ("y" if suffix in ("ies", "ied") else "")
+        stay = word[: -len(suffix)] + ("y" if suffix in _TO_Y else "")
+        if word.endswith(suffix) and len(stay) >= 4:
+            word = stay
             break
     return word[:-1] if len(word) > 4 and word[-1] == word[-2] else word
 
