@@ -23,7 +23,8 @@ class MaxP(pt.Transformer):
     """
 
     def __init__(self, depth: int | None = None) -> None:
-        if depth is not None and (isinstance(depth, bool) or depth < 1):
+        whole = isinstance(depth, int) and not isinstance(depth, bool)
+        if depth is not None and not (whole and depth >= 1):
             raise InputError(
                 f"MaxP depth is {depth!r}",
                 valid="a whole number from 1, or null for all documents",

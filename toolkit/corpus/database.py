@@ -60,8 +60,16 @@ def write_meta(connection: sqlite3.Connection, values: Mapping[str, Any]) -> Non
     connection.executemany("INSERT INTO meta VALUES (?, ?)", rows)
 
 
-class _Connection(sqlite3.Connection):
-    """A connection that can be referred to weakly, which the built-in class cannot."""
+class _Held:
+    """One thread's connection in one process; closed when the thread's storage lets go of it."""
+
+    def __init__(self, uri: str) -> None:
+        self.process = os.getpid()
+        # Other threads do nothing with it but close it.
+        self.connection = sqlite3.connect(uri, uri=True, check_same_thread=False)
+
+    def __del__(self) -> None:
+        self.connection.close()
 
 
 class ReadOnly:
@@ -77,7 +85,7 @@ class ReadOnly:
         self._uri = f"{(folder / _FILE).resolve().as_uri()}?mode=ro&immutable=1"
         self._local = threading.local()
         # Weakly held, so that a thread's end closes its connection.
-        self._opened: weakref.WeakSet[_Connection] = weakref.WeakSet()
+        self._opened: weakref.WeakSet[_Held] = weakref.WeakSet()
         self._closed = False
         self.meta = self._checked(kind, version, rebuild)
 
@@ -107,17 +115,15 @@ class ReadOnly:
         if self._closed:
             raise ValueError(f"{self.folder} was closed")
         # The process id guards against a connection inherited through a fork, which SQLite forbids.
-        owner, connection = getattr(self._local, "held", (None, None))
-        if owner != os.getpid() or connection is None:
-            connection = sqlite3.connect(
-                self._uri, uri=True, check_same_thread=False, factory=_Connection
-            )
-            self._opened.add(connection)
-            self._local.held = (os.getpid(), connection)
-        return connection
+        held: _Held | None = getattr(self._local, "held", None)
+        if held is None or held.process != os.getpid():
+            held = _Held(self._uri)
+            self._opened.add(held)
+            self._local.held = held
+        return held.connection
 
     def close(self) -> None:
         """Close every thread's connection; later queries raise `ValueError`."""
         self._closed = True
-        for connection in list(self._opened):
-            connection.close()
+        for held in list(self._opened):
+            held.connection.close()

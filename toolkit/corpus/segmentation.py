@@ -112,7 +112,8 @@ def pack(text: str, sentences: Spans, max_tokens: int) -> Spans:
         return []
     tokens = token_starts(text)
     starts, ends = np.asarray(sentences).T
-    before = np.searchsorted(tokens, starts).tolist()
+    # From the right, so that a start inside a token counts what is left of it as one more.
+    before = (np.searchsorted(tokens, starts, side="right") - 1).tolist()
     upto = np.searchsorted(tokens, ends).tolist()
     packed: Spans = []
     first = 0

@@ -63,7 +63,7 @@ def rule_spans(text: str) -> Spans:
     spans: Spans = []
     start = len(text) - len(text.lstrip())
     for match in _CANDIDATE.finditer(text, start):
-        if not _ends(text, start, match):
+        if not _ends(text, match):
             continue
         end = _visible_end(text, match)
         spans.append((start, end))
@@ -77,13 +77,12 @@ def rule_spans(text: str) -> Spans:
 def last_sentence_start(text: str, start: int, limit: int, near: int = 300) -> int:
     """The last position in `(start, limit]` at which a sentence of `text` begins, or 0.
 
-    `start` must begin a sentence or a line itself. The last `near` characters are searched first,
-    which spares the rest in nearly every text.
+    The last `near` characters are searched first, which spares the rest in nearly every text.
     """
     for begin in dict.fromkeys((max(start, limit - near), start)):
         candidates = list(_CANDIDATE.finditer(text, begin, limit + _AHEAD))
         for match in reversed(candidates):
-            if start < match.end() <= limit and _ends(text, start, match):
+            if start < match.end() <= limit and _ends(text, match):
                 return match.end()
     return 0
 
@@ -95,7 +94,7 @@ def _visible_end(text: str, match: re.Match[str]) -> int:
     return end
 
 
-def _ends(text: str, start: int, match: re.Match[str]) -> bool:
+def _ends(text: str, match: re.Match[str]) -> bool:
     mark, following = match.start(), match.group(1)
     # Groups are absent for a line break and for full-width marks, which need no second look.
     if following is None or "\n" in match.group():
@@ -104,20 +103,32 @@ def _ends(text: str, start: int, match: re.Match[str]) -> bool:
         return False
     if text[mark] != "." or text[mark - 1 : mark] == ".":
         return True
-    return _full_stop_ends(text, start, mark, following, match.end())
+    return _full_stop_ends(text, mark, following, match.end())
 
 
-def _full_stop_ends(text: str, start: int, mark: int, following: str, after: int) -> bool:
-    word = text[max(start, mark - _LONGEST_ABBREVIATION) : mark].rpartition(" ")[2]
+def _full_stop_ends(text: str, mark: int, following: str, after: int) -> bool:
+    word = _word_before(text, mark)
     stem = word.lstrip(_OPENING)
     low = stem.lower()
-    if low in _BINDING or (stem.isdecimal() and mark - len(word) == start):
+    if low in _BINDING or (stem.isdecimal() and _opens(text, mark - len(word))):
         return False
     if low in _COUNTING:
         return not following.isdecimal()
     if low in _LOOSE or (len(stem) == 1 and stem.isupper()) or _dotted(stem):
         return _next_word(text, after) in _STARTERS
     return True
+
+
+def _word_before(text: str, position: int) -> str:
+    """What stands before `position` up to white space; no more of it than rules look at."""
+    piece = text[max(0, position - _LONGEST_ABBREVIATION) : position]
+    return piece.split()[-1] if piece and not piece[-1].isspace() else ""
+
+
+def _opens(text: str, position: int) -> bool:
+    """Whether a sentence or a line begins at `position`, by the two characters before it."""
+    before = text[max(0, position - 2) : position]
+    return "\n" in before or before.strip()[-1:] in ("", *".!?…")
 
 
 def _dotted(stem: str) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -20,7 +21,6 @@ from toolkit.errors import InputError
 UNITS_KIND = "unit table"
 UNITS_VERSION = 1
 SPAN = np.dtype("<u4")
-_BYTES = 2 * SPAN.itemsize
 _REBUILD = "build it again: python -m experiments.index"
 
 
@@ -92,10 +92,15 @@ class SqliteStore:
         return int(self._texts.meta["documents"])
 
     def __contains__(self, docid: object) -> bool:
-        query = "SELECT 1 FROM documents WHERE docid = ?"
-        return (
-            isinstance(docid, str) and self._texts.execute(query, (docid,)).fetchone() is not None
-        )
+        return isinstance(docid, str) and self._row("1", docid) is not None
+
+    def _row(self, columns: str, docid: str) -> tuple[Any, ...] | None:
+        query = f"SELECT {columns} FROM documents WHERE docid = ?"
+        try:
+            row: tuple[Any, ...] | None = self._texts.execute(query, (docid,)).fetchone()
+        except UnicodeEncodeError:  # a lone surrogate, as a model may write: no docid has one
+            return None
+        return row
 
     @property
     def corpus_fingerprint(self) -> str:
@@ -128,15 +133,13 @@ class SqliteStore:
             return
         tables = self._units.execute("SELECT spans FROM spans ORDER BY number")
         for document, (blob,) in zip(self.documents(), tables, strict=True):
-            spans = np.frombuffer(blob, dtype=SPAN).reshape(-1, 2).tolist()
-            for number, (start, end) in enumerate(spans):
-                unit_id = document.docid + (f"{PASSAGE_MARK}{number}" if self._passages else "")
+            for at, (start, end) in enumerate(_pairs(blob)):
+                unit_id = self._name(document.docid, at)
                 yield Unit(unit_id, document.title, document.text[start:end])
 
     def document(self, docid: str) -> Document:
         """The whole document; `KeyError` if there is none of that id."""
-        query = "SELECT docid, title, text, url FROM documents WHERE docid = ?"
-        row = self._texts.execute(query, (docid,)).fetchone()
+        row = self._row("docid, title, text, url", docid)
         if row is None:
             raise KeyError(docid)
         return Document(*row)
@@ -171,32 +174,39 @@ class SqliteStore:
 
     def _unit(self, unit_id: str) -> Unit:
         docid = parent(unit_id)
-        query = "SELECT number, title, text FROM documents WHERE docid = ?"
-        row = self._texts.execute(query, (docid,)).fetchone()
+        row = self._row("number, title, text", docid)
         if row is None:
             raise KeyError(unit_id)
-        start, end = self._span(row[0], unit_id, docid, len(row[2]))
-        return Unit(unit_id, row[1], row[2][start:end])
+        number, title, text = row
+        if unit_id == docid and (self._units is None or self._passages):
+            return Unit(unit_id, title, text)
+        spans = self._spans(number)
+        # Comparing names, not parsing numbers, refuses every other spelling, `%p01` for one.
+        names = [self._name(docid, at) for at in range(len(spans))]
+        if unit_id not in names:
+            raise KeyError(unit_id)
+        start, end = spans[names.index(unit_id)]
+        return Unit(unit_id, title, text[start:end])
 
-    def _span(self, number: int, unit_id: str, docid: str, length: int) -> tuple[int, int]:
-        is_passage = unit_id != docid
-        if is_passage and not self._passages:
-            raise KeyError(unit_id)
-        if self._units is None or self._passages != is_passage:
-            return 0, length
-        at = int(unit_id[len(docid) + len(PASSAGE_MARK) :]) if is_passage else 0
-        query = "SELECT substr(spans, ?, ?) FROM spans WHERE number = ?"
-        (blob,) = self._units.execute(query, (1 + at * _BYTES, _BYTES, number)).fetchone()
-        if len(blob) != _BYTES:
-            raise KeyError(unit_id)
-        start, end = np.frombuffer(blob, dtype=SPAN).tolist()
-        return start, end
+    def _spans(self, number: int) -> list[list[int]]:
+        if self._units is None:
+            return []
+        query = "SELECT spans FROM spans WHERE number = ?"
+        return _pairs(self._units.execute(query, (number,)).fetchone()[0])
+
+    def _name(self, docid: str, at: int) -> str:
+        return f"{docid}{PASSAGE_MARK}{at}" if self._passages else docid
 
     def close(self) -> None:
         """Close all connections, of all threads of this process."""
         self._texts.close()
         if self._units:
             self._units.close()
+
+
+def _pairs(blob: bytes) -> list[list[int]]:
+    pairs: list[list[int]] = np.frombuffer(blob, dtype=SPAN).reshape(-1, 2).tolist()
+    return pairs
 
 
 def _check_same_corpus(texts: ReadOnly, units: ReadOnly) -> None:

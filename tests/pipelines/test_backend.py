@@ -1,0 +1,146 @@
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pandas as pd
+import pyterrier as pt
+import pytest
+
+from pipelines.aggregation import MaxP
+from pipelines.backend import PipelineBackend
+from toolkit.contracts import Hit, SearchBackend, SearchRequest
+from toolkit.errors import InputError
+
+
+class Fixed(pt.Transformer):
+    """Gives `rows` for any query and remembers what it was asked."""
+
+    def __init__(self, *rows: tuple[str, float], ranks: list[int] | None = None) -> None:
+        self.rows, self.ranks = rows, ranks
+        self.asked: list[dict[str, str]] = []
+
+    def transform(self, inp: pd.DataFrame) -> pd.DataFrame:
+        pt.validate.query_frame(inp, extra_columns=["query"])
+        self.asked += inp.to_dict("records")
+        frame = pd.DataFrame(self.rows, columns=["docno", "score"])
+        frame = frame.assign(qid=inp["qid"].iloc[0], query=inp["query"].iloc[0])
+        return frame if self.ranks is None else frame.assign(rank=self.ranks)
+
+
+PASSAGES = [("d1%p2", 3.0), ("d2%p0", 2.0), ("d1%p0", 1.0)]
+
+
+def test_hits_name_the_unit_and_its_document_with_ranks_from_one() -> None:
+    backend: SearchBackend = PipelineBackend(Fixed(*PASSAGES), unit="passage")
+    assert backend.search(SearchRequest("ships")) == [
+        Hit("d1", "d1%p2", 1, 3.0),
+        Hit("d2", "d2%p0", 2, 2.0),
+        Hit("d1", "d1%p0", 3, 1.0),
+    ]
+
+
+def test_the_query_reaches_the_pipeline_word_for_word_with_the_reasoning() -> None:
+    pipeline = Fixed(*PASSAGES)
+    words = '+ship^2 "sank in" AND (title:x) #combine(a) naïve?'
+    PipelineBackend(pipeline).search(SearchRequest(words, reasoning="because"))
+    PipelineBackend(pipeline).search(SearchRequest("x"))
+    assert [row["query"] for row in pipeline.asked] == [words, "x"]
+    assert [row["reasoning"] for row in pipeline.asked] == ["because", ""]
+
+
+def test_a_rewriter_keeps_the_raw_query_as_query_0() -> None:
+    last = Fixed(*PASSAGES)
+    rewriter = pt.apply.query(lambda row: f"{row['query']} because {row['reasoning']}")
+    PipelineBackend(rewriter >> last).search(SearchRequest("ships", "they sink"))
+    assert last.asked[0]["query"] == "ships because they sink"
+    assert last.asked[0]["query_0"] == "ships"
+
+
+def test_at_most_depth_hits_come_back() -> None:
+    backend = PipelineBackend(Fixed(*PASSAGES))
+    assert [len(backend.search(SearchRequest("x", depth=depth))) for depth in (1, 2, 9)] == [
+        1,
+        2,
+        3,
+    ]
+
+
+def test_ranks_order_the_hits_where_the_pipeline_gives_them() -> None:
+    backend = PipelineBackend(Fixed(*PASSAGES, ranks=[2, 0, 1]))
+    assert [hit.unit_id for hit in backend.search(SearchRequest("x"))] == [
+        "d2%p0",
+        "d1%p0",
+        "d1%p2",
+    ]
+
+
+def test_scores_order_the_hits_where_it_gives_no_ranks() -> None:
+    backend = PipelineBackend(Fixed(*reversed(PASSAGES), ("d9", 2.0)))
+    got = [hit.unit_id for hit in backend.search(SearchRequest("x"))]
+    assert got == ["d1%p2", "d2%p0", "d9", "d1%p0"]
+
+
+def test_no_results_are_no_hits() -> None:
+    assert PipelineBackend(Fixed()).search(SearchRequest("x")) == []
+
+
+def test_max_p_gives_documents() -> None:
+    backend = PipelineBackend(Fixed(*PASSAGES) >> MaxP())
+    assert backend.search(SearchRequest("x")) == [Hit("d1", "d1", 1, 3.0), Hit("d2", "d2", 2, 2.0)]
+
+
+def test_numbers_are_plain_python_numbers() -> None:
+    (hit, *_) = PipelineBackend(Fixed(*PASSAGES, ranks=[0, 1, 2])).search(SearchRequest("x"))
+    assert (type(hit.rank), type(hit.score), type(hit.docid)) == (int, float, str)
+
+
+def test_what_is_not_a_transformer_is_refused() -> None:
+    with pytest.raises(InputError, match=r"of type function. valid: a PyTerrier transformer"):
+        PipelineBackend(lambda frame: frame)
+
+
+def test_a_pipeline_that_begins_with_a_re_ranker_is_told_as_such() -> None:
+    with pytest.raises(InputError, match=r"begin it with a retriever"):
+        PipelineBackend(MaxP()).search(SearchRequest("x"))
+
+
+def test_a_pipeline_that_gives_no_documents_is_told_as_such() -> None:
+    rewriter = pt.apply.query(lambda row: row["query"])
+    with pytest.raises(InputError, match=r"returns no docno and no score"):
+        PipelineBackend(rewriter).search(SearchRequest("x"))
+
+
+def test_defects_pass_through() -> None:
+    def broken(frame: pd.DataFrame) -> pd.DataFrame:
+        raise ZeroDivisionError("a defect")
+
+    with pytest.raises(ZeroDivisionError, match=r"a defect"):
+        PipelineBackend(pt.apply.generic(broken)).search(SearchRequest("x"))
+
+
+def _most_at_once(exclusive: bool) -> int:
+    """The largest number of searches that were inside the pipeline together."""
+    inside, most, guard = 0, 0, threading.Lock()
+
+    def slow(frame: pd.DataFrame) -> pd.DataFrame:
+        nonlocal inside, most
+        with guard:
+            inside += 1
+            most = max(most, inside)
+        time.sleep(0.05)
+        with guard:
+            inside -= 1
+        return frame.assign(docno="d", score=1.0)
+
+    backend = PipelineBackend(pt.apply.generic(slow), exclusive=exclusive)
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(backend.search, [SearchRequest("x")] * 8))
+    return most
+
+
+def test_an_exclusive_pipeline_serves_one_search_at_a_time() -> None:
+    assert _most_at_once(exclusive=True) == 1
+
+
+def test_other_pipelines_serve_threads_together() -> None:
+    assert _most_at_once(exclusive=False) > 1

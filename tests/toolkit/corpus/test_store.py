@@ -1,0 +1,303 @@
+import multiprocessing
+import os
+import pickle
+import re
+import sqlite3
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from toolkit.contracts import Document, DocumentStore
+from toolkit.corpus import database, writer
+from toolkit.corpus.segmentation import DocumentHead, Passages, WholeDocument
+from toolkit.corpus.store import SqliteStore
+from toolkit.corpus.units import build_units
+from toolkit.errors import InputError
+
+CORPUS = [
+    Document("d1", "Ships", "The ship sank. Nobody drowned. It was old.", "http://ships"),
+    Document("é %p/2", "", "Zwei Wörter.\n\nTail\x00 ends.", ""),
+    Document("empty", "Nothing", "", ""),
+]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[SqliteStore]:
+    with SqliteStore.build(tmp_path / "texts", CORPUS, corpus_fingerprint="c1") as built:
+        yield built
+
+
+@pytest.fixture
+def passages(store: SqliteStore, tmp_path: Path) -> Iterator[SqliteStore]:
+    build_units(tmp_path / "units", store, Passages(5))
+    with SqliteStore.open(tmp_path / "texts", tmp_path / "units") as opened:
+        yield opened
+
+
+def test_documents_come_back_as_they_were_in_their_order(store: SqliteStore) -> None:
+    reader: DocumentStore = store
+    assert [reader.document(document.docid) for document in CORPUS] == CORPUS
+    assert list(store.documents()) == CORPUS
+    assert list(store.docids()) == [document.docid for document in CORPUS]
+    assert (len(store), "d1" in store, "d2" in store, 7 in store) == (3, True, False, False)
+
+
+def test_unknown_ids_are_key_errors(passages: SqliteStore) -> None:
+    for call in (passages.document, passages.lines, lambda docid: passages.texts([docid])):
+        with pytest.raises(KeyError, match=r"d9"):
+            call("d9")
+    for unit_id in ("d1%p3", "d9%p0", "empty%p1", "d1%p01", "d1%p" + "9" * 5000, "\ud800"):
+        with pytest.raises(KeyError, match=re.escape(repr(unit_id))):
+            passages.texts([unit_id])
+
+
+def test_passages_come_in_the_order_asked(passages: SqliteStore) -> None:
+    assert passages.texts(["empty%p0", "d1%p1", "d1%p0", "é %p/2%p1"]) == [
+        ("empty%p0", "Nothing", ""),
+        ("d1%p1", "Ships", "Nobody drowned."),
+        ("d1%p0", "Ships", "The ship sank."),
+        ("é %p/2%p1", "", "Tail\x00 ends."),
+    ]
+
+
+def test_a_bare_docid_is_the_whole_document_beside_passages(passages: SqliteStore) -> None:
+    assert passages.texts(["d1"]) == [("d1", "Ships", CORPUS[0].text)]
+
+
+def test_a_bare_docid_is_the_head_where_heads_are_indexed(
+    store: SqliteStore, tmp_path: Path
+) -> None:
+    assert build_units(tmp_path / "heads", store, DocumentHead(3)) == 3
+    with SqliteStore.open(tmp_path / "texts", tmp_path / "heads") as heads:
+        assert heads.texts(["d1"])[0].text == "The ship sank"
+        with pytest.raises(KeyError):
+            heads.texts(["d1%p0"])
+
+
+def test_without_a_unit_table_units_are_documents(store: SqliteStore) -> None:
+    assert store.texts(["d1"]) == list(WholeDocument().units(CORPUS[0]))
+    assert [unit.unit_id for unit in store.units()] == list(store.docids())
+    assert store.unit_count == 3
+    with pytest.raises(KeyError):
+        store.texts(["d1%p0"])
+
+
+@pytest.mark.parametrize("segmenter", [WholeDocument(), DocumentHead(3), Passages(5)])
+def test_stored_units_are_those_of_the_segmenter(
+    store: SqliteStore, tmp_path: Path, segmenter: Passages
+) -> None:
+    total = build_units(tmp_path / "units", store, segmenter)
+    expected = [unit for document in CORPUS for unit in segmenter.units(document)]
+    with SqliteStore.open(tmp_path / "texts", tmp_path / "units") as opened:
+        assert list(opened.units()) == expected
+        assert opened.texts([unit.unit_id for unit in expected]) == expected
+        assert opened.unit_count == total == len(expected)
+        assert opened.segmenter_fingerprint == segmenter.fingerprint
+
+
+def test_lines_are_numbered_from_one_and_paged(tmp_path: Path) -> None:
+    text = "\n".join(f"line {number}" for number in range(1, 11))
+    with SqliteStore.build(
+        tmp_path / "t", [Document("d", "T", text)], corpus_fingerprint="c"
+    ) as store:
+        page = store.lines("d", offset=4, limit=2)
+        assert page == ("d", "T", 4, ["line 4", "line 5"], 10)
+        assert list(store.lines("d", offset=10, limit=5).lines) == ["line 10"]
+        assert "\n".join(store.lines("d").lines) == text
+
+
+def test_an_empty_document_has_one_empty_line(store: SqliteStore) -> None:
+    assert store.lines("empty") == ("empty", "Nothing", 1, [""], 1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"offset": 4}, "offset is 4; document 'é %p/2' has lines 1 to 3"),
+        ({"offset": 0}, "offset is 0; document 'é %p/2' has lines 1 to 3"),
+        ({"limit": 0}, "limit is 0; it must be at least 1"),
+    ],
+)
+def test_lines_that_are_not_there_are_value_errors(
+    store: SqliteStore, arguments: dict[str, int], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        store.lines("é %p/2", **arguments)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30)
+@given(text=st.text(st.characters(exclude_categories=["Cs"]), max_size=2500))
+def test_pages_of_lines_hold_the_whole_text(tmp_path: Path, text: str) -> None:
+    document = Document("d", "", text.replace("\n", " "))
+    with SqliteStore.build(tmp_path / "t", [document], corpus_fingerprint="c") as store:
+        total = store.lines("d").total
+        pages = [store.lines("d", offset=number, limit=1) for number in range(1, total + 1)]
+    assert "".join(page.lines[0] for page in pages).rstrip("\r") == document.text.rstrip("\r")
+
+
+@pytest.mark.parametrize(
+    ("documents", "message"),
+    [
+        ([], "the corpus holds no document"),
+        ([CORPUS[0], CORPUS[2], CORPUS[0]], "docid 'd1' comes twice .again as document 3"),
+        ([Document("", "", "x")], "document 1 has the docid ''"),
+        ([Document("a%p3", "", "x")], "document 1 has the docid 'a%p3'"),
+        ([Document("a", "", "\ud800")], "document 'a' is not valid Unicode"),
+    ],
+)
+def test_a_bad_corpus_is_refused_and_leaves_nothing(
+    tmp_path: Path, documents: list[Document], message: str
+) -> None:
+    with pytest.raises(InputError, match=message):
+        SqliteStore.build(tmp_path / "texts", documents, corpus_fingerprint="c")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_failing_reader_leaves_the_old_store_as_it_was(
+    store: SqliteStore, tmp_path: Path
+) -> None:
+    def failing() -> Iterator[Document]:
+        yield CORPUS[0]
+        raise RuntimeError("the reader broke")
+
+    with pytest.raises(RuntimeError, match=r"the reader broke"):
+        SqliteStore.build(tmp_path / "texts", failing(), corpus_fingerprint="c2")
+    with SqliteStore.open(tmp_path / "texts", corpus_fingerprint="c1") as reopened:
+        assert len(reopened) == 3
+    assert [path.name for path in tmp_path.iterdir()] == ["texts"]
+
+
+def test_a_full_disk_is_one_clear_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tight = "PRAGMA max_page_count=8; " + writer._SCHEMA
+    monkeypatch.setattr(writer, "_SCHEMA", tight)
+    big = Document("d", "", "x" * 1_000_000)
+    with pytest.raises(InputError, match=r"cannot write .*full.* free space"):
+        SqliteStore.build(tmp_path / "texts", [big], corpus_fingerprint="c")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_absent_store_says_how_to_build_it(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"there is no document store at .* experiments.index"):
+        SqliteStore.open(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize("kept", [0, 50, 20_000])
+def test_a_truncated_store_is_refused(store: SqliteStore, tmp_path: Path, kept: int) -> None:
+    path = tmp_path / "texts" / database._FILE
+    path.write_bytes(path.read_bytes()[:kept])
+    with pytest.raises(InputError, match=r"experiments.index"):
+        SqliteStore.open(tmp_path / "texts")
+
+
+def test_a_store_of_another_version_is_refused(store: SqliteStore, tmp_path: Path) -> None:
+    with sqlite3.connect(tmp_path / "texts" / database._FILE) as connection:
+        connection.execute("UPDATE meta SET value = '0' WHERE key = 'version'")
+    connection.close()
+    with pytest.raises(InputError, match=r"holds document store, version 0. valid: .* version 1"):
+        SqliteStore.open(tmp_path / "texts")
+
+
+def test_other_fingerprints_are_refused(passages: SqliteStore, tmp_path: Path) -> None:
+    paths = (tmp_path / "texts", tmp_path / "units")
+    SqliteStore.open(
+        *paths, corpus_fingerprint="c1", segmenter_fingerprint=Passages(5).fingerprint
+    ).close()
+    with pytest.raises(InputError, match=r"another corpus \(c1\). valid: corpus c2"):
+        SqliteStore.open(*paths, corpus_fingerprint="c2")
+    with pytest.raises(InputError, match=r"another segmenter"):
+        SqliteStore.open(*paths, segmenter_fingerprint=Passages(6).fingerprint)
+
+
+def test_units_of_another_corpus_are_refused(passages: SqliteStore, tmp_path: Path) -> None:
+    SqliteStore.build(tmp_path / "other", CORPUS[:1], corpus_fingerprint="c2").close()
+    with pytest.raises(InputError, match=r"cuts the corpus c1, but .* holds c2"):
+        SqliteStore.open(tmp_path / "other", tmp_path / "units")
+
+
+def test_a_document_store_is_not_taken_for_units(store: SqliteStore, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"holds document store, version 1. valid: unit table"):
+        SqliteStore.open(tmp_path / "texts", tmp_path / "texts")
+
+
+def test_many_threads_read_at_once(passages: SqliteStore) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda _: passages.texts(["d1%p0"])[0].title, range(200)))
+    assert found == ["Ships"] * 200
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+def test_a_forked_process_opens_a_connection_of_its_own(passages: SqliteStore) -> None:
+    inherited = passages._texts._connection()
+    context = multiprocessing.get_context("fork")
+    answers = context.SimpleQueue()
+
+    def child() -> None:
+        answers.put(passages.texts(["d1%p0"])[0].title)
+        answers.put(passages._texts._connection() is inherited)
+
+    process = context.Process(target=child)
+    process.start()
+    assert [answers.get(), answers.get()] == ["Ships", False]
+    process.join()
+    assert passages._texts._connection() is inherited
+
+
+def test_a_pickled_store_opens_the_same_folders(passages: SqliteStore) -> None:
+    with pickle.loads(pickle.dumps(passages)) as copy:
+        assert list(copy.units()) == list(passages.units())
+
+
+def test_a_closed_store_says_so(store: SqliteStore) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(store.document, "d1").result()
+        store.close()
+        with pytest.raises(ValueError, match=r"closed"):
+            pool.submit(store.document, "d1").result()
+    with pytest.raises(ValueError, match=r"closed"):
+        store.document("d1")
+
+
+def test_a_thread_that_ends_takes_its_connection_along(store: SqliteStore) -> None:
+    store.document("d1")
+    for _ in range(5):
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(store.document, "d1").result()
+    assert len(store._texts._opened) <= 2
+
+
+def test_reading_writes_nothing_and_needs_no_right_to_write(
+    passages: SqliteStore, tmp_path: Path
+) -> None:
+    names = sorted(path.name for path in tmp_path.rglob("*"))
+    with pytest.raises(sqlite3.OperationalError, match=r"readonly"):
+        passages._texts.execute("DELETE FROM documents")
+    assert sorted(path.name for path in tmp_path.rglob("*")) == names
+
+
+def test_a_killed_build_leaves_no_store_and_is_swept_by_the_next(tmp_path: Path) -> None:
+    code = """
+        import os, signal, sys
+        from pathlib import Path
+        from toolkit.contracts import Document
+        from toolkit.corpus.store import SqliteStore
+        def documents():
+            for number in range(1000):
+                yield Document(str(number), "", "x" * 10_000)
+            os.kill(os.getpid(), signal.SIGKILL)
+        SqliteStore.build(Path(sys.argv[1]), documents(), corpus_fingerprint="c")
+    """
+    path = tmp_path / "texts"
+    command = [sys.executable, "-c", textwrap.dedent(code), str(path)]
+    root = Path(__file__).resolve().parents[3]
+    assert subprocess.run(command, cwd=root, check=False).returncode == -9
+    assert not path.exists()
+    with SqliteStore.build(path, CORPUS, corpus_fingerprint="c") as store:
+        assert len(store) == 3
+    assert [entry.name for entry in tmp_path.iterdir()] == ["texts"]
