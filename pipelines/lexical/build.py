@@ -37,7 +37,7 @@ from toolkit.progress import track
 
 LEAST_MEMORY_MB = 16
 _MB = 1 << 20
-_WORD_BYTES = 250  # of a word form in a worker's dictionaries: seen with English web text
+_WORD_BYTES = 300  # of a word form in a worker's dictionaries: seen with English web text
 _BATCH_CHARACTERS = 1 << 20
 _SERIAL_BATCHES = 6  # below this, starting processes takes longer than the work
 _WAITING_PER_PROCESS = 3
@@ -148,10 +148,10 @@ class _Reader:
             self._next_check = 2 * len(self._hashes)
 
     def close(self) -> None:
-        self._ids.close()
         if not self._hashes:
             raise InputError("the corpus is empty: no unit to index", do="check its path and split")
         self._check()
+        self._ids.close()
 
     def _check(self) -> None:
         hashes = np.frombuffer(self._hashes, dtype=np.uint64)
@@ -172,7 +172,7 @@ def _analysed(
     """What became of each batch, in the order of the batches."""
     head = list(islice(batches, _SERIAL_BATCHES))
     if processes == 1 or len(head) < _SERIAL_BATCHES:
-        writer = SegmentWriter(work, make_analyzer(analyzer), limit)
+        writer = SegmentWriter(work, analyzer, limit)
         yield from map(writer.write, chain(head, batches))
         return
     pool = ProcessPoolExecutor(

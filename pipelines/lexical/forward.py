@@ -49,7 +49,7 @@ class WordNumbers(dict[str, int]):
 
     def __missing__(self, word: str) -> int:
         term = self._analyzer.term(word)
-        number = self[word] = DROPPED if term is None else self._number(term)
+        number = self[word] = self._number(term) if term else DROPPED
         return number
 
     def _number(self, term: str) -> int:
@@ -68,12 +68,13 @@ class WordNumbers(dict[str, int]):
 class SegmentWriter:
     """One process's share of the first half. `limit` bounds the word forms kept in memory."""
 
-    def __init__(self, folder: Path, analyzer: Analyzer, limit: int) -> None:
-        self._folder, self._analyzer, self._limit = folder, analyzer, limit
+    def __init__(self, folder: Path, analyzer: str, limit: int) -> None:
+        self._folder, self._name, self._limit = folder, analyzer, limit
         self._count = 0
         self._begin()
 
     def _begin(self) -> None:
+        self._analyzer = make_analyzer(self._name)  # afresh, because it may remember words too
         self._words = WordNumbers(self._analyzer)
         self._segment = f"{os.getpid()}-{self._count}"
         self._count += 1
@@ -130,7 +131,7 @@ _writer: SegmentWriter | None = None  # of this worker process; set once, by sta
 def start_worker(folder: Path, analyzer: str, limit: int) -> None:
     """Make a worker process ready, and make it end when the process that started it dies."""
     global _writer
-    _writer = SegmentWriter(folder, make_analyzer(analyzer), limit)
+    _writer = SegmentWriter(folder, analyzer, limit)
     parent = multiprocessing.parent_process()
     if parent is not None:
         threading.Thread(target=_end_with, args=(parent.sentinel,), daemon=True).start()

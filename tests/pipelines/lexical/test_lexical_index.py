@@ -1,0 +1,217 @@
+from __future__ import annotations
+
+import json
+import pickle
+import random
+import resource
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pipelines.lexical import LexicalIndex
+from toolkit.contracts import Unit
+from toolkit.errors import InputError
+
+UNITS = [
+    Unit("d1", "Sounding lines", "The line is cast, and cast again."),
+    Unit("d2%p0", "", "Lead and line."),
+    Unit("empty", "", ""),
+    Unit("größe", "", "Lead " * 300),
+]
+
+
+@pytest.fixture
+def index(tmp_path: Path) -> LexicalIndex:
+    return LexicalIndex.build(UNITS, tmp_path / "index", corpus_fingerprint="c1")
+
+
+@pytest.fixture(scope="module")
+def many() -> list[Unit]:
+    """Under a small memory these are many batches, several vocabularies and several passes."""
+    chance = random.Random(3)
+    words = [f"w{number}" for number in range(60_000)]
+    return [
+        Unit(
+            f"u{n}",
+            "",
+            " ".join(chance.choices(words, k=chance.randrange(400)) + ["often"] * (n % 300)),
+        )
+        for n in range(1000)
+    ]
+
+
+@pytest.fixture(scope="module")
+def plainly_built(many: list[Unit], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("plain") / "index"
+    return LexicalIndex.build(many, path, processes=1, memory_mb=2048).path
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+
+
+def test_statistics_count_what_is_indexed(index: LexicalIndex) -> None:
+    # d1: sound line line cast cast again; d2: lead line; größe: 300 times lead.
+    assert index.statistics._asdict() == {
+        "documents": 4,
+        "documents_with_terms": 3,
+        "terms": 5,
+        "postings": 7,
+        "tokens": 308,
+    }
+    assert index.statistics.average_length == pytest.approx(308 / 3)
+    assert len(index) == 4
+    assert index.lengths.tolist() == [6, 2, 0, 300]
+
+
+def test_document_frequencies_of_one_term_and_of_several(index: LexicalIndex) -> None:
+    assert index.document_frequency("line") == 2
+    assert index.document_frequency("nowhere") == 0
+    assert index.document_frequency(["lead", "the", "cast"]).tolist() == [2, 0, 1]
+
+
+def test_postings_hold_frequencies_above_one_byte(index: LexicalIndex) -> None:
+    documents, frequencies = index.postings("lead")
+    assert documents.tolist() == [1, 3]
+    assert frequencies.tolist() == [1, 300]
+    assert index.postings("nowhere")[0].tolist() == []
+
+
+def test_unit_ids_are_found_by_number_and_numbers_by_unit_id(index: LexicalIndex) -> None:
+    assert list(index.docnos.take(np.array([3, 0, 3]))) == ["größe", "d1", "größe"]
+    assert index.docnos[1] == "d2%p0"
+    assert index.docnos.numbers(["größe", "none", "d1"]).tolist() == [3, -1, 0]
+
+
+def test_an_index_travels_between_processes_as_its_path(index: LexicalIndex) -> None:
+    again = pickle.loads(pickle.dumps(index))
+    assert again == index
+    assert hash(again) == hash(index)
+    assert again.search(["line"])[0].tolist() == index.search(["line"])[0].tolist()
+
+
+@pytest.mark.parametrize("processes, memory_mb", [(1, 16), (2, 16), (3, 20)])
+def test_same_bytes_whatever_the_processes_and_the_memory(
+    many: list[Unit], plainly_built: Path, tmp_path: Path, processes: int, memory_mb: int
+) -> None:
+    path = tmp_path / "index"
+    LexicalIndex.build(many, path, processes=processes, memory_mb=memory_mb)
+    assert contents(path) == contents(plainly_built)
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_repeated_unit_id_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"units 2 and 5 .* 'd2%p0'"):
+        LexicalIndex.build([*UNITS, UNITS[1]], tmp_path / "index")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_empty_corpus_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="corpus is empty"):
+        LexicalIndex.build([], tmp_path / "index")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_corpus_without_words_is_an_index_that_finds_nothing(tmp_path: Path) -> None:
+    index = LexicalIndex.build([Unit("d1", "", ""), Unit("d2", "", "the of")], tmp_path / "index")
+    assert index.search(["anything"])[0].tolist() == []
+    assert index.statistics.terms == 0
+
+
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
+@pytest.mark.parametrize("after", [2, 900])
+def test_an_error_while_reading_leaves_nothing(
+    many: list[Unit], tmp_path: Path, error: type[BaseException], after: int
+) -> None:
+    def broken() -> Iterator[Unit]:
+        yield from many[:after]
+        raise error("reading failed")
+
+    with pytest.raises(error, match="reading failed"):
+        LexicalIndex.build(broken(), tmp_path / "index", processes=2, memory_mb=16)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_error_while_replacing_leaves_the_old_index(index: LexicalIndex) -> None:
+    before = contents(index.path)
+    with pytest.raises(InputError):
+        LexicalIndex.build([UNITS[0], UNITS[0]], index.path)
+    assert contents(index.path) == before
+
+
+def test_a_full_disk_is_one_clear_error_and_leaves_nothing(
+    many: list[Unit], tmp_path: Path
+) -> None:
+    # A limit on the size of a file makes the kernel refuse a write, as a full disk does.
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, hard))
+    try:
+        with pytest.raises(InputError, match="no room left on the disk"):
+            LexicalIndex.build(many, tmp_path / "index", processes=1)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_is_no_index_is_not_replaced(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("years of work")
+    with pytest.raises(InputError, match="not a lexical index"):
+        LexicalIndex.build(UNITS, tmp_path)
+    assert (tmp_path / "thesis.tex").read_text() == "years of work"
+
+
+def edit(**changes: object) -> Callable[[Path], None]:
+    def apply(path: Path) -> None:
+        manifest = json.loads((path / "manifest.json").read_text())
+        (path / "manifest.json").write_text(json.dumps({**manifest, **changes}))
+
+    return apply
+
+
+@pytest.mark.parametrize(
+    "damage, message",
+    [
+        (lambda path: path.rename(path.parent / "elsewhere"), "no lexical index"),
+        (lambda path: (path / "manifest.json").unlink(), "has no manifest.json"),
+        (lambda path: (path / "manifest.json").write_text("{"), "not a lexical index's manifest"),
+        (lambda path: (path / "documents.bin").write_bytes(b"123"), "damaged: documents.bin"),
+        (lambda path: (path / "terms.bytes").unlink(), "damaged: terms.bytes"),
+        (edit(version=0), "format version 0"),
+        (edit(format="other"), "not a lexical index's manifest"),
+        (edit(corpus_fingerprint="c2"), "another corpus"),
+        (edit(analyzer_fingerprint="0"), "another version of the analyzer"),
+    ],
+)
+def test_an_index_that_does_not_fit_is_refused_with_how_to_rebuild(
+    index: LexicalIndex, damage: Callable[[Path], None], message: str
+) -> None:
+    damage(index.path)
+    with pytest.raises(InputError, match=f"{message}.*build it again"):
+        LexicalIndex.open(index.path, corpus_fingerprint="c1")
+
+
+@pytest.mark.parametrize("argument", [{"memory_mb": 1}, {"processes": 0}, {"analyzer": "klingon"}])
+def test_bad_arguments_of_a_build_are_refused(tmp_path: Path, argument: dict[str, int]) -> None:
+    with pytest.raises(InputError, match="valid: "):
+        LexicalIndex.build(UNITS, tmp_path / "index", **argument)  # type: ignore[arg-type]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_terms_beyond_ascii_and_lone_surrogates_are_found(tmp_path: Path) -> None:
+    texts = ["größe \ud800x 東京", "zebra", "\U0001f600", "größer"]
+    units = [Unit(f"d{number}", "", text) for number, text in enumerate(texts)]
+    index = LexicalIndex.build(units, tmp_path / "index", analyzer="whitespace")
+    for number, text in enumerate(texts):
+        for term in text.split():
+            assert index.search([term])[0].tolist() == [number]
+
+
+def test_compiled_code_needs_no_place_to_be_kept() -> None:
+    from pipelines.lexical.jit import compiled
+
+    # A function without a file is one whose machine code numba has nowhere to keep.
+    space: dict[str, Callable[[int], int]] = {}
+    exec("def twice(x): return 2 * x", space)
+    assert compiled(space["twice"])(21) == 42
