@@ -1,0 +1,182 @@
+"""From text to index terms. The room's only place that decides what a term is.
+
+`english` equals Lucene's English analysis as Anserini's `DefaultEnglishAnalyzer` does it: words of
+Unicode Standard Annex #29, possessive `'s` off, lower case, 33 stop words out, Porter's stemmer.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Protocol
+
+from pipelines.lexical.porter import stem
+from pipelines.lexical.word_break import MAX_LENGTH, segment
+from pipelines.lexical.word_break_data import VERSION
+from toolkit.errors import InputError
+from toolkit.files import fingerprint
+
+STOP_WORDS = frozenset(
+    "a an and are as at be but by for if in into is it no not of on or such that the their then "
+    "there these they this to was will with".split()  # noqa: SIM905  (33 words, one a line, is worse)
+)
+_WORDS_KEPT = 1 << 19
+_RULES = 1  # counts changes of this room's rules, so that an older index is not taken for equal
+
+# Character.isWhitespace of Java: no-break spaces are not white space.
+_BLANK = r"\t-\r\x1c-\x20\u1680\u2000-\u2006\u2008-\u200a\u2028\u2029\u205f\u3000"
+_NOT_BLANK = re.compile(f"[^{_BLANK}]+")
+
+
+class Analyzer(Protocol):
+    """Turns text into terms. `words` cuts; `term` is context-free, so that callers may count words
+    first and ask for the term of each distinct word once."""
+
+    name: str
+
+    @property
+    def fingerprint(self) -> str:
+        """Hash of the name, all settings and the version of the Unicode data."""
+        ...
+
+    def words(self, text: str) -> list[str]:
+        """Raw words of `text` in order."""
+        ...
+
+    def term(self, word: str) -> str | None:
+        """The index term of one raw word; None where the word is not indexed."""
+        ...
+
+    def terms(self, text: str) -> list[str]:
+        """The index terms of `text` in order."""
+        ...
+
+
+class _Terms(dict[str, "str | None"]):
+    """Remembers the term of each word, up to a number of words."""
+
+    def __init__(self, compute: Callable[[str], str | None]) -> None:
+        super().__init__()
+        self.compute = compute
+
+    def __missing__(self, word: str) -> str | None:
+        if len(self) >= _WORDS_KEPT:
+            self.clear()
+        term = self[word] = self.compute(word)
+        return term
+
+
+class LuceneAnalyzer:
+    """Words of Annex #29 in lower case, then what is asked for, in Lucene's order.
+
+    `possessive` takes a final `'s` off, `stop_words` are dropped, `stemming` is Porter's.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        possessive: bool = False,
+        stop_words: frozenset[str] = frozenset(),
+        stemming: bool = False,
+    ) -> None:
+        self.name = name
+        self._settings = (possessive, stop_words, stemming)
+        self._terms = _Terms(self._term)
+
+    @property
+    def fingerprint(self) -> str:
+        possessive, stop_words, stemming = self._settings
+        return fingerprint(self.name, possessive, sorted(stop_words), stemming, VERSION, _RULES)
+
+    def words(self, text: str) -> list[str]:
+        return segment(text)
+
+    def term(self, word: str) -> str | None:
+        return self._terms[word]
+
+    def terms(self, text: str) -> list[str]:
+        return list(filter(None, map(self._terms.__getitem__, segment(text))))
+
+    def _term(self, word: str) -> str | None:
+        possessive, stop_words, stemming = self._settings
+        if possessive and word[-1:] in ("s", "S") and word[-2:-1] in ("'", "\u2019", "\uff07"):
+            word = word[:-2]
+        word = _lower(word)
+        if word in stop_words:
+            return None
+        return stem(word) if stemming else word
+
+    def __reduce__(self) -> tuple[Callable[[str], Analyzer], tuple[str]]:
+        return make_analyzer, (self.name,)
+
+    def __repr__(self) -> str:
+        return f"make_analyzer({self.name!r})"
+
+
+class WhitespaceAnalyzer:
+    """Words between white space as they stand, longer ones cut after 255 UTF-16 units."""
+
+    name = "whitespace"
+
+    @property
+    def fingerprint(self) -> str:
+        return fingerprint(self.name, _BLANK, _RULES)
+
+    def words(self, text: str) -> list[str]:
+        words: list[str] = _NOT_BLANK.findall(text)
+        if max(map(len, words), default=0) <= MAX_LENGTH // 2:
+            return words
+        return [part for word in words for part in _cut(word)]
+
+    def term(self, word: str) -> str | None:
+        return word
+
+    def terms(self, text: str) -> list[str]:
+        return self.words(text)
+
+    def __repr__(self) -> str:
+        return f"make_analyzer({self.name!r})"
+
+
+def _cut(word: str) -> list[str]:
+    """Pieces that end with the character that reaches 255 units, as Lucene's `CharTokenizer`."""
+    parts, start, units = [], 0, 0
+    for place, character in enumerate(word, start=1):
+        units += 1 + (character > "\uffff")
+        if units >= MAX_LENGTH:
+            parts.append(word[start:place])
+            start, units = place, 0
+    return [*parts, word[start:]] if start < len(word) else parts
+
+
+def _lower(word: str) -> str:
+    """Java's lower case, one code point at a time: no final sigma, and one letter for U+0130."""
+    return word.lower() if word.isascii() else "".join([letter.lower()[0] for letter in word])
+
+
+_FACTORIES: dict[str, Callable[[], Analyzer]] = {
+    "english": lambda: LuceneAnalyzer(
+        "english", possessive=True, stop_words=STOP_WORDS, stemming=True
+    ),
+    "english_unstemmed": lambda: LuceneAnalyzer(
+        "english_unstemmed", possessive=True, stop_words=STOP_WORDS
+    ),
+    "standard": lambda: LuceneAnalyzer("standard"),
+    "whitespace": WhitespaceAnalyzer,
+}
+
+
+def make_analyzer(name: str = "english") -> Analyzer:
+    """The analyzer of that name: `english`, `english_unstemmed` (no stemming), `standard` (no stop
+    words, no stemming), `whitespace` (words between white space as they are).
+
+    Raises `InputError` for any other name.
+    """
+    if name not in _FACTORIES:
+        raise InputError(
+            f"analyzer {name!r} is unknown",
+            valid=", ".join(_FACTORIES),
+            do="set analyzer to one of these",
+        )
+    return _FACTORIES[name]()

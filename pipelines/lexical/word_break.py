@@ -1,0 +1,131 @@
+"""Word segmentation equal to Lucene's `StandardTokenizer` (Unicode Standard Annex #29).
+
+The longest token at each place wins; what belongs to no token is skipped. ASCII text takes one
+simple pattern. Other text is cut at white space, which no token spans, so that the expensive
+pattern meets each distinct piece once.
+"""
+
+from __future__ import annotations
+
+import re
+from itertools import chain
+
+from pipelines.lexical.word_break_data import RANGES
+
+MAX_LENGTH = 255  # UTF-16 units, StandardTokenizer.MAX_TOKEN_LENGTH_LIMIT's default
+_PIECES_KEPT = 1 << 17
+_PIECE_LENGTH_KEPT = 64
+
+
+def _set(*names: str, leave_out: str = "") -> str:
+    parts = []
+    for span in " ".join(RANGES[name] for name in names).split():
+        first, _, last = span.partition("-")
+        parts.append(rf"\U{int(first, 16):08x}-\U{int(last or first, 16):08x}")
+    members = f"[{''.join(parts)}]"
+    return f"(?![{leave_out}]){members}" if leave_out else members
+
+
+_ZWJ, _TEXT, _EMOJI = "\u200d", "\ufe0e", "\ufe0f"
+_EX = f"{_set('Extend')}*"
+_NUM_LET = f"{_set('ExtendNumLet')}{_EX}"
+_HEBREW = f"{_set('Hebrew_Letter')}{_EX}"
+_LETTER = f"{_set('ALetter', 'Hebrew_Letter')}{_EX}"
+_NUMBER = f"{_set('Numeric')}{_EX}"
+_KATAKANA = f"{_set('Katakana')}{_EX}"
+_MID_LETTER = f"{_set('MidLetter', 'MidNumLet')}{_EX}"
+_MID_NUMBER = f"{_set('MidNum', 'MidNumLet')}{_EX}"
+_QUOTED = f"(?:'{_EX}|\"{_EX}{_HEBREW})"
+# A Hebrew letter before a quotation mark leaves the run of letters, so that the mark joins it.
+_RUN_LETTER = f"(?!{_HEBREW}{_QUOTED}){_LETTER}"
+_RUN = (
+    f"(?:{_KATAKANA}(?:(?:{_NUM_LET})*{_KATAKANA})*"
+    f"|(?:{_HEBREW}{_QUOTED}"
+    f"|{_NUMBER}(?:(?:(?:{_NUM_LET})*|{_MID_NUMBER}){_NUMBER})*"
+    f"|{_RUN_LETTER}(?:(?:{_NUM_LET})*{_RUN_LETTER}|{_MID_LETTER}{_LETTER})*)+)"
+)
+# The look-behinds spare a search from every place inside a long row of underscores or joiners.
+_WORD = (
+    f"(?:(?<!{_set('ExtendNumLet')})(?:{_NUM_LET})+)?{_RUN}"
+    f"(?:(?:{_NUM_LET})+{_RUN})*(?:{_NUM_LET})*"
+)
+_COMPLEX = f"(?:{_set('Complex_Context')}{_EX})+"
+_SINGLE = f"{_set('Han', 'Hiragana')}{_EX}"
+
+_PLAIN_EX = f"(?:{_set('Extend', leave_out=_TEXT + _EMOJI)})*"
+_PICTURE = _set("Emoji")
+_PICTURE_EX = f"(?:{_set('Extend', leave_out=_ZWJ + _TEXT + _EMOJI)}|{_ZWJ}(?!{_ZWJ}*{_PICTURE}))*"
+_TONED = f"[\U0001f3fb-\U0001f3ff]{_PICTURE_EX}"
+_PICTURE_BODY = f"{_PICTURE}{_PICTURE_EX}{_EMOJI}?"
+_REGION = f"{_set('Regional_Indicator')}{_EX}"
+_PICTURES = (
+    f"(?:(?:(?<!{_ZWJ}){_ZWJ}+)?{_PICTURE_BODY}|{_TONED})"
+    f"(?:[\U000e0020-\U000e007e]+\U000e007f|(?:{_ZWJ}(?:{_ZWJ}*{_PICTURE_BODY}|{_TONED}))*)"
+    f"|[0-9#*]{_PLAIN_EX}{_EMOJI}?\u20e3{_PLAIN_EX}"
+    f"|{_REGION}{_REGION}"
+)
+
+_ASCII = re.compile(
+    r"(?:(?<!_)_+)?[A-Za-z0-9][A-Za-z0-9_]*"
+    r"(?:[.':,;](?:(?<=[A-Za-z][.':])(?=[A-Za-z])|(?<=[0-9][.',;])(?=[0-9]))[A-Za-z0-9_]+)*"
+)
+_ANY = re.compile(f"{_WORD}|{_COMPLEX}|{_SINGLE}|{_PICTURES}")
+_KINDS = [re.compile(kind) for kind in (_WORD, _COMPLEX, _SINGLE, _PICTURES)]
+# Letters that are pictures too: only comparing both readings tells which is longer.
+_TWO_READINGS = re.compile("[\u2139\u24c2\U0001f170\U0001f171\U0001f17e\U0001f17f]")
+# White space for Python, but a word character (ExtendNumLet) for Unicode.
+_NARROW_SPACE = "\u202f"
+
+
+def segment(text: str) -> list[str]:
+    """The words of `text` in order, longer ones cut into pieces of at most 255 UTF-16 units."""
+    if not text.isascii():
+        if _NARROW_SPACE in text:
+            return _segment_piece(text)
+        return list(chain.from_iterable(map(_pieces.__getitem__, text.split())))
+    words: list[str] = _ASCII.findall(text)
+    if max(map(len, words), default=0) <= MAX_LENGTH:
+        return words
+    return [part for word in words for part in ([word] if len(word) <= MAX_LENGTH else scan(word))]
+
+
+def _segment_piece(piece: str) -> list[str]:
+    if _TWO_READINGS.search(piece):
+        return scan(piece)
+    words: list[str] = _ANY.findall(piece)
+    # Every character is at most two UTF-16 units.
+    return scan(piece) if max(map(len, words), default=0) > MAX_LENGTH // 2 else words
+
+
+def scan(text: str) -> list[str]:
+    """The specification itself, slowly: at each place the longest match within 255 units."""
+    words, place = [], 0
+    while place < len(text):
+        window = _within_limit(text[place : place + MAX_LENGTH])
+        ends = [match.end() for kind in _KINDS if (match := kind.match(window))]
+        if ends:
+            words.append(window[: max(ends)])
+        place += max(ends, default=1)
+    return words
+
+
+def _within_limit(window: str) -> str:
+    units = window.encode("utf-16-le", "surrogatepass")[: 2 * MAX_LENGTH]
+    if len(units) == 2 * MAX_LENGTH and 0xD8 <= units[-1] < 0xDC:
+        units = units[:-2]
+    return units.decode("utf-16-le", "surrogatepass")
+
+
+class _Pieces(dict[str, tuple[str, ...]]):
+    """Words of each piece of text between white space, remembered up to a number of pieces."""
+
+    def __missing__(self, piece: str) -> tuple[str, ...]:
+        words = tuple(segment(piece) if piece.isascii() else _segment_piece(piece))
+        if len(piece) <= _PIECE_LENGTH_KEPT:
+            if len(self) >= _PIECES_KEPT:
+                self.clear()
+            self[piece] = words
+        return words
+
+
+_pieces = _Pieces()
