@@ -10,7 +10,8 @@ from toolkit.contracts import Answer, parent
 _MARKS = r"[*_`#>]*"
 _LABEL = r"(?P<label>explanation|exact[ _]answer|confidence)"
 # At the start of a line, behind list or heading marks; elsewhere only where no line starts so.
-_COLON = rf"[ \t]*{_MARKS}[ \t]*[:：][ \t]*{_MARKS}"
+# Marks right behind the colon close those of the label; marks before a word open the word's own.
+_COLON = rf"[ \t]*{_MARKS}[ \t]*[:：](?:[*_`]+(?=\s|\Z))?"
 _AT_START = re.compile(
     rf"^[ \t]*(?:[-•+]|\d+[.)])?[ \t]*{_MARKS}[ \t]*{_LABEL}{_COLON}", re.IGNORECASE | re.MULTILINE
 )
@@ -57,10 +58,10 @@ def format_answer(
     """
     told = set(find_citations(explanation, citations))
     missing = " ".join(f"[{docid}]" for docid in citations if docid not in told)
-    first = " ".join(f"{explanation} {missing}".split())
+    first = " ".join(f"Explanation: {explanation} {missing}".split())
     sure = "N/A" if confidence is None else f"{confidence:g}%"
     answer = " ".join(exact.split()) or "N/A"
-    return f"Explanation: {first}\nExact Answer: {answer}\nConfidence: {sure}"
+    return f"{first}\nExact Answer: {answer}\nConfidence: {sure}"
 
 
 def find_citations(text: str, known: Collection[str]) -> Sequence[str]:
@@ -132,7 +133,8 @@ def _unmarked(text: str) -> str:
     for mark in ("**", "`", "*"):
         if line.startswith(mark) and line.endswith(mark) and len(line) > 2 * len(mark):
             line = line[len(mark) : -len(mark)].strip()
-    return line.removesuffix("**").strip() if line.count("**") == 1 else line
+    # A pair that also stood around the label leaves one half here.
+    return line.removeprefix("**").removesuffix("**").strip() if line.count("**") == 1 else line
 
 
 def _confidence(text: str) -> float | None:

@@ -2,13 +2,14 @@
 
 Matching is a light one, made to be fast on long texts rather than to equal an index's analyzer: a
 query word without its ending (-s, -es, -ed, -ing) matches where a word of the text starts with it
-and goes on for at most three letters.
+and goes on for at most three letters; what is shorter than four letters matches whole words only.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import NamedTuple
 
 _WORD = re.compile(r"\w+")
@@ -17,8 +18,11 @@ _PARTIAL = re.compile(r"\w+\Z")
 _ENDINGS = ("ing", "es", "ed", "s")
 _SHORTEST_STEM = 4
 _LONGEST_ENDING = 3
-# Enough to see every occurrence of the words that tell, few enough to be done in 0.2 ms.
-_MOST_MATCHES = 256
+# A query that is a whole question is searched for by its longest words: each costs a pass over
+# the text, and the short ones say little.
+_MOST_STEMS = 24
+# What stands more often in a text says little about where to look; stopping here bounds the time.
+_FREQUENT = 64
 # Pi-Serini starts a quarter of its 220 characters before the first match.
 _LEAD = 55
 # A longer run of word characters is an address or a script without spaces: cut it anywhere.
@@ -35,11 +39,11 @@ class Match(NamedTuple):
 
 
 class Query:
-    """The distinct words of a query, prepared once for all the texts of a page."""
+    """The distinct words of a query (the 24 longest), prepared once for all texts of a page."""
 
     def __init__(self, text: str) -> None:
-        words = (_stem(word) for word in _WORD.findall(_lower(text)))
-        self.stems = tuple(dict.fromkeys(words))
+        stems = dict.fromkeys(_stem(word) for word in _WORD.findall(_lower(text)))
+        self.stems = sorted(stems, key=len, reverse=True)[:_MOST_STEMS]
 
 
 def window(query: Query, text: str, characters: int) -> str:
@@ -56,8 +60,8 @@ def window(query: Query, text: str, characters: int) -> str:
 def first_match(query: Query, text: str, characters: int) -> str:
     """The stretch that starts 55 characters before the first match of any query word."""
     lowered = _lower(text)
-    firsts = (_occurrences(lowered, stem, 1) for stem in query.stems)
-    start = min((found[0][0] for found in firsts if found), default=0)
+    firsts = (next(filter(_fits, _places(lowered, stem)), None) for stem in query.stems)
+    start = min((place[0] for place in firsts if place), default=0)
     return _cut(text, start - min(_LEAD, characters // 4), characters)
 
 
@@ -74,37 +78,39 @@ METHODS: Mapping[str, Callable[[Query, str, int], str]] = {
 
 
 def _matches(query: Query, text: str) -> Sequence[Match]:
-    """Occurrences in order of position, the rarest words' first served when there are many."""
+    """Occurrences in order of position. A word that the text holds often, be it inside other words,
+    is left out where others match, and known by its first occurrences where none does."""
     lowered = _lower(text)
-    counts = [lowered.count(stem) for stem in query.stems]
-    matches: list[Match] = []
-    for word in sorted(range(len(counts)), key=counts.__getitem__):
-        left = _MOST_MATCHES - len(matches)
-        if counts[word] and left > 0:
-            places = _occurrences(lowered, query.stems[word], left)
-            weight = max(1, len(places)) ** -0.5
-            matches += [Match(start, end, word, weight) for start, end in places]
-    matches.sort()
-    return matches
+    rare: list[Match] = []
+    frequent: list[Match] = []
+    for word, stem in enumerate(query.stems):
+        places = list(islice(_places(lowered, stem), _FREQUENT + 1))
+        kept = rare if len(places) <= _FREQUENT else frequent
+        spans = list(filter(_fits, places))
+        weight = max(1, len(spans)) ** -0.5
+        kept += [Match(start, end, word, weight) for start, end in spans]
+    return sorted(rare or frequent)
 
 
-def _occurrences(lowered: str, stem: str, most: int) -> list[tuple[int, int]]:
-    """Up to `most` spans of words of `lowered` that start with `stem` and end soon after it."""
-    found: list[tuple[int, int]] = []
+def _places(lowered: str, stem: str) -> Iterator[tuple[int, int]]:
+    """Where `lowered` holds `stem`, in order: start and end of the word, the end -1 where that is
+    no match."""
     # Scripts that write no spaces have no word starts to see; words in ASCII do.
     whole = stem.isascii()
+    longest = _LONGEST_ENDING if len(stem) >= _SHORTEST_STEM else 0
     start = lowered.find(stem)
-    while start >= 0 and len(found) < most:
+    while start >= 0:
         end = stop = start + len(stem)
-        if not whole:
-            found.append((start, end))
-        elif start == 0 or not _TWO.match(lowered, start - 1):
-            if ending := _WORD.match(lowered, end, end + _LONGEST_ENDING + 1):
-                stop = ending.end()
-            if stop - end <= _LONGEST_ENDING:
-                found.append((start, stop))
+        if whole and start > 0 and _TWO.match(lowered, start - 1):
+            stop = -1
+        elif whole and (ending := _WORD.match(lowered, end, end + longest + 1)):
+            stop = ending.end() if ending.end() - end <= longest else -1
+        yield start, stop
         start = lowered.find(stem, end)
-    return found
+
+
+def _fits(place: tuple[int, int]) -> bool:
+    return place[1] >= 0
 
 
 def _best(matches: Sequence[Match], characters: int) -> tuple[int, int]:

@@ -109,7 +109,7 @@ class RankedBrowsing(Session):
                 "Nothing matched. Call search with other words.",
                 ranking=ranking,
             )
-        page = self._results(search_id, ranking, 1, self.page)
+        page = self._results(search_id, ranking, 1, self.page, self.browse_page)
         return page._replace(ranking=ranking)
 
     def _read_search_results(
@@ -126,7 +126,8 @@ class RankedBrowsing(Session):
                 tool="read_search_results",
                 field="offset",
             )
-        return self._results(search_id, ranking, first, limit or self.browse_page)
+        shown = limit or self.browse_page
+        return self._results(search_id, ranking, first, shown, shown)
 
     def _read_document(
         self, reason: str, docid: str, offset: int | None, limit: int | None
@@ -191,11 +192,13 @@ class RankedBrowsing(Session):
         passage = self._store.texts([unit_id])[0].text
         return line_of(passage, self._store.lines(docid, 1, _FAR).lines)
 
-    def _results(self, search_id: str, ranking: Ranking, first: int, limit: int) -> Page:
+    def _results(
+        self, search_id: str, ranking: Ranking, first: int, limit: int, next_limit: int
+    ) -> Page:
         query, total = ranking.request.query, len(ranking.hits)
         hits = ranking.hits[first - 1 : first - 1 + limit]
         blocks = self._blocks(query, first, hits)
-        text, count = results_page(search_id, query, first, total, blocks, limit, self.limits)
+        text, count = results_page(search_id, query, first, total, blocks, next_limit, self.limits)
         return Page(text, "previewed", ranking.unit_ids[first - 1 : first - 1 + count])
 
     def _blocks(self, query: str, first: int, hits: Sequence[Hit]) -> list[str]:

@@ -35,7 +35,9 @@ class TopK(Session):
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.k = whole_number("k", k, low=1)
-        self.max_tokens = max_tokens and whole_number("max_tokens", max_tokens, low=1)
+        if max_tokens is not None:
+            whole_number("max_tokens", max_tokens, low=1)
+        self.max_tokens = max_tokens
         self.get_document = get_document
         whole_number("max_rankings", max_rankings, low=1)
         super().__init__(backend, store, depth=k, max_rankings=max_rankings, clock=clock)

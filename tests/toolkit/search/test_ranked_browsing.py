@@ -1,0 +1,375 @@
+"""Ranked browsing: its pages, its hints, its errors, and what each call exposes."""
+
+from __future__ import annotations
+
+import ast
+import re
+import time
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from toolkit.contracts import Document, Hit, SearchRequest, SearchTool, ToolResult
+from toolkit.errors import InputError
+from toolkit.search import DictionaryBackend, DictionaryStore, RankedBrowsing
+
+TEXTS = {f"d{n}": f"king number {n}\nsecond line\nthird line" for n in range(1, 13)}
+DOCUMENTS = {docid: Document(docid, f"Title of {docid}", text) for docid, text in TEXTS.items()}
+
+
+def browsing(**settings: Any) -> RankedBrowsing:
+    return RankedBrowsing(DictionaryBackend(TEXTS), DictionaryStore(DOCUMENTS), **settings)
+
+
+def search(tool: RankedBrowsing, query: str = "king") -> ToolResult:
+    return tool.call("search", {"reason": "to find it", "query": query})
+
+
+def browse(tool: RankedBrowsing, **arguments: Any) -> ToolResult:
+    return tool.call("read_search_results", {"reason": "more", **arguments})
+
+
+def read(tool: RankedBrowsing, docid: str, **arguments: Any) -> ToolResult:
+    return tool.call("read_document", {"reason": "look", "docid": docid, **arguments})
+
+
+def hinted_call(output: str) -> tuple[str, dict[str, Any]] | None:
+    """The call that the last line of an output names."""
+    found = re.fullmatch(r"Next (?:hits|lines): (.*)", output.rsplit("\n", 1)[-1])
+    if not found:
+        return None
+    call = ast.parse(found[1], mode="eval").body
+    assert isinstance(call, ast.Call) and isinstance(call.func, ast.Name)
+    return call.func.id, {str(pair.arg): ast.literal_eval(pair.value) for pair in call.keywords}
+
+
+def test_it_is_a_search_tool_with_three_tools_whose_first_argument_is_the_reason() -> None:
+    tool: SearchTool = browsing()
+    assert [spec["name"] for spec in tool.specs()] == [
+        "search",
+        "read_search_results",
+        "read_document",
+    ]
+    assert all(next(iter(spec["parameters"]["properties"])) == "reason" for spec in tool.specs())
+
+
+def test_a_result_page_looks_as_documented() -> None:
+    assert search(browsing(page=2), "king 1").text == (
+        '[search_id=s1 ranks 1-2 of 12 query="king 1"]\n'
+        "1. docid=d1 score=2.0000 title=Title of d1\n"
+        "   king number 1 second line third line\n"
+        "2. docid=d2 score=1.0000 title=Title of d2\n"
+        "   king number 2 second line third line\n"
+        'Next hits: read_search_results(reason="...", search_id="s1", offset=3, limit=10)'
+    )
+
+
+def test_a_document_page_looks_as_documented() -> None:
+    assert read(browsing(), "d3", offset=1, limit=2).text == (
+        "[docid=d3 lines 1-2 of 3] Title of d3\n"
+        "king number 3\n"
+        "second line\n"
+        'Next lines: read_document(reason="...", docid="d3", offset=3, limit=2)'
+    )
+    assert read(browsing(), "d3", offset=3).text == (
+        "[docid=d3 lines 3-3 of 3] Title of d3\nthird line\nEnd of the document."
+    )
+
+
+def test_paging_defaults_go_on_after_the_first_page() -> None:
+    tool = browsing()
+    search(tool)
+    page = browse(tool, search_id="s1")
+    assert page.call.shown == tuple(f"d{n}" for n in range(6, 13))
+    assert page.text.endswith("End of the ranking.")
+
+
+def test_the_whole_ranking_is_recorded_by_the_search_and_by_no_other_call() -> None:
+    tool = browsing()
+    assert search(tool).call.ranking == tuple(TEXTS)
+    assert browse(tool, search_id="s1").call.ranking == ()
+    assert read(tool, "d1").call.ranking == ()
+
+
+def test_each_tier_holds_what_its_call_exposed() -> None:
+    tool = browsing()
+    search(tool)
+    browse(tool, search_id="s1", offset=7, limit=2)
+    read(tool, "d9")
+    tiers = tool.evidence.tiers
+    assert tiers["surfaced"] == tuple(TEXTS)
+    assert tiers["previewed"] == ("d1", "d2", "d3", "d4", "d5", "d7", "d8")
+    assert tiers["opened"] == ("d9",)
+
+
+def test_a_search_without_hits_says_so_and_surfaces_nothing() -> None:
+    tool = browsing()
+    result = search(tool, "zebra")
+    assert not result.failed
+    assert "Call search with other words." in result.text
+    assert not any(tool.evidence.tiers.values())
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "code", "told"),
+    [
+        ("read_search_results", {"search_id": "s9"}, "unknown_search_id", "Call search(...) first"),
+        ("read_search_results", {"search_id": "s1", "offset": 13}, "past_the_end", "offset=1"),
+        ("read_search_results", {"search_id": "s1", "limit": 51}, "out_of_range", "from 1 to 50"),
+        ("read_search_results", {"search_id": "s1", "offset": 0}, "out_of_range", "from 1 to"),
+        ("read_document", {"docid": "nope"}, "unknown_docid", "Call search(...) first"),
+        ("read_document", {"docid": "d1%p3"}, "unknown_docid", "Call search(...) first"),
+        ("read_document", {"docid": "d1%p" + "9" * 6000}, "unknown_docid", "Call search"),
+        ("read_document", {"docid": "d1", "offset": 4}, "past_the_end", "offset=1"),
+        ("read_document", {"docid": "d1", "limit": "two"}, "wrong_type", "an integer from 1"),
+        ("search", {"query": "  "}, "empty_value", "not blank"),
+        ("search", {"query": None}, "missing_argument", "needs query"),
+        ("search", {"query": ["king"]}, "wrong_type", "a string"),
+        ("search", {"query": "k", "depth": 5}, "unknown_argument", "reason, query only"),
+        ("search", {"query": "\ud800"}, "bad_unicode", "surrogates"),
+        ("find", {"query": "king"}, "unknown_tool", "search, read_search_results, read_document"),
+    ],
+)
+def test_a_wrong_call_is_told_what_to_do_next_and_exposes_nothing(
+    name: str, arguments: dict[str, Any], code: str, told: str
+) -> None:
+    tool = browsing()
+    search(tool)
+    before = tool.evidence.tiers, tool.evidence.exposures
+    result = tool.call(name, {"reason": "because", **arguments})
+    assert result.call.error == code
+    assert result.text.startswith(f"[error code={code}")
+    assert told in result.text
+    assert (tool.evidence.tiers, tool.evidence.exposures) == before
+    assert not result.call.shown and not result.call.ranking
+
+
+def test_an_unknown_search_id_is_told_which_are_kept() -> None:
+    tool = browsing()
+    assert browse(tool, search_id="s1").text.endswith(
+        "search_id 's1' is unknown. Call search(...) first."
+    )
+    search(tool)
+    assert "(kept: s1)" in browse(tool, search_id="s2").text
+
+
+def test_a_dropped_ranking_has_its_own_error_which_names_the_query() -> None:
+    tool = browsing(max_rankings=2)
+    for query in ("king", "number", "line"):
+        search(tool, query)
+    result = browse(tool, search_id="s1")
+    assert result.call.error == "dropped_search_id"
+    assert 'Call search(reason="...", query="king")' in result.text
+    assert not browse(tool, search_id="s2", offset=1).failed
+
+
+class CountingBackend:
+    def __init__(self) -> None:
+        self.requests: list[SearchRequest] = []
+
+    def search(self, request: SearchRequest) -> list[Hit]:
+        self.requests.append(request)
+        return DictionaryBackend(TEXTS).search(request)
+
+
+def test_a_repeated_query_gets_a_new_id_without_a_second_search() -> None:
+    backend = CountingBackend()
+    tool = RankedBrowsing(backend, DictionaryStore(DOCUMENTS), depth=7)
+    first, second = search(tool, "king 3"), search(tool, " king 3")
+    assert backend.requests == [SearchRequest("king 3", "", 7)]
+    assert "search_id=s2" in second.text
+    assert len(tool.calls) == 2
+    assert second.call.ranking == first.call.ranking
+
+
+def test_another_reasoning_is_another_request() -> None:
+    backend = CountingBackend()
+    tool = RankedBrowsing(backend, DictionaryStore(DOCUMENTS))
+    search(tool)
+    tool.reasoning = "perhaps a queen"
+    search(tool)
+    assert [request.reasoning for request in backend.requests] == ["", "perhaps a queen"]
+
+
+def test_a_ranking_deeper_than_asked_is_cut_to_the_depth() -> None:
+    class Generous:
+        def search(self, request: SearchRequest) -> list[Hit]:
+            return DictionaryBackend(TEXTS).search(request._replace(depth=99))
+
+    tool = RankedBrowsing(Generous(), DictionaryStore(DOCUMENTS), depth=6)
+    assert len(search(tool).call.ranking) == 6
+    assert len(tool.evidence.tiers["surfaced"]) == 6
+
+
+def test_titles_and_texts_of_a_page_are_fetched_in_one_call_for_the_shown_hits_only() -> None:
+    class CountingStore(DictionaryStore):
+        asked: list[Any] = []  # noqa: RUF012
+
+        def texts(self, unit_ids: Any) -> Any:
+            self.asked.append(list(unit_ids))
+            return super().texts(unit_ids)
+
+    store = CountingStore(DOCUMENTS)
+    search(RankedBrowsing(DictionaryBackend(TEXTS), store, page=3))
+    assert store.asked == [["d1", "d2", "d3"]]
+
+
+def test_excerpts_stop_behind_their_depth_and_titles_do_not() -> None:
+    result = search(browsing(excerpt_depth=1, page=2))
+    assert result.text.count("\n   ") == 1
+    assert "title=Title of d2" in result.text
+
+
+def test_no_excerpts_on_request() -> None:
+    assert "\n   " not in search(browsing(excerpt="none")).text
+
+
+def test_passages_are_shown_by_unit_id_and_counted_by_document() -> None:
+    passages = {"a%p0": "king one", "a%p1": "king two king", "b%p0": "king three"}
+    documents = {"a": "king one\nking two king", "b": "king three"}
+    tool = RankedBrowsing(DictionaryBackend(passages), DictionaryStore(documents, passages))
+    assert search(tool).call.shown == ("a%p0", "a%p1", "b%p0")
+    assert tool.evidence.tiers["surfaced"] == ("a", "b")
+    assert tool.evidence.tiers["previewed"] == ("a", "b")
+    assert [exposure.documents for exposure in tool.evidence.exposures] == [1, 2]
+
+
+def test_opening_a_passage_starts_where_it_stands_in_its_document() -> None:
+    text = "\n".join(f"line {n}" for n in range(1, 20)) + "\nThe passage begins\nand ends."
+    passages = {"a b%p7": "The passage begins and ends."}
+    tool = RankedBrowsing(DictionaryBackend(passages), DictionaryStore({"a b": text}, passages))
+    opened = read(tool, "a b%p7")
+    assert opened.text.startswith("[docid=a b lines 20-21 of 21]\nThe passage begins\n")
+    assert opened.call.shown == ("a b",)
+    assert tool.evidence.tiers["opened"] == ("a b",)
+    assert read(tool, "a b%p7", offset=1).text.startswith("[docid=a b lines 1-21")
+
+
+def test_a_backend_that_breaks_is_not_hidden_and_not_recorded() -> None:
+    class Broken:
+        def search(self, request: SearchRequest) -> list[Hit]:
+            raise RuntimeError("index is gone")
+
+    tool = RankedBrowsing(Broken(), DictionaryStore(DOCUMENTS))
+    with pytest.raises(RuntimeError, match="index is gone"):
+        search(tool)
+    assert tool.calls == ()
+
+
+def test_an_index_of_another_corpus_is_told_as_such() -> None:
+    tool = RankedBrowsing(DictionaryBackend({"other": "king"}), DictionaryStore(DOCUMENTS))
+    with pytest.raises(InputError, match="same corpus"):
+        search(tool)
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"depth": 0}, "depth=0"),
+        ({"depth": 3}, "page=5 shows more hits than depth=3"),
+        ({"page": 0}, "page=0"),
+        ({"page": 51}, "integers from 1 to 50"),
+        ({"depth": "many"}, "depth='many'"),
+        ({"max_rankings": True}, "max_rankings=True"),
+        ({"excerpt": "best"}, "window, first_match, none"),
+        ({"excerpt_characters": 5}, "excerpt_characters=5"),
+        ({"max_lines": 0}, "max_lines=0"),
+        ({"read_limit": 3000}, "integers from 1 to 2000"),
+    ],
+)
+def test_impossible_settings_are_refused(settings: dict[str, Any], told: str) -> None:
+    with pytest.raises(InputError, match=re.escape(told)):
+        browsing(**settings)
+
+
+LINES = st.text(st.characters(exclude_characters="\n\r", exclude_categories=["Cs"]), max_size=60)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    lines=st.lists(LINES | LINES.map(lambda text: text * 40), min_size=1, max_size=40),
+    max_lines=st.integers(1, 30),
+    max_bytes=st.integers(1, 3000),
+    limit=st.integers(1, 30),
+)
+def test_following_the_hints_reads_every_line_exactly_once(
+    lines: list[str], max_lines: int, max_bytes: int, limit: int
+) -> None:
+    lines = [*lines, "the last line"]
+    documents = {'a "quoted" id, é': "\n".join(lines)}
+    tool = RankedBrowsing(
+        DictionaryBackend({}),
+        DictionaryStore(documents),
+        max_lines=max_lines,
+        max_bytes=max_bytes,
+        read_limit=min(limit, max_lines),
+    )
+    got: list[str] = []
+    call: Any = ("read_document", {"reason": "", "docid": 'a "quoted" id, é'})
+    while call:
+        result = tool.call(*call)
+        assert not result.failed
+        body = result.text.split("\n")[1:-1]
+        got += body
+        # Only a page of one line may exceed the limits.
+        assert len(body) == 1 or len(result.text.encode()) <= max_bytes
+        assert len(body) == 1 or len(body) + 2 <= max_lines
+        call = hinted_call(result.text)
+    # Lines of more than 1000 characters come in pieces.
+    assert "".join(got) == "".join(lines)
+    if all(len(line) <= 1000 for line in lines):
+        assert got == lines
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    count=st.integers(1, 40),
+    title=st.text(max_size=300),
+    text=st.text(max_size=300),
+    max_lines=st.integers(1, 60),
+    max_bytes=st.integers(1, 4000),
+    page=st.integers(1, 12),
+)
+def test_following_the_hints_shows_every_hit_exactly_once(
+    count: int, title: str, text: str, max_lines: int, max_bytes: int, page: int
+) -> None:
+    documents = {f"é {n}": Document(f"é {n}", title, f"king {text}") for n in range(count)}
+    tool = RankedBrowsing(
+        DictionaryBackend(dict.fromkeys(documents, "king")),
+        DictionaryStore(documents),
+        page=page,
+        browse_page=page,
+        max_lines=max_lines,
+        max_bytes=max_bytes,
+        read_limit=1,
+    )
+    shown: list[str] = []
+    call: Any = ("search", {"reason": "", "query": "king"})
+    while call:
+        result = tool.call(*call)
+        assert not result.failed
+        assert len(result.call.shown) == 1 or len(result.text.encode()) <= max_bytes
+        shown += result.call.shown
+        call = hinted_call(result.text)
+    assert shown == list(documents)
+
+
+def test_a_search_of_a_thousand_hits_costs_little_over_the_backend() -> None:
+    text = "The king of a far country wrote letters to his minister. " * 150
+    documents = {f"d{n}": Document(f"d{n}", "Title", f"{text} {n}") for n in range(1000)}
+    hits = [Hit(f"d{n}", f"d{n}", n + 1, 1.0) for n in range(1000)]
+
+    class Ready:
+        def search(self, request: SearchRequest) -> list[Hit]:
+            return hits
+
+    seconds = []
+    for number in range(20):
+        tool = RankedBrowsing(Ready(), DictionaryStore(documents))
+        started = time.process_time()
+        search(tool, f"which king wrote to the minister of a far country in 18{number}")
+        seconds.append(time.process_time() - started)
+    # Meant to be about 2 ms; the bound only has to catch work that is done for every hit.
+    assert sorted(seconds)[10] < 0.02

@@ -1,0 +1,223 @@
+"""What both interfaces share: records, times, blocking, citing, and surviving any call."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from typing import Any
+
+import pytest
+
+from toolkit.contracts import Document
+from toolkit.files import dump_json
+from toolkit.search import DictionaryBackend, DictionaryStore, RankedBrowsing, Session, TopK
+from toolkit.text import count_tokens
+
+TEXTS = {f"d{n}": f"king {n}\nline two of {n}" for n in range(30)} | {"an id, é": "queen\n" * 300}
+DOCUMENTS = {docid: Document(docid, "", text) for docid, text in TEXTS.items()}
+CODES = {
+    "unknown_tool",
+    "arguments_not_an_object",
+    "unknown_argument",
+    "missing_argument",
+    "wrong_type",
+    "out_of_range",
+    "empty_value",
+    "too_long",
+    "bad_unicode",
+    "unknown_search_id",
+    "dropped_search_id",
+    "unknown_docid",
+    "past_the_end",
+}
+
+
+def browsing(**settings: Any) -> RankedBrowsing:
+    return RankedBrowsing(DictionaryBackend(TEXTS), DictionaryStore(DOCUMENTS), **settings)
+
+
+def top(**settings: Any) -> TopK:
+    settings = {"get_document": True, **settings}
+    return TopK(DictionaryBackend(TEXTS), DictionaryStore(DOCUMENTS), **settings)
+
+
+def test_a_call_is_recorded_with_its_output_tokens_and_seconds() -> None:
+    ticks = iter([10.0, 12.5])
+    tool = browsing(clock=lambda: next(ticks))
+    result = tool.call("search", {"reason": "why", "query": "king"})
+    assert tool.calls == (result.call,)
+    assert result.call.name == "search"
+    assert result.call.arguments == {"reason": "why", "query": "king"}
+    assert result.call.output == result.text
+    assert result.call.seconds == 2.5
+    assert result.call.tokens == count_tokens(result.text) > 0
+
+
+def test_exposures_count_the_tokens_of_all_output_up_to_the_end_of_their_call() -> None:
+    tool = browsing()
+    tool.call("nonsense", {})
+    tool.call("search", {"reason": "", "query": "king"})
+    tool.call("read_document", {"reason": "", "docid": "d29"})
+    spent = [sum(call.tokens for call in tool.calls[:n]) for n in (1, 2, 3)]
+    previewed, opened = tool.evidence.exposures[:5], tool.evidence.exposures[5]
+    assert {(each.call, each.tokens) for each in previewed} == {(2, spent[1])}
+    assert [each.documents for each in previewed] == [1, 2, 3, 4, 5]
+    assert (opened.call, opened.tier, opened.documents, opened.tokens) == (3, "opened", 6, spent[2])
+
+
+def test_a_blocked_session_refuses_every_call_with_the_reason() -> None:
+    tool = browsing()
+    tool.block("Time is nearly over: answer now.")
+    for name in ("search", "nonsense"):
+        result = tool.call(name, {"reason": "", "query": "king"})
+        assert result.call.error == "blocked"
+        assert "Time is nearly over: answer now." in result.text
+    assert not any(tool.evidence.tiers.values())
+
+
+def test_only_documents_that_the_session_brought_up_can_be_cited() -> None:
+    tool = browsing(depth=5)
+    tool.call("search", {"reason": "", "query": "king"})
+    tool.call("read_document", {"reason": "", "docid": "an id, é"})
+    cited = tool.cite(["d2%p1", "d29", "d2", "an id, é"])
+    assert cited == tool.evidence.tiers["cited"] == ("d2", "an id, é")
+
+
+def test_an_answer_is_parsed_and_its_citations_are_cited() -> None:
+    tool = browsing()
+    tool.call("search", {"reason": "", "query": "king 3"})
+    answer = tool.answer("Explanation: so [d3] [d99]\nExact Answer: 3\nConfidence: 60%")
+    assert (answer.exact, answer.confidence, answer.citations) == ("3", 60, ("d3",))
+    assert tool.evidence.tiers["cited"] == ("d3",)
+    assert tool.evidence.exposures[-1].tier == "cited"
+
+
+@pytest.mark.parametrize("make", [browsing, top])
+def test_schemas_are_strict_and_are_plain_json(make: Callable[[], Session]) -> None:
+    for spec in json.loads(json.dumps(make().specs())):
+        parameters = spec["parameters"]
+        assert set(spec) == {"name", "description", "parameters"}
+        assert parameters["additionalProperties"] is False
+        assert parameters["required"] == list(parameters["properties"])
+        assert all(each["description"] for each in parameters["properties"].values())
+
+
+@pytest.mark.parametrize("value", [3, "3", 3.0, " 3 "])
+def test_an_integer_may_be_written_as_a_string(value: Any) -> None:
+    result = browsing().call("read_document", {"reason": "", "docid": "an id, é", "limit": value})
+    assert "lines 1-3 of 300" in result.text
+
+
+@pytest.mark.parametrize("value", [True, 2.5, "3x", "", float("nan"), float("inf"), "٣", [3]])
+def test_what_is_no_integer_is_refused(value: Any) -> None:
+    result = browsing().call("read_document", {"reason": "", "docid": "d1", "limit": value})
+    assert result.call.error == "wrong_type"
+
+
+def test_a_docid_may_be_sent_as_a_number() -> None:
+    tool = RankedBrowsing(DictionaryBackend({}), DictionaryStore({"17": "seventeen"}))
+    assert "seventeen" in tool.call("read_document", {"reason": "", "docid": 17}).text
+
+
+def test_optional_arguments_may_be_null_or_absent_and_the_reason_may_be_empty() -> None:
+    arguments = {"reason": "", "docid": "d1", "offset": None, "limit": None}
+    whole = browsing().call("read_document", arguments)
+    assert whole.text == browsing().call("read_document", {"reason": "", "docid": "d1"}).text
+    assert not whole.failed
+
+
+def random_values(chance: random.Random) -> Iterator[Any]:
+    pieces = [
+        "king",
+        "s1",
+        "s2",
+        "d1",
+        "d2%p0",
+        "an id, é",
+        "\x00",
+        "\ud800",
+        "é\u202e",
+        "'\"",
+        "%p",
+    ]
+    nested: Any = []
+    for _ in range(chance.choice([1, 30, 5000])):
+        nested = [nested]
+    while True:
+        text = "".join(chance.choices(pieces, k=chance.randint(0, 4)))
+        yield chance.choice(
+            [
+                text,
+                chance.choice(pieces),
+                text * 5000,
+                "9" * chance.choice([1, 2, 5000]),
+                f"d1%p{10 ** chance.choice([0, 1, 30])}",
+                chance.randint(-3, 40),
+                10 ** chance.choice([9, 18, 400]),
+                chance.random() * 10,
+                float(chance.choice(["nan", "inf", "3", "-1"])),
+                None,
+                True,
+                b"bytes",
+                {text: [text]},
+                nested,
+                object(),
+            ]
+        )
+
+
+def random_call(chance: random.Random, values: Iterator[Any]) -> tuple[Any, Any]:
+    names = ["search", "read_search_results", "read_document", "get_document"]
+    likely = {
+        "reason": "r",
+        "query": "king 3",
+        "search_id": f"s{chance.randint(1, 40)}",
+        "docid": f"d{chance.randint(0, 31)}",
+        "offset": chance.randint(1, 40),
+        "limit": chance.randint(1, 60),
+    }
+    name = chance.choice(names) if chance.random() < 0.9 else next(values)
+    if chance.random() < 0.05:
+        return name, next(values)
+    wanted = {
+        "search": ["reason", "query"],
+        "read_search_results": ["reason", "search_id", "offset", "limit"],
+        "read_document": ["reason", "docid", "offset", "limit"],
+        "get_document": ["docid"],
+    }
+    keys: list[Any] = [*wanted.get(name if isinstance(name, str) else "", likely)]
+    if chance.random() < 0.1:
+        keys.append(chance.choice(["extra", 3, None, "\ud800"]))
+    if chance.random() < 0.1:
+        keys.pop(0)
+    return name, {
+        key: likely[key] if key in likely and chance.random() < 0.7 else next(values)
+        for key in keys
+    }
+
+
+@pytest.mark.parametrize(("make", "calls"), [(browsing, 7000), (top, 3000)])
+def test_any_call_ends_in_a_result_or_in_a_tool_error(
+    make: Callable[..., Session], calls: int
+) -> None:
+    chance = random.Random(7)
+    tool = make(max_rankings=3)
+    failed = set()
+    for _ in range(calls):
+        before = tool.evidence.exposures if chance.random() < 0.02 else None
+        name, arguments = random_call(chance, random_values(chance))
+        if isinstance(tool, TopK) and name == "search" and isinstance(arguments, dict):
+            arguments.pop("reason", None)
+        result = tool.call(name, arguments)
+        dump_json(asdict(result.call)).encode()
+        assert result.text
+        if result.failed:
+            failed.add(result.call.error)
+            assert not result.call.shown and not result.call.ranking
+            assert before is None or tool.evidence.exposures == before
+    assert failed <= CODES
+    missing = {"unknown_search_id", "dropped_search_id", "past_the_end", "out_of_range"}
+    assert failed == (CODES if isinstance(tool, RankedBrowsing) else CODES - missing)
+    assert sum(not call.error for call in tool.calls) > calls / 10
