@@ -6,7 +6,7 @@ from toolkit.evaluation.answers import AnswerVerdict, ExactAnswerJudge, Judge
 from toolkit.evaluation.cells import Cell
 from toolkit.evaluation.compare import Verdict, compare
 from toolkit.evaluation.evaluations import Evaluation, evaluate_ranking
-from toolkit.evaluation.retrieval import DEFAULT_MEASURES, RunRow
+from toolkit.evaluation.retrieval import DEFAULT_MEASURES, RunRow, parse_measures
 from toolkit.evaluation.statistics import Paired, holm, paired
 from toolkit.evaluation.store import load_cell, load_cells, write_evaluation
 
@@ -28,5 +28,6 @@ __all__ = [
     "load_cell",
     "load_cells",
     "paired",
+    "parse_measures",
     "write_evaluation",
 ]

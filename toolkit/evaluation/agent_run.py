@@ -13,23 +13,28 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from toolkit.contracts import STATUSES, TIERS, Topic, Trajectory, parent
+from toolkit.contracts import STATUSES, TIERS, Topic, Trajectory
 from toolkit.errors import InputError
+from toolkit.evaluation.agent_measures import (
+    PerQuestion,
+    answer_measures,
+    citations,
+    effort,
+    over_answers,
+    recalls,
+    scores,
+)
 from toolkit.evaluation.answers import AnswerVerdict, ExactAnswerJudge, Judge
-from toolkit.evaluation.calibration import calibration_error, calibration_error_published
 from toolkit.evaluation.evaluations import Evaluation, denominators, means
 from toolkit.evaluation.funnel import (
-    SHOWN,
     Judgements,
     evidence_funnel,
     exposure_curves,
-    reach_by_tier,
     relevant_documents,
 )
 from toolkit.evaluation.retrieval import DEFAULT_MEASURES, documents, measure_rankings
 
 FINAL_DEPTH = 1000
-PerQuestion = dict[str, dict[str, float]]
 
 
 def evaluate_run(
@@ -73,13 +78,13 @@ def evaluate_run(
     verdicts = _verdicts(ended, accepted, judge or ExactAnswerJudge())
     per_question: PerQuestion = {
         **measure_rankings(rankings, evidence, measures),
-        **_answer_measures(verdicts, accepted),
-        "completion": _scores(asked, {t.qid: float(t.status == "completed") for t in ended}),
-        **_recalls(ended, evidence),
-        **_citations(ended, evidence),
-        **_effort(recorded),
+        **answer_measures(verdicts, accepted),
+        "completion": scores(asked, {t.qid: float(t.status == "completed") for t in ended}),
+        **recalls(ended, evidence),
+        **citations(ended, evidence),
+        **effort(recorded),
     }
-    extra, extra_counts = _over_answers(recorded, ended, verdicts, accepted)
+    extra, extra_counts = over_answers(recorded, ended, verdicts, accepted)
     return Evaluation(
         metrics={**means(per_question), **extra},
         per_question={measure: values for measure, values in per_question.items() if values},
@@ -119,14 +124,15 @@ def _check_questions(recorded: Sequence[Trajectory], asked: Mapping[str, None]) 
             valid="the benchmark and split that the run was made with",
             do="name them as in the run's manifest.json",
         )
+    (qid, times), *_ = Counter(trajectory.qid for trajectory in recorded).most_common(1) or [
+        ("", 0)
+    ]
+    if times > 1:
+        raise InputError(f"question {qid!r} has {times} trajectories", valid="one a question")
 
 
 def _only(grades: Judgements, asked: Iterable[str]) -> Judgements:
     return {qid: grades[qid] for qid in asked if qid in grades}
-
-
-def _scores(qids: Iterable[str], known: Mapping[str, float]) -> dict[str, float]:
-    return {qid: known.get(qid, 0.0) for qid in qids}
 
 
 def _verdicts(
@@ -137,95 +143,6 @@ def _verdicts(
         for trajectory in ended
         if trajectory.qid in accepted
     ]
-
-
-def _answer_measures(
-    verdicts: Sequence[AnswerVerdict], accepted: Mapping[str, Sequence[str]]
-) -> PerQuestion:
-    return {
-        "accuracy": _scores(
-            accepted, {verdict.qid: float(verdict.correct) for verdict in verdicts}
-        ),
-        "answer_f1": _scores(accepted, {verdict.qid: verdict.f1 for verdict in verdicts}),
-    }
-
-
-def _recalls(ended: Sequence[Trajectory], evidence: Judgements) -> PerQuestion:
-    return {
-        f"recall_{tier}": {qid: reach.recall for qid, reach in reaches.items()}
-        for tier, reaches in reach_by_tier(ended, evidence).items()
-    }
-
-
-def _citations(ended: Sequence[Trajectory], evidence: Judgements) -> PerQuestion:
-    relevant = relevant_documents(evidence)
-    precision, recall = {}, {}
-    for trajectory in ended:
-        # A passage is cited as `d1%p3`; it is one citation, of its document.
-        cited = {parent(docid) for docid in trajectory.answer.citations}
-        wanted = relevant.get(trajectory.qid, frozenset())
-        if cited and wanted:
-            precision[trajectory.qid] = len(cited & wanted) / len(cited)
-            recall[trajectory.qid] = len(cited & wanted) / len(wanted)
-    return {
-        "citation_precision": _scores(relevant, precision),
-        "citation_recall": _scores(relevant, recall),
-    }
-
-
-def _effort(recorded: Sequence[Trajectory]) -> PerQuestion:
-    efforts = {trajectory.qid: _effort_of(trajectory) for trajectory in recorded}
-    measures = dict.fromkeys(measure for effort in efforts.values() for measure in effort)
-    return {
-        measure: {qid: effort.get(measure, 0.0) for qid, effort in efforts.items()}
-        for measure in measures
-    }
-
-
-def _effort_of(trajectory: Trajectory) -> dict[str, float]:
-    calls = trajectory.calls
-    shown = {docid for tier in SHOWN for docid in trajectory.tiers.get(tier, ())}
-    return {
-        "search_calls": float(sum(call.name == "search" and not call.error for call in calls)),
-        "tool_calls": float(len(calls)),
-        "tool_errors": float(sum(bool(call.error) for call in calls)),
-        "documents_exposed": float(len(shown)),
-        "tokens_exposed": float(sum(call.tokens for call in calls)),
-        "seconds": float(trajectory.seconds),
-        **{f"usage_{name}": float(value) for name, value in trajectory.usage.items()},
-    }
-
-
-def _over_answers(
-    recorded: Sequence[Trajectory],
-    ended: Sequence[Trajectory],
-    verdicts: Sequence[AnswerVerdict],
-    accepted: Mapping[str, Sequence[str]],
-) -> tuple[dict[str, float], dict[str, int]]:
-    """Measures over a set of answers, which have no value for one question: values, counts."""
-    values: dict[str, float] = {}
-    counts: dict[str, int] = {}
-    right = {verdict.qid: verdict.correct for verdict in verdicts}
-    stated = {t.qid: t.answer.confidence for t in ended if t.qid in right}
-    claims = {qid: value for qid, value in stated.items() if value is not None}
-    if claims:
-        values["calibration_error"] = calibration_error(
-            list(claims.values()), [right[qid] for qid in claims]
-        )
-        counts["calibration_error"] = len(claims)
-    found = [trajectory for trajectory in recorded if trajectory.qid in accepted]
-    if not found:
-        return values, counts
-    values["accuracy_published"] = sum(right.values()) / len(found)
-    counts["accuracy_published"] = len(found)
-    published = calibration_error_published(
-        [100.0 if t.answer.confidence is None else t.answer.confidence for t in found],
-        [right.get(t.qid, False) for t in found],
-    )
-    if published is not None:
-        values["calibration_error_published"] = published
-        counts["calibration_error_published"] = len(found)
-    return values, counts
 
 
 def _counts(

@@ -69,7 +69,7 @@ def measure_rankings(
     }
     qrels = {qid: dict(grades) for qid, grades in judgements.items()}
     values: dict[str, dict[str, float]] = {name: {} for name in measures}
-    if not qrels:
+    if not qrels or not measures:
         return values
     names = dict(zip(parsed, measures, strict=True))
     for metric in ir_measures.iter_calc(list(names), qrels, run):

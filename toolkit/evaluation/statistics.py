@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -137,13 +137,14 @@ def _interval(
 
     if _constant(differences):
         return float(differences[0]), float(differences[0])
+    by_name: Any = method
     found = stats.bootstrap(
         (differences,),
-        np.mean,
+        _mean,
         confidence_level=confidence,
         n_resamples=resamples,
         batch=_batch(differences),
-        method=method,
+        method=by_name,
         rng=rng,
     ).confidence_interval
     return float(found.low), float(found.high)
@@ -162,7 +163,7 @@ def _p_value(
     if 2 ** len(differences) <= resamples:
         return float(
             stats.permutation_test(
-                (differences,), np.mean, permutation_type="samples", n_resamples=resamples
+                (differences,), _mean, permutation_type="samples", n_resamples=resamples
             ).pvalue
         )
 
@@ -172,9 +173,13 @@ def _p_value(
     # The same test as permutation_test's, whose own drawing of signs is ten times slower.
     return float(
         stats.monte_carlo_test(
-            differences, flipped, np.mean, n_resamples=resamples, batch=_batch(differences)
+            differences, flipped, _mean, n_resamples=resamples, batch=_batch(differences)
         ).pvalue
     )
+
+
+def _mean(values: NDArray[np.float64], axis: int = -1) -> Any:
+    return np.mean(values, axis=axis)
 
 
 def _constant(differences: NDArray[np.float64]) -> bool:

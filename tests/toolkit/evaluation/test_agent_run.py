@@ -1,0 +1,236 @@
+"""A run's numbers, computed by hand on four questions: right, wrong, failed, never asked."""
+
+from __future__ import annotations
+
+import pytest
+
+from toolkit.contracts import Answer, Exposure, ToolCall, Topic, Trajectory
+from toolkit.errors import InputError
+from toolkit.evaluation.agent_run import evaluate_run, final_ranking
+from toolkit.evaluation.answers import ExactAnswerJudge
+from toolkit.evaluation.evaluations import Evaluation
+
+TOPICS = [Topic(qid, f"question {qid}") for qid in ("right", "wrong", "broken", "missing")]
+EVIDENCE = {"right": {"a": 1, "b": 1}, "wrong": {"x": 1}, "broken": {"y": 1}, "missing": {"z": 1}}
+ANSWERS = {qid: ["Ada Lovelace", "Ada"] for qid in EVIDENCE}
+
+RIGHT = Trajectory(
+    "right",
+    "question right",
+    "completed",
+    answer=Answer("[a] [a%p2] [k]", "It is Ada Lovelace.", 80.0, ("a", "a%p2", "k")),
+    calls=(
+        ToolCall("search", {}, "...", tokens=100, ranking=("a%p1", "k%p0", "b%p0", "m")),
+        ToolCall("search", {}, "no such", error="empty query", tokens=5),
+        ToolCall("read_document", {}, "...", tokens=50),
+    ),
+    tiers={
+        "surfaced": ("a", "k", "b", "m"),
+        "previewed": ("a", "k"),
+        "opened": ("k",),
+        "cited": ("a",),
+    },
+    exposures=(
+        Exposure(1, "previewed", "a", 1, 100),
+        Exposure(1, "previewed", "k", 2, 100),
+        Exposure(3, "opened", "k", 2, 155),
+    ),
+    usage={"dollars": 0.5},
+    seconds=2.0,
+)
+WRONG = Trajectory(
+    "wrong",
+    "question wrong",
+    "steered",
+    answer=Answer("", "Ada's mother or Byron", 60.0),
+    calls=(ToolCall("search", {}, "...", tokens=40, ranking=("n",)),),
+    tiers={"surfaced": ("n",), "previewed": ("n",), "opened": (), "cited": ()},
+    exposures=(Exposure(1, "previewed", "n", 1, 40),),
+    usage={"dollars": 0.25},
+    seconds=4.0,
+)
+BROKEN = Trajectory(
+    "broken",
+    "question broken",
+    "failed",
+    answer=Answer("[y]", "Ada", 100.0, ("y",)),
+    calls=(ToolCall("search", {}, "...", tokens=10, ranking=("y",)),),
+    tiers={"surfaced": ("y",), "previewed": ("y",), "opened": ("y",), "cited": ("y",)},
+    exposures=(Exposure(1, "opened", "y", 1, 10),),
+    seconds=6.0,
+    traceback="Traceback ...",
+)
+
+
+def evaluated(*trajectories: Trajectory, **options: object) -> Evaluation:
+    arguments = {
+        "topics": TOPICS,
+        "judgements": {"evidence": EVIDENCE, "gold": {"right": {"b": 1}}},
+        "answers": ANSWERS,
+        "judge": ExactAnswerJudge("exact"),
+        **options,
+    }
+    return evaluate_run(trajectories, **arguments)  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def evaluation() -> Evaluation:
+    return evaluated(RIGHT, WRONG, BROKEN, judge=ExactAnswerJudge(), measures=("AP", "P@2", "RR"))
+
+
+def test_quality_counts_failed_and_missing_questions_as_zero(evaluation: Evaluation) -> None:
+    # `Ada's mother` is `adas mother` to SQuAD, so that neither accepted answer is in it.
+    assert evaluation.per_question["accuracy"] == {
+        "right": 1,
+        "wrong": 0,
+        "broken": 0,
+        "missing": 0,
+    }
+    assert evaluation.metrics["accuracy"] == 1 / 4
+    # it is ada lovelace (4 tokens) against ada lovelace (2): 2 * 2 / 6.
+    assert evaluation.metrics["answer_f1"] == pytest.approx((4 / 6) / 4)
+    assert evaluation.metrics["completion"] == 1 / 4
+    assert evaluation.metrics["recall_surfaced"] == pytest.approx(1 / 4)
+    assert evaluation.metrics["recall_previewed"] == pytest.approx(0.5 / 4)
+    assert evaluation.metrics["recall_opened"] == 0
+    assert evaluation.metrics["recall_cited"] == pytest.approx(0.5 / 4)
+
+
+def test_effort_is_over_recorded_trajectories_failed_ones_included(evaluation: Evaluation) -> None:
+    assert evaluation.metrics["search_calls"] == pytest.approx(3 / 3)
+    assert evaluation.metrics["tool_calls"] == pytest.approx(5 / 3)
+    assert evaluation.metrics["tool_errors"] == pytest.approx(1 / 3)
+    assert evaluation.metrics["documents_exposed"] == pytest.approx((2 + 1 + 1) / 3)
+    assert evaluation.metrics["tokens_exposed"] == pytest.approx((155 + 40 + 10) / 3)
+    assert evaluation.metrics["seconds"] == pytest.approx(4)
+    assert evaluation.metrics["usage_dollars"] == pytest.approx(0.75 / 3)
+    assert evaluation.denominators["search_calls"] == 3
+
+
+def test_citations_count_documents_once_and_no_citation_counts_zero(
+    evaluation: Evaluation,
+) -> None:
+    # Cited: a (twice, once as a passage) and k; relevant: a and b.
+    assert evaluation.per_question["citation_precision"]["right"] == 1 / 2
+    assert evaluation.per_question["citation_recall"]["right"] == 1 / 2
+    assert evaluation.metrics["citation_precision"] == pytest.approx(0.5 / 4)
+
+
+def test_the_final_ranking_is_cited_opened_previewed_surfaced() -> None:
+    assert final_ranking(RIGHT) == ["a", "k", "b", "m"]
+    assert final_ranking(BROKEN) == ["y"]
+    assert final_ranking(RIGHT, depth=2) == ["a", "k"]
+
+
+def test_ranking_measures_are_of_the_final_ranking_over_all_judged_questions(
+    evaluation: Evaluation,
+) -> None:
+    assert evaluation.metrics["AP"] == pytest.approx(((1 + 2 / 3) / 2) / 4)
+    assert evaluation.metrics["P@2"] == pytest.approx((1 / 2) / 4)
+    assert evaluation.metrics["RR"] == pytest.approx(1 / 4)
+    assert evaluation.rankings == {"right": ["a", "k", "b", "m"], "wrong": ["n"]}
+
+
+def test_calibration_is_over_stated_confidences_of_ended_questions(evaluation: Evaluation) -> None:
+    # 80 % and right, 60 % and wrong: |.7 - .5|.
+    assert evaluation.metrics["calibration_error"] == pytest.approx(20)
+    assert evaluation.denominators["calibration_error"] == 2
+    assert "calibration_error_published" not in evaluation.metrics
+
+
+def test_the_published_accuracy_stands_beside_with_its_own_denominator(
+    evaluation: Evaluation,
+) -> None:
+    assert evaluation.metrics["accuracy_published"] == pytest.approx(1 / 3)
+    assert evaluation.denominators["accuracy_published"] == 3
+    assert evaluation.denominators["accuracy"] == 4
+
+
+def test_counts_tell_every_status_and_what_is_missing(evaluation: Evaluation) -> None:
+    assert evaluation.counts == {
+        "questions": 4,
+        "recorded": 3,
+        "missing": 1,
+        "answered": 2,
+        "unjudged": 0,
+        "without_accepted_answer": 0,
+        "completed": 1,
+        "steered": 1,
+        "timed_out": 0,
+        "out_of_turns": 0,
+        "out_of_context": 0,
+        "out_of_money": 0,
+        "failed": 1,
+    }
+
+
+def test_the_funnel_has_each_judged_tier_and_ignores_failed_questions(
+    evaluation: Evaluation,
+) -> None:
+    assert evaluation.funnel["evidence"]["surfaced"] == pytest.approx(
+        {"macro": 1 / 4, "micro": 2 / 5, "documents": 5 / 4}
+    )
+    assert evaluation.funnel["gold"]["surfaced"] == {"macro": 1, "micro": 1, "documents": 4}
+    assert evaluation.funnel["gold"]["previewed"]["macro"] == 0
+    assert evaluation.curves["documents"][-1] == (2, pytest.approx(0.5 / 4))
+
+
+def test_verdicts_are_of_ended_questions_and_name_the_judge(evaluation: Evaluation) -> None:
+    assert [(row.qid, row.correct) for row in evaluation.verdicts] == [
+        ("right", True),
+        ("wrong", False),
+    ]
+    assert evaluated(RIGHT).metrics["accuracy"] == 0
+    assert evaluated(RIGHT).verdicts[0].settings == ExactAnswerJudge("exact").fingerprint
+
+
+def test_questions_without_judgements_or_answers_are_left_out_and_counted() -> None:
+    partly = evaluated(
+        RIGHT,
+        judgements={"evidence": {"right": {"a": 1}, "elsewhere": {"q": 1}}},
+        answers={"right": ["Ada"], "wrong": []},
+    )
+    assert partly.per_question["recall_surfaced"] == {"right": 1}
+    assert list(partly.per_question["accuracy"]) == ["right"]
+    assert partly.counts["unjudged"] == 3 and partly.counts["without_accepted_answer"] == 3
+    assert partly.metrics["completion"] == 1 / 4
+
+
+def test_a_benchmark_without_answers_and_judgements_still_has_its_effort() -> None:
+    bare = evaluated(RIGHT, judgements={}, answers={})
+    assert {"accuracy", "AP", "recall_surfaced", "calibration_error"}.isdisjoint(bare.metrics)
+    assert bare.metrics["tool_calls"] == 3
+    assert bare.funnel == {} and bare.curves == {}
+
+
+def test_a_run_without_any_trajectory_is_all_zero() -> None:
+    empty = evaluated()
+    assert empty.metrics["accuracy"] == empty.metrics["completion"] == 0
+    assert empty.metrics["recall_surfaced"] == 0
+    assert empty.counts["missing"] == 4
+    assert "tool_calls" not in empty.metrics
+
+
+def test_an_absent_confidence_is_full_confidence_only_in_the_published_variant() -> None:
+    topics = [Topic(str(number), "?") for number in range(200)]
+    unsure = [Trajectory(t.qid, "?", "completed", answer=Answer(exact="no idea")) for t in topics]
+    answers = {topic.qid: ["Ada"] for topic in topics}
+    half = [
+        Trajectory(t.qid, "?", "completed", answer=Answer(exact="Ada", confidence=50.0))
+        for t in topics[:100]
+    ]
+    evaluation = evaluate_run([*half, *unsure[100:]], topics=topics, judgements={}, answers=answers)
+    assert evaluation.metrics["calibration_error"] == pytest.approx(50)
+    assert evaluation.denominators["calibration_error"] == 100
+    # First bin: gap .5 over 100 of 200. Last bin, full confidence and all wrong: dropped.
+    assert evaluation.metrics["calibration_error_published"] == pytest.approx(100 * 0.125**0.5)
+
+
+def test_trajectories_of_another_split_are_refused() -> None:
+    with pytest.raises(InputError, match="1 of 1 trajectories, such as that of question 'right'"):
+        evaluated(RIGHT, topics=TOPICS[1:])
+
+
+def test_two_trajectories_of_one_question_are_refused() -> None:
+    with pytest.raises(InputError, match="'right' has 2 trajectories"):
+        evaluated(RIGHT, RIGHT)

@@ -1,0 +1,123 @@
+"""The exact-answer judge: SQuAD's normalisation, numbers as numbers, yes and no in full."""
+
+from __future__ import annotations
+
+import pytest
+
+from toolkit.contracts import Answer
+from toolkit.errors import InputError
+from toolkit.evaluation.answers import AnswerVerdict, ExactAnswerJudge, answer_tokens, token_f1
+
+
+def judged(answer: str, *accepted: str, rule: str = "contained") -> AnswerVerdict:
+    return ExactAnswerJudge(rule).verdict("q", Answer(exact=answer), accepted)
+
+
+@pytest.mark.parametrize(
+    ("answer", "accepted"),
+    [
+        ("The Eiffel Tower!", "eiffel tower"),
+        ("U.S.A.", "USA"),
+        ("  An   apple a day ", "apple day"),
+        ("O’Brien", "O'Brien"),
+        ("1,000", "1000"),
+        ("1000.0", "1,000"),
+        ("$1,234,567.50", "1234567.5"),
+        ("−5", "-5"),
+        ("50%", "50"),
+        ("Yes.", "yes"),
+        ("NO", "no"),
+        ("The The", "the the"),
+        ("Ｔｏｋｙｏ", "tokyo"),
+    ],
+)
+def test_equal_after_normalisation_is_exact(answer: str, accepted: str) -> None:
+    verdict = judged(answer, accepted, rule="exact")
+    assert verdict.exact and verdict.correct and verdict.f1 == 1
+
+
+@pytest.mark.parametrize(
+    ("answer", "accepted"),
+    [
+        ("3.14", "314"),
+        ("31.4", "3.14"),
+        ("-5", "5"),
+        ("1,000", "1,000,000"),
+        ("9" * 40 + "1", "9" * 40 + "2"),
+        ("", "Ada"),
+        ("...", "Ada"),
+        ("Ada", "Ada Lovelace"),
+        ("Paris", "London"),
+        ("Parisian", "Paris"),
+        ("nobody", "no"),
+        ("yes and no", "yes"),
+        ("Yes, it was", "yes"),
+        ("no", "yes"),
+        ("10 May 1990", "10"),
+        ("between 5 and 10", "5"),
+        ("15", "5"),
+        ("5.5", "5"),
+        ("Lovelace, Ada", "Ada Lovelace"),
+    ],
+)
+def test_what_is_not_the_answer_is_wrong(answer: str, accepted: str) -> None:
+    assert not judged(answer, accepted).correct
+
+
+@pytest.mark.parametrize(
+    ("answer", "accepted"),
+    [
+        ("It was Ada Lovelace (1815)", "Ada Lovelace"),
+        ("about 1,000 people", "1000"),
+        ("in the year 1815.", "1815"),
+        ("10 May 1990", "May 1990"),
+        ("1990-1995", "1990 1995"),
+    ],
+)
+def test_an_accepted_answer_in_whole_tokens_is_contained(answer: str, accepted: str) -> None:
+    assert judged(answer, accepted).correct
+    strict = judged(answer, accepted, rule="exact")
+    assert strict.contained and strict.correct == strict.exact
+
+
+def test_the_best_of_several_accepted_answers_counts() -> None:
+    verdict = judged("Augusta Ada King", "Ada Lovelace", "Ada King", "King")
+    assert (verdict.correct, verdict.exact, verdict.contained) == (True, False, True)
+    assert verdict.accepted == "Ada King"
+    assert verdict.f1 == pytest.approx(2 * 2 / (3 + 2))
+
+
+def test_token_f1_is_squads_over_bags() -> None:
+    # Shared: the, cat once each; precision 2/3, recall 2/4.
+    assert token_f1(["x", "cat", "cat"], ["cat", "x", "y", "z"]) == pytest.approx(4 / 7)
+    assert token_f1([], ["x"]) == 0
+    assert token_f1(["yes"], ["yes", "x"]) == 0
+
+
+def test_numbers_keep_their_words_apart() -> None:
+    assert answer_tokens("COVID-19 in 12/05/1999, 12km") == [
+        "covid",
+        "19",
+        "in",
+        "12",
+        "5",
+        "1999",
+        "12km",
+    ]
+
+
+def test_a_verdict_names_judge_and_settings() -> None:
+    one, other = judged("x", "x"), judged("x", "x", rule="exact")
+    assert one.judge == other.judge == "exact_answer"
+    assert one.settings != other.settings
+    assert one._asdict()["qid"] == "q"
+
+
+def test_an_unknown_rule_is_refused() -> None:
+    with pytest.raises(InputError, match="exact, contained"):
+        ExactAnswerJudge("fuzzy")
+
+
+def test_a_question_without_accepted_answers_cannot_be_judged() -> None:
+    with pytest.raises(ValueError, match="'q'"):
+        judged("x")

@@ -1,0 +1,129 @@
+"""Paired statistics against published and independently computed values."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from toolkit.errors import InputError
+from toolkit.evaluation.statistics import holm, paired, questions_needed
+
+# Student's sleep data (Student, 1908): extra hours of sleep under two drugs, ten patients.
+# Published: mean difference 1.58, t = 4.0621 on 9 degrees of freedom, p = 0.002833.
+DRUG_1 = [0.7, -1.6, -0.2, -1.2, -0.1, 3.4, 3.7, 0.8, 0.0, 2.0]
+DRUG_2 = [1.9, 0.8, 1.1, 0.1, -0.1, 4.4, 5.5, 1.6, 4.6, 3.4]
+
+
+def named(values: list[float]) -> dict[str, float]:
+    return {str(number): value for number, value in enumerate(values)}
+
+
+def test_students_sleep_data_gives_the_published_t_test() -> None:
+    row = paired(named(DRUG_2), named(DRUG_1), test="t")
+    assert row.difference == pytest.approx(1.58)
+    assert row.p == pytest.approx(0.002833, abs=5e-7)
+    assert (row.mean_a, row.mean_b) == pytest.approx((2.33, 0.75))
+    assert (row.n, row.wins, row.losses, row.ties) == (10, 9, 0, 1)
+
+
+def test_the_randomisation_test_is_exact_on_few_questions() -> None:
+    # Nine of ten differences are positive and none negative, so that of the 2^10 sign
+    # assignments only those that flip nothing but the zero are as extreme: 2 x 2 / 1024.
+    assert paired(named(DRUG_2), named(DRUG_1)).p == pytest.approx(4 / 1024)
+
+
+def test_the_randomisation_test_equals_an_enumeration_of_all_signs() -> None:
+    rng = np.random.default_rng(5)
+    differences = rng.normal(0.3, 1, 9)
+    means = [float(np.dot(signs, differences)) for signs in product((-1, 1), repeat=9)]
+    observed = float(differences.sum())
+    extreme = np.mean([abs(mean) >= abs(observed) - 1e-12 for mean in means])
+    row = paired(named(list(differences)), named([0.0] * 9))
+    assert row.p == pytest.approx(extreme)
+
+
+def test_the_drawn_randomisation_test_agrees_with_scipys_own_on_many_questions() -> None:
+    rng = np.random.default_rng(6)
+    differences = rng.normal(0.15, 1, 120)
+    row = paired(named(list(differences)), named([0.0] * 120), resamples=20000)
+    reference = stats.permutation_test(
+        (differences,), np.mean, permutation_type="samples", n_resamples=5000, rng=1
+    ).pvalue
+    assert row.p == pytest.approx(reference, abs=0.02)
+    assert row.p == pytest.approx(stats.ttest_1samp(differences, 0).pvalue, abs=0.02)
+
+
+@pytest.mark.parametrize("interval", ["percentile", "BCa"])
+def test_the_interval_is_near_students_on_normal_differences(interval: str) -> None:
+    differences = np.random.default_rng(8).normal(0.2, 1, 400)
+    row = paired(named(list(differences)), named([0.0] * 400), interval=interval)
+    low, high = stats.ttest_1samp(differences, 0).confidence_interval(0.95)
+    assert (row.low, row.high) == pytest.approx((low, high), abs=0.01)
+    assert row.low < row.difference < row.high
+
+
+def test_swapping_the_sides_mirrors_the_row() -> None:
+    one, other = paired(named(DRUG_2), named(DRUG_1)), paired(named(DRUG_1), named(DRUG_2))
+    assert one.difference == -other.difference and one.p == other.p
+    assert (one.wins, one.losses) == (other.losses, other.wins)
+
+
+def test_a_seed_fixes_the_row_and_another_seed_changes_the_interval() -> None:
+    rng = np.random.default_rng(9)
+    a, b = named(list(rng.random(50))), named(list(rng.random(50)))
+    assert paired(a, b, seed=3) == paired(a, b, seed=3)
+    assert paired(a, b, seed=3).low != paired(a, b, seed=4).low
+
+
+def test_questions_are_matched_by_id_not_by_place() -> None:
+    row = paired({"x": 1.0, "y": 0.0, "z": 0.5}, {"z": 0.5, "y": 0.0, "x": 1.0})
+    assert (row.ties, row.p, row.low, row.high, row.needed) == (3, 1.0, 0.0, 0.0, None)
+
+
+def differences_of_effect(effect: float) -> list[float]:
+    """Two values with a standard deviation of 1 around the effect."""
+    return [effect - 0.5**0.5, effect + 0.5**0.5]
+
+
+@pytest.mark.parametrize(("effect", "needed"), [(0.2, 199), (0.5, 34), (0.8, 15)])
+def test_questions_needed_are_gpowers_for_cohens_effects(effect: float, needed: int) -> None:
+    # G*Power 3.1, t tests, matched pairs, two tails, alpha .05, power .80.
+    assert questions_needed(differences_of_effect(effect)) == needed
+
+
+def test_no_number_of_questions_resolves_no_difference() -> None:
+    assert questions_needed([0.1, -0.1, 0.3, -0.3]) is None
+
+
+def test_a_difference_without_spread_needs_a_handful() -> None:
+    assert questions_needed([0.25] * 8) == 4
+    row = paired(named([1.25] * 8), named([1.0] * 8), test="t")
+    assert (row.low, row.high, row.p) == (0.25, 0.25, 0.0)
+
+
+def test_holm_is_the_step_down_of_his_paper() -> None:
+    # By hand: sorted .005 x4, .01 x3, .03 x2, .04 x1, each at least the one before.
+    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert holm([0.6, 0.7]) == pytest.approx([1.0, 1.0])
+    assert holm([]) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "valid"), [({"test": "wilcoxon"}, "randomisation, t"), ({"interval": "x"}, "BCa")]
+)
+def test_unknown_options_are_refused_with_valid_ones(options: dict[str, str], valid: str) -> None:
+    with pytest.raises(InputError, match=valid):
+        paired(named(DRUG_1), named(DRUG_2), **options)  # type: ignore[arg-type]
+
+
+def test_different_questions_are_refused_telling_how_many_are_shared() -> None:
+    with pytest.raises(InputError, match="3 and 2 questions and share 1"):
+        paired({"1": 0.0, "2": 0.0, "3": 1.0}, {"3": 0.0, "4": 0.0})
+
+
+def test_one_question_is_no_comparison() -> None:
+    with pytest.raises(InputError, match="1 questions"):
+        paired({"1": 0.0}, {"1": 1.0})

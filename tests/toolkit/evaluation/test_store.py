@@ -1,0 +1,168 @@
+"""Evaluations come back from disk as cells, and stale or half-written ones are not believed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import ir_measures
+import pytest
+
+from toolkit.contracts import Answer, Topic, Trajectory
+from toolkit.errors import InputError
+from toolkit.evaluation.agent_run import evaluate_run
+from toolkit.evaluation.compare import compare
+from toolkit.evaluation.evaluations import Evaluation, evaluate_ranking
+from toolkit.evaluation.retrieval import RunRow
+from toolkit.evaluation.store import load_cell, load_cells, write_evaluation
+from toolkit.runs.folder import RunFolder
+from toolkit.runs.manifest import make_manifest
+
+TOPICS = [Topic("1", "one"), Topic("2", "two")]
+EVIDENCE = {"1": {"a": 1, "b": 1}, "2": {"x": 1}}
+
+
+def trajectory(qid: str, *surfaced: str) -> Trajectory:
+    return Trajectory(
+        qid,
+        "?",
+        "completed",
+        answer=Answer(exact="Ada", confidence=70.0),
+        tiers={"surfaced": surfaced, "previewed": surfaced[:1], "opened": (), "cited": ()},
+    )
+
+
+def run(path: Path, *trajectories: Trajectory) -> RunFolder:
+    folder = RunFolder(path)
+    manifest: dict[str, Any] = make_manifest({}, {"benchmark": "b"}, {"unit": "document"})
+    with folder.writing(manifest):
+        for row in trajectories:
+            folder.write(row)
+    return folder
+
+
+def evaluate(folder: RunFolder) -> Evaluation:
+    return evaluate_run(
+        folder.trajectories(),
+        topics=TOPICS,
+        judgements={"evidence": EVIDENCE},
+        answers={"1": ["Ada"], "2": ["Bob"]},
+        measures=("AP", "nDCG@10"),
+    )
+
+
+def test_a_cell_comes_back_as_it_was_evaluated(tmp_path: Path) -> None:
+    folder = run(tmp_path / "a", trajectory("1", "z", "a"), trajectory("2", "x"))
+    evaluation = evaluate(folder)
+    write_evaluation(folder.path, evaluation)
+    cell = load_cell(folder.path)
+    assert cell.name == "a" and cell.factors == {"unit": "document"}
+    assert cell.metrics == evaluation.metrics
+    assert cell.per_question == evaluation.per_question
+    assert cell.funnel == evaluation.funnel
+    assert cell.curves == evaluation.curves
+    assert cell.counts == evaluation.counts
+    assert cell.manifest == folder.manifest()
+    verdicts = json.loads((folder.path / "evaluation" / "verdicts.json").read_text())
+    assert [row["correct"] for row in verdicts] == [True, False]
+
+
+def test_metrics_json_is_a_flat_map_of_numbers(tmp_path: Path) -> None:
+    folder = run(tmp_path / "a", trajectory("1", "a"))
+    write_evaluation(folder.path, evaluate(folder))
+    metrics = json.loads((folder.path / "metrics.json").read_text())
+    assert all(isinstance(value, float) for value in metrics.values())
+    assert {"AP", "nDCG@10", "accuracy", "recall_surfaced", "completion"} <= metrics.keys()
+
+
+def test_run_trec_evaluates_to_the_metrics(tmp_path: Path) -> None:
+    # Docids in an order that trec_eval's own breaking of ties would turn round.
+    folder = run(tmp_path / "a", trajectory("1", "c", "b", "a", "z"), trajectory("2", "w", "x"))
+    evaluation = evaluate(folder)
+    write_evaluation(folder.path, evaluation)
+    rows = list(ir_measures.read_trec_run(str(folder.path / "run.trec")))
+    measures = [ir_measures.parse_measure(name) for name in ("AP", "nDCG@10")]
+    again = ir_measures.calc_aggregate(measures, EVIDENCE, rows)
+    assert again[measures[0]] == pytest.approx(evaluation.metrics["AP"])
+    assert again[measures[1]] == pytest.approx(evaluation.metrics["nDCG@10"])
+
+
+def test_white_space_in_ids_keeps_six_columns(tmp_path: Path) -> None:
+    rows = [RunRow("q 1", "d\t1", 1), RunRow("q 1", "d2", 2)]
+    folder = run(tmp_path / "a")
+    write_evaluation(folder.path, evaluate_ranking(rows, {"q 1": {"d2": 1}}, ("RR",)))
+    lines = (folder.path / "run.trec").read_text().splitlines()
+    assert [line.split(" ") for line in lines] == [
+        ["q%201", "Q0", "d%091", "1", "2", "a"],
+        ["q%201", "Q0", "d2", "2", "1", "a"],
+    ]
+
+
+def test_a_ranking_without_an_agent_is_a_cell_too(tmp_path: Path) -> None:
+    folder = run(tmp_path / "rank")
+    rows = [RunRow("1", "a", 1), RunRow("2", "y", 1), RunRow("2", "x", 2)]
+    write_evaluation(folder.path, evaluate_ranking(rows, EVIDENCE, ("RR",)))
+    cell = load_cell(folder.path)
+    assert cell.metrics == {"RR": 0.75}
+    assert cell.per_question == {"RR": {"1": 1.0, "2": 0.5}}
+    assert cell.funnel == {} and cell.curves == {}
+
+
+def test_two_runs_are_compared_from_their_folders(tmp_path: Path) -> None:
+    for sweep, first in (("s1", "a"), ("s2", "z")):
+        folder = run(tmp_path / sweep / "cell", trajectory("1", first), trajectory("2", "x"))
+        write_evaluation(folder.path, evaluate(folder))
+    cells = load_cells([tmp_path / "s1" / "cell", tmp_path / "s2" / "cell"])
+    assert [cell.name for cell in cells] == ["s1/cell", "s2/cell"]
+    (row,) = compare(cells, ["recall_surfaced"], "s1/cell")
+    assert row.difference == pytest.approx((0 + 1) / 2 - (0.5 + 1) / 2)
+
+
+def test_a_folder_named_twice_is_one_cell(tmp_path: Path) -> None:
+    folder = run(tmp_path / "a", trajectory("1", "a"))
+    write_evaluation(folder.path, evaluate(folder))
+    assert len(load_cells([folder.path, folder.path / ".." / "a"])) == 1
+
+
+def test_an_unevaluated_run_tells_the_command(tmp_path: Path) -> None:
+    folder = run(tmp_path / "a", trajectory("1", "a"))
+    with pytest.raises(InputError, match=r"python -m experiments\.evaluate"):
+        load_cell(folder.path)
+
+
+def test_an_evaluation_older_than_its_trajectories_is_refused(tmp_path: Path) -> None:
+    folder = run(tmp_path / "a", trajectory("1", "a"))
+    write_evaluation(folder.path, evaluate(folder))
+    run(tmp_path / "a", trajectory("2", "x"))
+    with pytest.raises(InputError, match="trajectories that are there now"):
+        load_cell(folder.path)
+
+
+def test_an_interrupted_evaluation_counts_as_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = run(tmp_path / "a", trajectory("1", "a"))
+    write_evaluation(folder.path, evaluate(folder))
+
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("toolkit.evaluation.store.trec_run", stop)
+    with pytest.raises(KeyboardInterrupt):
+        write_evaluation(folder.path, evaluate(folder))
+    with pytest.raises(InputError, match="has not been evaluated"):
+        load_cell(folder.path)
+
+
+def test_a_damaged_evaluation_is_named(tmp_path: Path) -> None:
+    folder = run(tmp_path / "a", trajectory("1", "a"))
+    write_evaluation(folder.path, evaluate(folder))
+    (folder.path / "evaluation" / "funnel.json").write_text('{"evidence":')
+    with pytest.raises(InputError, match=r"funnel\.json"):
+        load_cell(folder.path)
+
+
+def test_a_folder_that_is_no_run_is_told(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="is no run"):
+        load_cell(tmp_path / "nothing")

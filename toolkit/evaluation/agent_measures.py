@@ -1,0 +1,112 @@
+"""The agent's own measures: by question, and over a set of answers.
+
+`ended` are the trajectories that did not fail, `recorded` all of them; see `agent_run` for what a
+question without a trajectory counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from toolkit.contracts import Trajectory, parent
+from toolkit.evaluation.answers import AnswerVerdict
+from toolkit.evaluation.calibration import calibration_error, calibration_error_published
+from toolkit.evaluation.funnel import SHOWN, Judgements, reach_by_tier, relevant_documents
+
+PerQuestion = dict[str, dict[str, float]]
+
+
+def answer_measures(
+    verdicts: Sequence[AnswerVerdict], accepted: Mapping[str, Sequence[str]]
+) -> PerQuestion:
+    """`accuracy` and `answer_f1` of every question with an accepted answer."""
+    return {
+        "accuracy": scores(accepted, {verdict.qid: float(verdict.correct) for verdict in verdicts}),
+        "answer_f1": scores(accepted, {verdict.qid: verdict.f1 for verdict in verdicts}),
+    }
+
+
+def recalls(ended: Sequence[Trajectory], evidence: Judgements) -> PerQuestion:
+    """`recall_<exposure tier>` of every question with a relevant document."""
+    return {
+        f"recall_{tier}": {qid: reach.recall for qid, reach in reaches.items()}
+        for tier, reaches in reach_by_tier(ended, evidence).items()
+    }
+
+
+def citations(ended: Sequence[Trajectory], evidence: Judgements) -> PerQuestion:
+    """`citation_precision` and `citation_recall` of every question with a relevant document."""
+    relevant = relevant_documents(evidence)
+    precision, recall = {}, {}
+    for trajectory in ended:
+        # A passage is cited as `d1%p3`; it is one citation, of its document.
+        cited = {parent(docid) for docid in trajectory.answer.citations}
+        wanted = relevant.get(trajectory.qid, frozenset())
+        if cited and wanted:
+            precision[trajectory.qid] = len(cited & wanted) / len(cited)
+            recall[trajectory.qid] = len(cited & wanted) / len(wanted)
+    return {
+        "citation_precision": scores(relevant, precision),
+        "citation_recall": scores(relevant, recall),
+    }
+
+
+def effort(recorded: Sequence[Trajectory]) -> PerQuestion:
+    """Calls, exposure, seconds and usage of every recorded trajectory."""
+    efforts = {trajectory.qid: _effort_of(trajectory) for trajectory in recorded}
+    measures = dict.fromkeys(measure for effort in efforts.values() for measure in effort)
+    return {
+        measure: {qid: effort.get(measure, 0.0) for qid, effort in efforts.items()}
+        for measure in measures
+    }
+
+
+def _effort_of(trajectory: Trajectory) -> dict[str, float]:
+    calls = trajectory.calls
+    shown = {docid for tier in SHOWN for docid in trajectory.tiers.get(tier, ())}
+    return {
+        "search_calls": float(sum(call.name == "search" and not call.error for call in calls)),
+        "tool_calls": float(len(calls)),
+        "tool_errors": float(sum(bool(call.error) for call in calls)),
+        "documents_exposed": float(len(shown)),
+        "tokens_exposed": float(sum(call.tokens for call in calls)),
+        "seconds": float(trajectory.seconds),
+        **{f"usage_{name}": float(value) for name, value in trajectory.usage.items()},
+    }
+
+
+def over_answers(
+    recorded: Sequence[Trajectory],
+    ended: Sequence[Trajectory],
+    verdicts: Sequence[AnswerVerdict],
+    accepted: Mapping[str, Sequence[str]],
+) -> tuple[dict[str, float], dict[str, int]]:
+    """Measures over a set of answers, which have no value for one question: values, counts."""
+    values: dict[str, float] = {}
+    counts: dict[str, int] = {}
+    right = {verdict.qid: verdict.correct for verdict in verdicts}
+    stated = {t.qid: t.answer.confidence for t in ended if t.qid in right}
+    claims = {qid: value for qid, value in stated.items() if value is not None}
+    if claims:
+        values["calibration_error"] = calibration_error(
+            list(claims.values()), [right[qid] for qid in claims]
+        )
+        counts["calibration_error"] = len(claims)
+    found = [trajectory for trajectory in recorded if trajectory.qid in accepted]
+    if not found:
+        return values, counts
+    values["accuracy_published"] = sum(right.values()) / len(found)
+    counts["accuracy_published"] = len(found)
+    published = calibration_error_published(
+        [100.0 if t.answer.confidence is None else t.answer.confidence for t in found],
+        [right.get(t.qid, False) for t in found],
+    )
+    if published is not None:
+        values["calibration_error_published"] = published
+        counts["calibration_error_published"] = len(found)
+    return values, counts
+
+
+def scores(qids: Iterable[str], known: Mapping[str, float]) -> dict[str, float]:
+    """The known values, and 0 for every other question."""
+    return {qid: known.get(qid, 0.0) for qid in qids}
