@@ -63,10 +63,9 @@ def write_meta(connection: sqlite3.Connection, values: Mapping[str, Any]) -> Non
 class _Held:
     """One thread's connection in one process; closed when the thread's storage lets go of it."""
 
-    def __init__(self, uri: str) -> None:
+    def __init__(self, connection: sqlite3.Connection) -> None:
         self.process = os.getpid()
-        # Other threads do nothing with it but close it.
-        self.connection = sqlite3.connect(uri, uri=True, check_same_thread=False)
+        self.connection = connection
 
     def __del__(self) -> None:
         self.connection.close()
@@ -76,8 +75,8 @@ class ReadOnly:
     """A database of `written_once` for any number of threads and processes.
 
     Each thread of each process gets a connection of its own on first use, also after a fork.
-    `kind` and `version` are what the writer put into `meta`; `rebuild` tells the user what to do
-    where the file is absent, incomplete, or of another kind or version (`InputError`).
+    `kind` and `version` are what the writer put into `meta`; `rebuild` is the command that makes
+    the folder, told where it is absent, incomplete, or of another kind or version (`InputError`).
     """
 
     def __init__(self, folder: Path, *, kind: str, version: int, rebuild: str) -> None:
@@ -91,19 +90,20 @@ class ReadOnly:
 
     def _checked(self, kind: str, version: int, rebuild: str) -> dict[str, str]:
         if not (self.folder / _FILE).is_file():
-            raise InputError(f"there is no {kind} at {self.folder}", do=rebuild)
+            raise InputError(f"there is no {kind} at {self.folder}", do=f"run {rebuild}")
+        again = f"delete that folder and run {rebuild}"
         try:
             meta = dict(self.execute("SELECT key, value FROM meta"))
         except sqlite3.DatabaseError as error:
             self.close()
             raise InputError(
-                f"the {kind} at {self.folder} is damaged ({error})", do=rebuild
+                f"the {kind} at {self.folder} is damaged ({error})", do=again
             ) from None
         if meta.get("kind") != kind or meta.get("version") != str(version):
             self.close()
             found = f"{meta.get('kind', 'nothing complete')}, version {meta.get('version', 'none')}"
             raise InputError(
-                f"{self.folder} holds {found}", valid=f"{kind}, version {version}", do=rebuild
+                f"{self.folder} holds {found}", valid=f"{kind}, version {version}", do=again
             )
         return meta
 
@@ -117,7 +117,8 @@ class ReadOnly:
         # The process id guards against a connection inherited through a fork, which SQLite forbids.
         held: _Held | None = getattr(self._local, "held", None)
         if held is None or held.process != os.getpid():
-            held = _Held(self._uri)
+            # Other threads do nothing with it but close it.
+            held = _Held(sqlite3.connect(self._uri, uri=True, check_same_thread=False))
             self._opened.add(held)
             self._local.held = held
         return held.connection

@@ -21,7 +21,7 @@ from toolkit.errors import InputError
 UNITS_KIND = "unit table"
 UNITS_VERSION = 1
 SPAN = np.dtype("<u4")
-_REBUILD = "build it again: python -m experiments.index"
+_COMMAND = "python -m experiments.index"
 
 
 class SqliteStore:
@@ -34,11 +34,11 @@ class SqliteStore:
     def __init__(self, path: Path | str, units: Path | str | None = None) -> None:
         self.path = Path(path)
         self.units_path = Path(units) if units is not None else None
-        self._texts = ReadOnly(self.path, kind=KIND, version=VERSION, rebuild=_REBUILD)
+        self._texts = ReadOnly(self.path, kind=KIND, version=VERSION, rebuild=_COMMAND)
         self._units: ReadOnly | None = None
         if self.units_path is not None:
             self._units = ReadOnly(
-                self.units_path, kind=UNITS_KIND, version=UNITS_VERSION, rebuild=_REBUILD
+                self.units_path, kind=UNITS_KIND, version=UNITS_VERSION, rebuild=_COMMAND
             )
             _check_same_corpus(self._texts, self._units)
 
@@ -215,7 +215,8 @@ def _check_same_corpus(texts: ReadOnly, units: ReadOnly) -> None:
         texts.close()
         units.close()
         raise InputError(
-            f"{units.folder} cuts the corpus {theirs}, but {texts.folder} holds {mine}", do=_REBUILD
+            f"{units.folder} cuts the corpus {theirs}, but {texts.folder} holds {mine}",
+            do=f"delete the one that is out of date and run {_COMMAND}",
         )
 
 
@@ -224,5 +225,5 @@ def _expect(path: Path | None, what: str, found: str | None, wanted: str | None)
         raise InputError(
             f"{path} was built for another {what} ({found or 'none'})",
             valid=f"{what} {wanted}",
-            do=_REBUILD,
+            do=f"delete that folder and run {_COMMAND}",
         )

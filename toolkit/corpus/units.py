@@ -9,15 +9,18 @@ import numpy as np
 from toolkit.contracts import Segmenter
 from toolkit.corpus.database import write_meta, written_once
 from toolkit.corpus.store import SPAN, UNITS_KIND, UNITS_VERSION, SqliteStore
+from toolkit.progress import track
 
 
 def build_units(path: Path | str, store: SqliteStore, segmenter: Segmenter) -> int:
     """Cut every document of `store` and write the spans into the folder `path`, whole or not at
     all. Returns the number of units."""
     schema = "CREATE TABLE spans (number INTEGER PRIMARY KEY, spans BLOB NOT NULL)"
+    label = f"Cutting into units ({segmenter.name})"
+    documents = track(store.documents(), label, total=len(store))
     with written_once(Path(path), schema) as connection:
         total = 0
-        for number, document in enumerate(store.documents(), start=1):
+        for number, document in enumerate(documents, start=1):
             spans = segmenter.spans(document)
             blob = np.asarray(spans, dtype=SPAN).tobytes()
             connection.execute("INSERT INTO spans VALUES (?, ?)", (number, blob))

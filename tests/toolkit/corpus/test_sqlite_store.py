@@ -1,3 +1,4 @@
+import json
 import multiprocessing
 import os
 import pickle
@@ -14,12 +15,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from toolkit.contracts import Document, DocumentStore
+from toolkit.contracts import Document, DocumentStore, parent
 from toolkit.corpus import database, writer
 from toolkit.corpus.segmentation import DocumentHead, Passages, WholeDocument
+from toolkit.corpus.sentences import rule_spans
 from toolkit.corpus.store import SqliteStore
 from toolkit.corpus.units import build_units
 from toolkit.errors import InputError
+from toolkit.text import count_tokens
 
 CORPUS = [
     Document("d1", "Ships", "The ship sank. Nobody drowned. It was old.", "http://ships"),
@@ -184,7 +187,9 @@ def test_a_full_disk_is_one_clear_line(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_an_absent_store_says_how_to_build_it(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"there is no document store at .* experiments.index"):
+    with pytest.raises(
+        InputError, match=r"no document store at .* run python -m experiments.index"
+    ):
         SqliteStore.open(tmp_path / "nowhere")
 
 
@@ -192,7 +197,7 @@ def test_an_absent_store_says_how_to_build_it(tmp_path: Path) -> None:
 def test_a_truncated_store_is_refused(store: SqliteStore, tmp_path: Path, kept: int) -> None:
     path = tmp_path / "texts" / database._FILE
     path.write_bytes(path.read_bytes()[:kept])
-    with pytest.raises(InputError, match=r"experiments.index"):
+    with pytest.raises(InputError, match=r"delete that folder and run python -m experiments.index"):
         SqliteStore.open(tmp_path / "texts")
 
 
@@ -272,13 +277,28 @@ def test_a_thread_that_ends_takes_its_connection_along(store: SqliteStore) -> No
     assert len(store._texts._opened) <= 2
 
 
-def test_reading_writes_nothing_and_needs_no_right_to_write(
-    passages: SqliteStore, tmp_path: Path
-) -> None:
+def test_reading_writes_nothing(passages: SqliteStore, tmp_path: Path) -> None:
     names = sorted(path.name for path in tmp_path.rglob("*"))
     with pytest.raises(sqlite3.OperationalError, match=r"readonly"):
         passages._texts.execute("DELETE FROM documents")
     assert sorted(path.name for path in tmp_path.rglob("*")) == names
+
+
+def test_real_articles_come_back_whole_and_their_passages_keep_the_budget(
+    data_root: Path, tmp_path: Path
+) -> None:
+    with (data_root / "wikimix" / "corpus.jsonl").open(encoding="utf-8") as stream:
+        rows = [json.loads(line) for line in stream]
+    documents = [Document(row["_id"], row["title"], row["text"]) for row in rows]
+    with SqliteStore.build(tmp_path / "t", documents, corpus_fingerprint="w") as store:
+        assert list(store.documents()) == documents
+        build_units(tmp_path / "u", store, Passages())
+    with SqliteStore.open(tmp_path / "t", tmp_path / "u") as store:
+        visible = dict.fromkeys(store.docids(), "")
+        for unit in store.units():
+            visible[parent(unit.unit_id)] += "".join(unit.text.split())
+            assert count_tokens(unit.text) <= 250 or len(rule_spans(unit.text)) == 1
+    assert visible == {d.docid: "".join(d.text.split()) for d in documents}
 
 
 def test_a_killed_build_leaves_no_store_and_is_swept_by_the_next(tmp_path: Path) -> None:
