@@ -19,7 +19,7 @@ from toolkit.files import fingerprint, write_atomic, write_json
 from toolkit.runs.locks import locked
 from toolkit.runs.manifest import check_same, provenance
 from toolkit.runs.names import escape_qid, unescape_qid
-from toolkit.runs.records import dump_trajectory, read_trajectory
+from toolkit.runs.records import dump_trajectory, read_outcome, read_trajectory
 
 _NAME = re.compile(r"[\w=,+-][\w=,.+-]*", re.ASCII)
 _PROVENANCE = ("versions", "git", "machine")
@@ -114,7 +114,8 @@ class RunFolder:
 
     def statuses(self) -> dict[str, str]:
         """Exit status by question id, of all recorded trajectories."""
-        return {trajectory.qid: trajectory.status for trajectory in self.trajectories()}
+        outcomes = (_checked(path, *read_outcome(path)) for path in self._files())
+        return dict(sorted(outcomes))
 
     def done(self) -> frozenset[str]:
         """Questions that ended well: with any status but `failed`."""
@@ -160,9 +161,9 @@ class RunFolder:
             write_json(self.manifest_path, written)
 
     def _keep_attempt(self, path: Path) -> None:
-        earlier = _read(path)
-        if earlier.status != "failed":
-            raise RuntimeError(f"question {earlier.qid!r} has ended well; it is not asked again")
+        qid, status = read_outcome(path)
+        if status != "failed":
+            raise RuntimeError(f"question {qid!r} has ended well; it is not asked again")
         kept = self.path / "retried" / path.stem
         kept.mkdir(parents=True, exist_ok=True)
         path.replace(kept / f"{len(list(kept.glob('*.json'))) + 1}.json")
@@ -175,13 +176,18 @@ class RunFolder:
 
 def _read(path: Path) -> Trajectory:
     trajectory = read_trajectory(path)
-    if escape_qid(trajectory.qid) != path.stem:
+    _checked(path, trajectory.qid, trajectory.status)
+    return trajectory
+
+
+def _checked(path: Path, qid: str, status: str) -> tuple[str, str]:
+    if escape_qid(qid) != path.stem:
         raise InputError(
-            f"{path} holds the trajectory of question {trajectory.qid!r}",
-            valid=f"{escape_qid(trajectory.qid)}.json for that question",
+            f"{path} holds the trajectory of question {qid!r}",
+            valid=f"{escape_qid(qid)}.json for that question",
             do="rename or delete the file",
         )
-    return trajectory
+    return qid, status
 
 
 @contextmanager

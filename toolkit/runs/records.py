@@ -8,6 +8,7 @@ would otherwise carry every id twice. It is derived again on reading.
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
@@ -49,6 +50,9 @@ _ANSWER_TYPES: dict[str, Any] = {
     "confidence": (int, float, type(None)),
     "citations": list,
 }
+# The file up to `status`, and its end, as `dump_trajectory` writes them.
+_HEAD_LINES = 5
+_LAST = b"\n}\n"
 # A model may emit half of a surrogate pair, which UTF-8 cannot hold; JSON's \u escape can.
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
@@ -125,6 +129,24 @@ def read_trajectory(path: Path) -> Trajectory:
             valid="a file that a run of this version wrote",
             do="delete the file and run again; its question will be asked anew",
         ) from error
+
+
+def read_outcome(path: Path) -> tuple[str, str]:
+    """Question id and exit status, from the first lines of a file whose last line is there too.
+    `InputError` as from `read_trajectory`. Resuming asks this of every file, and whole
+    trajectories of long questions take seconds a hundred to read."""
+    try:
+        with path.open("rb") as stream:
+            head = b"".join(stream.readline() for _ in range(_HEAD_LINES))
+            stream.seek(-len(_LAST), os.SEEK_END)
+            whole = stream.read() == _LAST
+        record = json.loads(head.rstrip(b",\n") + b"}")
+        if whole and record["format"] == FORMAT and record["status"] in STATUSES:
+            return str(record["qid"]), str(record["status"])
+    except (OSError, ValueError, TypeError, KeyError):
+        pass  # The whole reading says what is wrong, or makes sense of another layout.
+    trajectory = read_trajectory(path)
+    return trajectory.qid, trajectory.status
 
 
 def _row(row: Any) -> dict[str, Any]:
