@@ -1,7 +1,7 @@
 import pandas as pd
 import pyterrier as pt
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipelines.aggregation import MaxP
@@ -77,6 +77,7 @@ ROWS = st.lists(
 )
 
 
+@settings(deadline=None)
 @given(ROWS, st.none() | st.integers(1, 3))
 def test_it_agrees_with_the_definition(
     rows: list[tuple[str, str, float]], depth: int | None

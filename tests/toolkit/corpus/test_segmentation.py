@@ -14,12 +14,15 @@ from toolkit.text import count_tokens, token_spans
 
 TEXTS = st.text(st.sampled_from("aB1_ .!?\n\u00a0,'É—𝔘"), max_size=300) | st.text(max_size=200)
 
+# The first call in a process makes a table.
+unhurried = settings(deadline=None)
+
 
 def document(text: str, title: str = "T") -> Document:
     return Document("d", title, text)
 
 
-@settings(deadline=None)  # the first call makes a table
+@unhurried
 @given(TEXTS)
 def test_token_starts_are_those_of_the_shared_tokenizer(text: str) -> None:
     assert token_starts(text).tolist() == [start for start, _ in token_spans(text)]
@@ -29,6 +32,7 @@ def test_token_starts_bear_lone_surrogates() -> None:
     assert token_starts("a \ud800b").tolist() == [start for start, _ in token_spans("a \ud800b")]
 
 
+@unhurried
 @given(TEXTS, st.integers(1, 30))
 def test_passages_are_ordered_and_cover_all_visible_text(text: str, limit: int) -> None:
     spans = Passages(limit).spans(document(text))
@@ -37,6 +41,7 @@ def test_passages_are_ordered_and_cover_all_visible_text(text: str, limit: int) 
     assert not "".join(text[edges[i] : edges[i + 1]] for i in range(0, len(edges), 2)).strip()
 
 
+@unhurried
 @given(TEXTS, st.integers(1, 30))
 def test_a_passage_keeps_to_the_budget_unless_it_is_one_sentence(text: str, limit: int) -> None:
     sentences = rule_spans(text)
@@ -44,6 +49,7 @@ def test_a_passage_keeps_to_the_budget_unless_it_is_one_sentence(text: str, limi
         assert count_tokens(text[slice(*span)]) <= limit or span in sentences
 
 
+@unhurried
 @given(TEXTS, st.integers(1, 30))
 def test_packing_is_greedy(text: str, limit: int) -> None:
     ends = dict(rule_spans(text))
@@ -89,6 +95,7 @@ def test_no_document_vanishes(segmenter: Passages, text: str) -> None:
     assert len(segmenter.spans(document(text))) == 1
 
 
+@unhurried
 @given(TEXTS, st.sampled_from([WholeDocument(), DocumentHead(5), Passages(5)]))
 def test_units_are_the_text_at_the_spans(text: str, segmenter: Passages) -> None:
     spans = segmenter.spans(document(text))

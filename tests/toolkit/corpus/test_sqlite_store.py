@@ -135,7 +135,9 @@ def test_lines_that_are_not_there_are_value_errors(
         store.lines("é %p/2", **arguments)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30)
+@settings(
+    deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30
+)
 @given(text=st.text(st.characters(exclude_categories=["Cs"]), max_size=2500))
 def test_pages_of_lines_hold_the_whole_text(tmp_path: Path, text: str) -> None:
     document = Document("d", "", text.replace("\n", " "))
