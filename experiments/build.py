@@ -1,40 +1,76 @@
-"""From a composed configuration to live objects: benchmark, unit, index, pipeline, tool, agent."""
+"""From a group's composed option to a live object, its arguments checked against its signature."""
 
 from __future__ import annotations
 
-from functools import partial
+import inspect
+import types
+import typing
+from collections.abc import Mapping
 from typing import Any
 
 from hydra.errors import InstantiationException
-from hydra.utils import get_method, instantiate
+from hydra.utils import get_object, instantiate
 from omegaconf import DictConfig, OmegaConf
 
 from toolkit.errors import InputError
 
+_SCALARS = (bool, int, float, str)
 
-def make(config: DictConfig, *args: Any, **kwargs: Any) -> Any:
-    """Instantiate one group's option. An argument that its class does not take, or a value that
-    it refuses, is told with the option's own valid arguments."""
+
+def make(config: DictConfig) -> Any:
+    """Instantiate one group's option: what its `_target_` gives, or a partial of it.
+
+    `InputError` for an argument that the target does not take, a value of another type than its
+    signature says, and whatever the target itself refuses.
+    """
+    check_arguments(config)
     try:
-        return instantiate(config, *args, **kwargs)
+        return instantiate(config)
     except InstantiationException as error:
-        cause = error.__cause__
-        if isinstance(cause, InputError):
-            raise cause from None
-        if isinstance(cause, TypeError):
-            raise InputError(
-                f"{config.get('_target_')} was given {sorted(set(config) - {'_target_'})}: {cause}",
-                do="see the option's file in conf/ for its arguments",
-            ) from error
+        if isinstance(error.__cause__, InputError):
+            raise error.__cause__ from None
         raise
+
+
+def check_arguments(config: DictConfig) -> None:
+    """Hold an option's values against the signature of its target."""
+    values = settings(config)
+    target = values.pop("_target_", None)
+    values.pop("_partial_", None)
+    group = str(config._get_full_key(None) or "an option")
+    if target is None:
+        raise InputError(f"{group} has no _target_", do="choose one of the options of its group")
+    called = get_object(str(target))
+    parameters = inspect.signature(called).parameters
+    unknown = sorted(set(values) - set(parameters))
+    if unknown:
+        raise InputError(
+            f"{group} has no argument {', '.join(unknown)}", valid=", ".join(parameters)
+        )
+    hints = typing.get_type_hints(called.__init__ if inspect.isclass(called) else called)
+    for name, value in values.items():
+        if not fits(value, hints.get(name, Any)):
+            wanted = str(getattr(parameters[name], "annotation", "")).replace("'", "")
+            raise InputError(f"{group}.{name}={value!r}", valid=f"a value of type {wanted}")
+
+
+def fits(value: Any, hint: Any) -> bool:
+    """Whether a plain value is of an annotated scalar type (or a union with one). An int is a
+    float, a bool is no number; annotations that are no scalars are left to the target."""
+    if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
+        return any(fits(value, option) for option in typing.get_args(hint))
+    if hint is types.NoneType:
+        return value is None
+    if hint not in _SCALARS:
+        return True
+    if isinstance(value, bool):
+        return hint is bool
+    return isinstance(value, (int, float) if hint is float else hint)
 
 
 def settings(config: DictConfig) -> dict[str, Any]:
     """The group's resolved plain values."""
     values = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
-    if not isinstance(values, dict):
+    if not isinstance(values, Mapping):
         raise InputError(f"a group came as {values!r}", valid="an option with a _target_")
     return {str(key): value for key, value in values.items()}
-
-
-__all__ = ["get_method", "make", "partial", "settings"]

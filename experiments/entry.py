@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
+import difflib
+import functools
 import os
+import re
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -11,9 +15,9 @@ from typing import Any
 import hydra
 from hydra.errors import HydraException
 from omegaconf import DictConfig
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
-from experiments.schema import register
+from experiments.schema import Root, register
 from toolkit.errors import InputError
 from toolkit.files import fingerprint
 
@@ -22,27 +26,52 @@ BAD_INPUT = 2
 INTERRUPTED = 130
 
 
-def main(task: Callable[[DictConfig], Any], config_name: str = "config") -> None:
-    """Run `task` with the configuration that the command line composes.
+def main(task: Callable[[DictConfig], Any], *, takes_runs: bool = False) -> None:
+    """Run `task` with the configuration that the command line composes; where it `takes_runs`,
+    plain paths among the arguments are run folders.
 
     Exit code 0 when it ended well, 2 for bad input (one line on standard error), 130 for Ctrl-C;
-    a defect keeps its traceback and leaves with 1.
+    a defect keeps its traceback and leaves with 1. In a sweep, a cell with bad input is told and
+    the others go on.
     """
     # Hydra swallows tracebacks and leaves with 1 unless this is set; we sort the errors ourselves.
     os.environ["HYDRA_FULL_ERROR"] = "1"
     register()
-    sys.argv[1:] = named_sweep(sys.argv[1:])
-    decorated = hydra.main(version_base="1.3", config_path=str(CONF), config_name=config_name)
+    sys.argv[1:] = named_sweep(with_runs(sys.argv[1:]) if takes_runs else sys.argv[1:])
+    refused: list[str] = []
+
+    @functools.wraps(task)
+    def told(config: DictConfig) -> None:
+        try:
+            task(config)
+        except (InputError, OmegaConfBaseException) as error:
+            refused.append(one_line(error))
+            tell(refused[-1])
+
+    decorated = hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")
     try:
-        decorated(task)()
+        decorated(told)()
     except (InputError, HydraException, OmegaConfBaseException) as error:
-        sys.stderr.write(f"soundingline: {one_line(error)}\n")
+        tell(one_line(error))
         sys.exit(BAD_INPUT)
     except KeyboardInterrupt:
-        sys.stderr.write(
-            "soundingline: interrupted; the same command goes on where this stopped.\n"
-        )
+        tell("interrupted; the same command goes on where this stopped.")
         sys.exit(INTERRUPTED)
+    if refused:
+        sys.exit(BAD_INPUT)
+
+
+def tell(line: str) -> None:
+    sys.stderr.write(f"soundingline: {line}\n")
+
+
+def with_runs(arguments: Sequence[str]) -> list[str]:
+    """Plain paths on the command line as one `runs=[...]` override."""
+    paths = [item for item in arguments if "=" not in item and not item.startswith(("-", "+", "~"))]
+    if not paths:
+        return list(arguments)
+    quoted = ",".join('"' + path.replace("\\", "\\\\").replace('"', '\\"') + '"' for path in paths)
+    return [item for item in arguments if item not in paths] + [f"runs=[{quoted}]"]
 
 
 def named_sweep(arguments: Sequence[str]) -> list[str]:
@@ -59,10 +88,28 @@ def named_sweep(arguments: Sequence[str]) -> list[str]:
 
 
 def one_line(error: BaseException) -> str:
-    """The innermost `InputError`'s words, or the error's own, on one line."""
+    """The innermost `InputError`'s words; what Hydra and OmegaConf say, with the valid set."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, InputError):
             return str(cause)
         cause = cause.__cause__ or cause.__context__
-    return " ".join(str(error).split())
+    text = " ".join(str(error).split())
+    if unknown := re.search(r"Could not override '([^']+)'|Key '([^']+)' is not in struct", text):
+        return unknown_key(unknown[1] or str(getattr(error, "full_key", None) or unknown[2]))
+    if isinstance(error, MissingMandatoryValue):
+        key = getattr(error, "full_key", None) or "a value"
+        return str(InputError(f"{key} has no value", do=f"give it: {key}=VALUE"))
+    return text.split(" Config search path:")[0]
+
+
+def unknown_key(key: str) -> str:
+    """A mistyped group or key, with the valid ones at its place."""
+    group = key.rpartition(".")[0]
+    known = sorted({field.name for field in dataclasses.fields(Root)})
+    if group:
+        do = f"see conf/{group.replace('.', '/')}/ for the arguments of each option"
+        return str(InputError(f"{key!r} is no argument of the chosen {group}", do=do))
+    close = difflib.get_close_matches(key, known, n=1)
+    do = f"did you mean {close[0]}?" if close else ""
+    return str(InputError(f"there is no group or key {key!r}", valid=", ".join(known), do=do))

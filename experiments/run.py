@@ -43,7 +43,7 @@ def run(config: DictConfig) -> None:
         pending = folder.pending(built.benchmark.topics)
         session = partial(make_tool, backend=backend, store=store)
         asyncio.run(answer(agent, pending, session, folder, config.concurrency))
-        cell = evaluate(folder, built.benchmark, judge, list(config.measures), chosen)
+        cell = evaluate(folder, built.benchmark, judge, list(config.measures))
     console = Console(stderr=True)
     if failed := cell.counts.get("failed", 0):
         asked = cell.counts["questions"]

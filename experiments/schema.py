@@ -21,6 +21,13 @@ class Paths:
 
 
 @dataclass
+class Comparison:
+    measures: list[str] = field(default_factory=list)
+    baseline: str | None = None
+    test: str = "randomisation"
+
+
+@dataclass
 class Root:
     benchmark: Any = MISSING
     unit: Any = MISSING
@@ -33,6 +40,8 @@ class Root:
     name: str | None = None
     measures: list[str] = field(default_factory=list)
     concurrency: int = 1
+    runs: list[str] = field(default_factory=list)
+    comparison: Comparison = field(default_factory=Comparison)
 
 
 def register() -> None:

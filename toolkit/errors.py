@@ -14,4 +14,5 @@ class InputError(Exception):
             parts.append(f"valid: {valid.rstrip('. ')}")
         if do:
             parts.append(do.rstrip(". "))
-        super().__init__(". ".join(" ".join(part.split()) for part in parts) + ".")
+        line = ". ".join(" ".join(part.split()) for part in parts)
+        super().__init__(line if line.endswith("?") else f"{line}.")

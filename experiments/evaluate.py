@@ -1,0 +1,66 @@
+"""`python -m experiments.evaluate runs/<name> ...`: recorded trajectories into numbers, again.
+
+Questions and judgements are those of the run's own manifest; `measures=` and `judge=` may differ.
+No agent runs.
+"""
+
+from __future__ import annotations
+
+from omegaconf import DictConfig, OmegaConf
+from rich.console import Console
+
+from experiments.build import make
+from experiments.entry import main
+from toolkit.contracts import Benchmark
+from toolkit.errors import InputError
+from toolkit.evaluation import Cell, Judge, evaluate_run, load_cell, write_evaluation
+from toolkit.report import comparison_table
+from toolkit.runs import RunFolder
+
+
+def evaluate(folder: RunFolder, benchmark: Benchmark, judge: Judge, measures: list[str]) -> Cell:
+    """Evaluate what a run folder holds, write it there, and give it back as a cell."""
+    evaluation = evaluate_run(
+        folder.trajectories(),
+        topics=benchmark.topics,
+        judgements=benchmark.judgements,
+        answers=benchmark.answers,
+        measures=measures,
+        judge=judge,
+    )
+    write_evaluation(folder.path, evaluation)
+    return load_cell(folder.path)
+
+
+def evaluate_folders(config: DictConfig) -> None:
+    """Evaluate each run named on the command line."""
+    if not config.runs:
+        raise InputError("no run was named", do="python -m experiments.evaluate runs/<name>")
+    judge = make(config.judge)
+    cells = []
+    for path in config.runs:
+        folder = RunFolder(path)
+        benchmark = recorded_benchmark(folder)
+        cells.append(evaluate(folder, benchmark, judge, list(config.measures)))
+    Console().print(comparison_table(cells))
+
+
+def recorded_benchmark(folder: RunFolder) -> Benchmark:
+    """The benchmark that a run's manifest describes; `InputError` if its content has changed."""
+    manifest = folder.manifest()
+    described = manifest.get("config", {}).get("benchmark")
+    if described is None:
+        raise InputError(f"{folder.manifest_path} names no benchmark", do="run it again")
+    benchmark: Benchmark = make(OmegaConf.create(described))
+    recorded = manifest.get("fingerprints", {}).get("benchmark")
+    if benchmark.fingerprint != recorded:
+        raise InputError(
+            f"the benchmark of {folder.path} has changed: it was {recorded} when the run was made "
+            f"and is {benchmark.fingerprint} now",
+            do="restore its files, or run again under another name=",
+        )
+    return benchmark
+
+
+if __name__ == "__main__":
+    main(evaluate_folders, takes_runs=True)

@@ -1,0 +1,96 @@
+"""`python -m experiments.rank`: a pipeline without an agent, on a benchmark's own questions.
+
+Measures come from `pt.Experiment`; the cell is written like any other, so that
+`experiments.compare` takes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pandas as pd
+import pyterrier as pt
+from omegaconf import DictConfig
+from rich.console import Console
+
+from experiments.cell import PIPELINE, Ranking, factors, fingerprints, plain, ranking, run_folder
+from experiments.entry import main
+from pipelines.aggregation import MaxP
+from toolkit.errors import InputError
+from toolkit.evaluation import Evaluation, RunRow, evaluate_ranking, load_cell, write_evaluation
+from toolkit.evaluation.evaluations import denominators, means
+from toolkit.evaluation.retrieval import parse_measures
+from toolkit.report import comparison_table
+from toolkit.runs import make_manifest
+
+
+def rank(config: DictConfig) -> None:
+    """Rank every question, measure, print the numbers and where they stand."""
+    measures = list(config.measures)
+    parse_measures(measures)
+    chosen = {**factors(), "agent": "none"}
+    folder = run_folder(config, chosen)
+    built = ranking(config)
+    prints = fingerprints(config, built, PIPELINE)
+    with folder.writing(make_manifest(plain(config), prints, chosen)):
+        write_evaluation(folder.path, evaluate_pipeline(built, measures))
+    Console().print(comparison_table([load_cell(folder.path)], measures=measures))
+    Console(stderr=True).print(f"{folder.path}/metrics.json", highlight=False)
+
+
+def evaluate_pipeline(built: Ranking, measures: list[str]) -> Evaluation:
+    """Rankings of documents (a passage counts as its document, once, at its best rank) and their
+    measures. Questions without judgements are counted, not ranked."""
+    benchmark = built.benchmark
+    judged = benchmark.judgements.get("evidence", {})
+    asked = [topic for topic in benchmark.topics if judged.get(topic.qid)]
+    if not asked:
+        raise InputError(
+            f"no question of {benchmark.name} is judged",
+            valid="a benchmark and split with judgements",
+            do="choose another benchmark.split",
+        )
+    topics = pd.DataFrame([{"qid": topic.qid, "query": topic.text} for topic in asked])
+    ranked = MaxP().transform(built.pipeline.transform(topics))
+    rows = zip(ranked["qid"], ranked["docno"], ranked["rank"], strict=True)
+    outline = evaluate_ranking([RunRow(*row) for row in rows], judged, [], topics=benchmark.topics)
+    per_question = measured(ranked, topics, judged, measures)
+    return replace(
+        outline,
+        per_question=per_question,
+        metrics=means(per_question),
+        denominators=denominators(per_question),
+    )
+
+
+def measured(
+    ranked: pd.DataFrame,
+    topics: pd.DataFrame,
+    judgements: Mapping[str, Mapping[str, int]],
+    measures: list[str],
+) -> dict[str, dict[str, float]]:
+    """Measure -> qid -> value, by `pt.Experiment`."""
+    qrels = pd.DataFrame(
+        [
+            {"qid": qid, "docno": docno, "label": grade}
+            for qid in topics["qid"]
+            for docno, grade in judgements[qid].items()
+        ]
+    )
+    # trec_eval breaks ties of the score by docno; negated ranks keep the order that was shown.
+    shown = ranked.assign(score=-ranked["rank"].astype(float))
+    parsed = parse_measures(measures)
+    table = pt.Experiment([shown], topics, qrels, parsed, names=["pipeline"], perquery=True)
+    names = {str(measure): name for measure, name in zip(parsed, measures, strict=True)}
+    values: dict[str, dict[str, float]] = {
+        name: dict.fromkeys(topics["qid"], 0.0) for name in measures
+    }
+    found = zip(table["measure"].map(str), table["qid"], table["value"].map(float), strict=True)
+    for measure, qid, value in found:
+        values[names[measure]][qid] = value
+    return values
+
+
+if __name__ == "__main__":
+    main(rank)
