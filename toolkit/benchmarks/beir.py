@@ -1,0 +1,255 @@
+"""A test collection in the BEIR folder layout. What the numbers mean belongs to evaluation."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from toolkit.benchmarks.reading import Place, identifier, judgements, records, text_field
+from toolkit.contracts import Document, Topic
+from toolkit.errors import InputError
+from toolkit.files import file_fingerprint, fingerprint
+
+GOLD = ".gold"
+Judgements = dict[str, dict[str, int]]
+
+_HASHES: dict[tuple[str, int, int], str] = {}
+
+
+class BeirReport(NamedTuple):
+    """What a pass over the corpus and the judgements finds; nothing here is an error.
+
+    `unknown_judged` are judged (qid, docid) pairs whose document the corpus lacks,
+    `unknown_questions` qids of the qrels that queries.jsonl lacks, `unjudged` questions without any
+    judgement.
+    """
+
+    documents: int
+    questions: int
+    judged: int
+    unjudged: Sequence[str]
+    unknown_judged: Sequence[tuple[str, str]]
+    unknown_questions: Sequence[str]
+
+
+class BeirBenchmark:
+    """Questions, judgements and corpus of a folder in the BEIR layout.
+
+    `corpus.jsonl` holds `_id, text` and optionally `title`, `url` or `metadata.url`;
+    `queries.jsonl` holds `_id, text` and optionally `answers`, a list of accepted short answers;
+    `qrels/<split>.tsv` holds `query-id, corpus-id, score` under a header line (TREC's four columns
+    are read too) and gives the tier `evidence`; `qrels/<split>.gold.tsv`, where there is one, gives
+    the tier `gold`.
+
+    A named `split` selects the questions that its qrels name; `split=None` selects every question
+    and the union of all qrels. Questions keep the order of queries.jsonl, and `limit` keeps the
+    first ones. `judgements` are those of the selected questions, zero grades included. `name` is
+    the folder's unless given.
+
+    Constructing reads questions and judgements only; `documents()` streams the corpus. Anything
+    malformed raises `InputError` with the file and the line.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        name: str | None = None,
+        split: str | None = "test",
+        limit: int | None = None,
+    ) -> None:
+        self.path = Path(path)
+        self.split = split
+        self.limit = _checked_limit(limit)
+        self._corpus = _required(self.path, "corpus.jsonl")
+        self._queries = _required(self.path, "queries.jsonl")
+        self._qrels = _qrels_files(self.path, split)
+        self.name = name or self.path.resolve().name
+        tiers = {tier: _read_qrels(files) for tier, files in self._qrels.items()}
+        topics, answers = _read_queries(self._queries)
+        self.unknown_questions = _unknown_questions(tiers, topics)
+        self.topics: Sequence[Topic] = self._selected(topics, tiers["evidence"])
+        chosen = {topic.qid for topic in self.topics}
+        self.judgements: Mapping[str, Mapping[str, Mapping[str, int]]] = {
+            tier: {qid: grades for qid, grades in rows.items() if qid in chosen}
+            for tier, rows in tiers.items()
+        }
+        self.answers: Mapping[str, Sequence[str]] = {
+            qid: texts for qid, texts in answers.items() if qid in chosen
+        }
+
+    def _selected(self, topics: Sequence[Topic], evidence: Judgements) -> list[Topic]:
+        if self.split is not None:
+            topics = [topic for topic in topics if topic.qid in evidence]
+        if not topics:
+            raise InputError(
+                f"the qrels of split {self.split!r} in {self.path} name no question of"
+                f" {self._queries.name}",
+                do="Compare the ids in the two files",
+            )
+        return list(topics[: self.limit])
+
+    @property
+    def corpus_fingerprint(self) -> str:
+        """Hash of the corpus file: all that an index depends on."""
+        return _hash(self._corpus)
+
+    @property
+    def fingerprint(self) -> str:
+        """Hash of the corpus, the questions, the qrels in use, and the selection among them."""
+        files = [*self._qrels["evidence"], *self._qrels.get("gold", [])]
+        hashes = [_hash(path) for path in (self._corpus, self._queries, *files)]
+        return fingerprint("beir", *hashes, self.split, self.limit)
+
+    def documents(self) -> Iterator[Document]:
+        """The corpus in the file's order. Holds the docids seen, so that a doubled one is found."""
+        seen: set[str] = set()
+        for place, record in records(self._corpus):
+            docid = identifier(place, record)
+            if docid in seen:
+                raise InputError(f"{place} has the docid {docid!r} a second time", do="Rename it")
+            seen.add(docid)
+            title = text_field(place, record, "title", default="")
+            yield Document(docid, title, text_field(place, record, "text"), _url(place, record))
+        if not seen:
+            raise InputError(f"{self._corpus} holds no document", valid="at least one")
+
+    @property
+    def unjudged(self) -> list[str]:
+        """Selected questions without any judgement."""
+        evidence = self.judgements["evidence"]
+        return [topic.qid for topic in self.topics if not evidence.get(topic.qid)]
+
+    def unknown_judged(self, docids: Container[str]) -> list[tuple[str, str]]:
+        """The (qid, docid) pairs judged although the docid is not among `docids` (a set, a store's
+        or an index's ids), a pair once. Published qrels have such ids; they are kept."""
+        pairs = {
+            (qid, docid): None
+            for rows in self.judgements.values()
+            for qid, grades in rows.items()
+            for docid in grades
+        }
+        return [pair for pair in pairs if pair[1] not in docids]
+
+    def report(self) -> BeirReport:
+        """Counts of what does not fit together. Reads the whole corpus, and so also checks it."""
+        docids = {document.docid for document in self.documents()}
+        return BeirReport(
+            documents=len(docids),
+            questions=len(self.topics),
+            judged=len(self.topics) - len(self.unjudged),
+            unjudged=self.unjudged,
+            unknown_judged=self.unknown_judged(docids),
+            unknown_questions=self.unknown_questions,
+        )
+
+
+def _checked_limit(limit: int | None) -> int | None:
+    if limit is None or (isinstance(limit, int) and not isinstance(limit, bool) and limit > 0):
+        return limit
+    raise InputError(f"limit={limit!r}", valid="a positive integer, or null for all questions")
+
+
+def _required(folder: Path, name: str) -> Path:
+    if not folder.is_dir():
+        beside = _listing(folder.parent) if folder.parent.is_dir() else "no such parent folder"
+        raise InputError(
+            f"there is no folder {folder}", valid=f"beside it: {beside}", do="Give a BEIR folder"
+        )
+    path = folder / name
+    if not path.is_file():
+        raise InputError(
+            f"{folder} has no {name}",
+            valid="corpus.jsonl, queries.jsonl and qrels/<split>.tsv",
+            do=f"It holds: {_listing(folder)}; splits: {_named(_splits(folder))}",
+        )
+    if path.stat().st_size == 0:
+        raise InputError(f"{path} is empty", valid="one JSON object a line")
+    return path
+
+
+def _listing(folder: Path, most: int = 12) -> str:
+    names = sorted(entry.name for entry in folder.iterdir())
+    return ", ".join(names[:most]) + (", ..." if len(names) > most else "") or "nothing"
+
+
+def _splits(folder: Path) -> list[str]:
+    return sorted(
+        path.stem for path in (folder / "qrels").glob("*.tsv") if not path.stem.endswith(GOLD)
+    )
+
+
+def _named(splits: Sequence[str]) -> str:
+    return ", ".join(splits) or "none"
+
+
+def _qrels_files(folder: Path, split: str | None) -> dict[str, list[Path]]:
+    splits = _splits(folder)
+    if split is not None and split not in splits:
+        raise InputError(
+            f"{folder} has no split {split!r}",
+            valid=f"{_named(splits)}, or null for all questions",
+            do="Splits are the files qrels/<split>.tsv",
+        )
+    chosen = splits if split is None else [split]
+    evidence = [folder / "qrels" / f"{name}.tsv" for name in chosen]
+    gold = [path.with_name(f"{path.stem}{GOLD}.tsv") for path in evidence]
+    present = [path for path in gold if path.is_file()]
+    return {"evidence": evidence, **({"gold": present} if present else {})}
+
+
+def _read_qrels(files: Sequence[Path]) -> Judgements:
+    rows: Judgements = {}
+    for path in files:
+        for place, row in judgements(path):
+            known = rows.setdefault(row.qid, {}).setdefault(row.docid, row.grade)
+            if known != row.grade:
+                raise InputError(
+                    f"{place} gives {row.docid!r} the grade {row.grade} for question {row.qid!r},"
+                    f" an earlier line {known}",
+                    valid="one grade for a pair",
+                )
+    return rows
+
+
+def _read_queries(path: Path) -> tuple[list[Topic], dict[str, list[str]]]:
+    topics: dict[str, Topic] = {}
+    answers: dict[str, list[str]] = {}
+    for place, record in records(path):
+        qid = identifier(place, record)
+        if qid in topics:
+            raise InputError(f"{place} has the qid {qid!r} a second time", do="Rename it")
+        topics[qid] = Topic(qid, text_field(place, record, "text"))
+        if record.get("answers") is not None:
+            answers[qid] = _answers(place, record["answers"])
+    if not topics:
+        raise InputError(f"{path} holds no question", valid="at least one")
+    return list(topics.values()), answers
+
+
+def _answers(place: Place, value: Any) -> list[str]:
+    if not isinstance(value, list) or not all(isinstance(text, str) for text in value):
+        raise InputError(f"{place} has 'answers' that are no list of strings", valid='["one", ...]')
+    return value
+
+
+def _url(place: Place, record: dict[str, Any]) -> str:
+    metadata = record.get("metadata")
+    if isinstance(metadata, dict) and metadata.get("url"):
+        return text_field(place, metadata, "url", default="")
+    return text_field(place, record, "url", default="")
+
+
+def _unknown_questions(tiers: Mapping[str, Judgements], topics: Sequence[Topic]) -> list[str]:
+    known = {topic.qid for topic in topics}
+    named = {qid: None for rows in tiers.values() for qid in rows}
+    return [qid for qid in named if qid not in known]
+
+
+def _hash(path: Path) -> str:
+    """The file's hash, computed once a process for each (path, size, time of change)."""
+    status = path.stat()
+    key = (str(path.resolve()), status.st_size, status.st_mtime_ns)
+    if key not in _HASHES:
+        _HASHES[key] = file_fingerprint(path)
+    return _HASHES[key]

@@ -1,0 +1,182 @@
+"""The fictional world as a benchmark: documents, questions, judgements, answers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from itertools import islice
+from typing import NamedTuple
+
+from toolkit.benchmarks.fictional.articles import Articles, docid
+from toolkit.benchmarks.fictional.hashing import Draws
+from toolkit.benchmarks.fictional.questions import Question, QuestionMaker
+from toolkit.benchmarks.fictional.statistics import described
+from toolkit.benchmarks.fictional.wording import Wording, answers
+from toolkit.benchmarks.fictional.world import PERIOD, Fact, World
+from toolkit.contracts import Document, Topic
+from toolkit.errors import InputError
+from toolkit.files import fingerprint
+
+VERSION = 1  # of the generator: raised whenever the same settings give another world
+SPLITS = ("dev", "test")
+FEWEST, MOST = 4 * PERIOD, 5_000_000
+
+
+class Posed(NamedTuple):
+    """A question with its id, its words and its accepted answers."""
+
+    qid: str
+    text: str
+    answers: Sequence[str]
+    question: Question
+
+
+class FictionalWorld:
+    """A world that exists nowhere, one web page an entity, and chained questions about it.
+
+    Everything is a function of the arguments: the same ones give the same bytes in every process,
+    on every platform. Nothing of a document is kept once it has been yielded.
+
+    - `documents`: how many entities, and pages; `questions`: how many before `split` selects.
+    - `hops`: documents that each question chains, 1 to 4.
+    - `median_words`, `p90_words`: of the log-normal lengths.
+    - `twins`: share of entities that are near copies of another one, 0 to 0.5.
+    - `clues`: most clues on one entity of a question, 1 to 5.
+    - `obfuscation`: share of clue phrases and values that are put in other words than the pages'.
+    - `split`: `dev` or `test` for half of the questions each, None for all. No entity that is asked
+      about or that is an answer occurs in both.
+
+    `judgements["evidence"]` are all documents of a question's path, `judgements["gold"]` the one
+    that tells the answer; each has grade 1. Raises `InputError` for arguments out of range, and
+    when the questions are first asked for, if the world is too small to hold so many.
+    """
+
+    def __init__(
+        self,
+        documents: int = 2000,
+        questions: int = 100,
+        hops: int = 2,
+        seed: int = 7,
+        median_words: int = 1500,
+        p90_words: int = 10000,
+        twins: float = 0.2,
+        clues: int = 4,
+        obfuscation: float = 0.5,
+        name: str = "fictional",
+        split: str | None = None,
+    ) -> None:
+        self.size = _whole("documents", documents, FEWEST, MOST)
+        self.hops = _whole("hops", hops, 1, 4)
+        self.clues = _whole("clues", clues, 1, 5)
+        self.seed = _whole("seed", seed, 0, 2**63 - 1)
+        self.obfuscation = _share("obfuscation", obfuscation, 1.0)
+        self.twins = _share("twins", twins, 0.5)
+        self.median_words = _whole("median_words", median_words, 20, 50_000)
+        self.p90_words = _whole("p90_words", p90_words, median_words + 1, 100_000)
+        self.count = _whole("questions", questions, 1, max(1, documents // 2))
+        self.name = name
+        self.split = _split(split)
+        self.world = World(self.size, self.seed, self.twins)
+        self._articles = Articles(self.world, self.median_words, self.p90_words)
+
+    @property
+    def corpus_fingerprint(self) -> str:
+        """Hash of the settings that the documents depend on."""
+        lengths = (self.median_words, self.p90_words)
+        return fingerprint("fictional", VERSION, self.size, self.seed, self.twins, lengths)
+
+    @property
+    def fingerprint(self) -> str:
+        """Hash of all settings that documents, questions and judgements depend on."""
+        asked = (self.count, self.hops, self.clues, self.obfuscation, self.split)
+        return fingerprint(self.corpus_fingerprint, asked)
+
+    def documents(self, start: int = 0, stop: int | None = None) -> Iterator[Document]:
+        """Documents number `start` (from 0) up to `stop` (not included; None for all), in order.
+        Ranges are independent of each other, so processes may share the work."""
+        for index in range(start, self.size if stop is None else min(stop, self.size)):
+            yield self._articles.document(index)
+
+    def statistics(self, sample: int = 500) -> dict[str, float]:
+        """Counts and lengths of `sample` documents spread over the corpus (all, if it has fewer).
+
+        `words` are runs of letters and digits; `mean`, `median`, `p90`, `max` are of words a
+        document; `distinct` and `singletons` count the sample's different words and those that
+        occur once; `expected_words` scales the mean to the whole corpus.
+        """
+        return described(
+            self._articles, self.size, min(_whole("sample", sample, 1, MOST), self.size)
+        )
+
+    def facts(self, docid: str) -> list[Fact]:
+        """All that a document tells about its entity. `KeyError` for an unknown docid."""
+        return self.world.facts(self.world.entity(self._index(docid)))
+
+    def _index(self, name: str) -> int:
+        found = re.fullmatch(r"fw(\d{7,})", name)
+        if not found or int(found[1]) >= self.size or docid(int(found[1])) != name:
+            raise KeyError(name)
+        return int(found[1])
+
+    @cached_property
+    def posed(self) -> Sequence[Posed]:
+        """The questions of the split with their formal shapes. Made when first asked for."""
+        maker = QuestionMaker(self.world, self.hops, self.clues)
+        made = list(islice(maker.questions(self.count), self.count))
+        if len(made) < self.count:
+            raise InputError(
+                f"{self.size} documents hold only {len(made)} of {self.count} questions of"
+                f" {self.hops} hops",
+                do="Ask for fewer questions, more documents, or more clues",
+            )
+        posed = [self._posed(number, question) for number, question in enumerate(made, start=1)]
+        return posed if self.split is None else posed[SPLITS.index(self.split) :: 2]
+
+    def _posed(self, number: int, question: Question) -> Posed:
+        draws = Draws("wording", self.seed, self.hops, number)
+        text = Wording(question, self.obfuscation, draws).text()
+        return Posed(f"q{number:04d}", text, answers(self.world, question), question)
+
+    @cached_property
+    def topics(self) -> Sequence[Topic]:
+        """The questions of the split."""
+        return [Topic(posed.qid, posed.text) for posed in self.posed]
+
+    @cached_property
+    def answers(self) -> Mapping[str, Sequence[str]]:
+        """Accepted short answers: a name, a number, a year, or yes/no."""
+        return {posed.qid: posed.answers for posed in self.posed}
+
+    @cached_property
+    def judgements(self) -> Mapping[str, Mapping[str, Mapping[str, int]]]:
+        """The tiers `evidence` and `gold`."""
+        paths = {
+            posed.qid: [docid(self.world.index(entity)) for entity in posed.question.path]
+            for posed in self.posed
+        }
+        return {
+            "evidence": {qid: dict.fromkeys(path, 1) for qid, path in paths.items()},
+            "gold": {qid: {path[-1]: 1} for qid, path in paths.items()},
+        }
+
+
+def _whole(name: str, value: int, low: int, high: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise InputError(f"{name}={value!r}", valid=f"an integer from {low} to {high}")
+    return value
+
+
+def _share(name: str, value: float, high: float) -> float:
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not number or not 0.0 <= value <= high:
+        raise InputError(f"{name}={value!r}", valid=f"a number from 0 to {high:g}")
+    return float(value)
+
+
+def _split(split: str | None) -> str | None:
+    if split is not None and split not in SPLITS:
+        raise InputError(
+            f"split={split!r}", valid=f"{', '.join(SPLITS)}, or null for all questions"
+        )
+    return split

@@ -1,0 +1,124 @@
+"""Reading the line formats of test collections, with errors that name the file and the line."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from toolkit.errors import InputError
+
+HEADERS = frozenset({"query-id", "query_id", "queryid", "qid", "query", "topic"})
+
+
+class Judgement(NamedTuple):
+    """One qrels row."""
+
+    qid: str
+    docid: str
+    grade: int
+
+
+class Place(NamedTuple):
+    """A line of a file, for messages; lines count from 1."""
+
+    path: Path
+    line: int
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line}"
+
+
+def lines(path: Path) -> Iterator[tuple[Place, str]]:
+    """The lines of a UTF-8 file that hold anything, without their line end.
+
+    Lines end at a newline character only (not at the other characters that Unicode counts as line
+    ends, which occur inside JSON strings). A byte order mark is dropped.
+    """
+    with path.open("rb") as stream:
+        for number, raw in enumerate(stream, start=1):
+            place = Place(path, number)
+            try:
+                line = raw.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
+            except UnicodeDecodeError as error:
+                raise InputError(
+                    f"{place} is not UTF-8 ({error.reason})", do="Convert the file to UTF-8"
+                ) from None
+            if line.strip():
+                yield place, line
+
+
+def records(path: Path) -> Iterator[tuple[Place, dict[str, Any]]]:
+    """The objects of a JSON-lines file."""
+    for place, line in lines(path):
+        try:
+            record = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise InputError(
+                f"{place} is not JSON ({error})", valid="one JSON object a line", do="Repair it"
+            ) from None
+        if not isinstance(record, dict):
+            raise InputError(
+                f"{place} is a JSON {type(record).__name__}", valid="one JSON object a line"
+            )
+        yield place, record
+
+
+def text_field(place: Place, record: dict[str, Any], field: str, default: str | None = None) -> str:
+    """A string field. Integers are taken as their digits; absent (or null) gives `default`."""
+    value = record.get(field)
+    if value is None:
+        if default is not None:
+            return default
+        raise InputError(
+            f"{place} has no field {field!r}", valid="its fields: " + (", ".join(record) or "none")
+        )
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
+    if not isinstance(value, str):
+        raise InputError(f"{place} has {field!r} of type {type(value).__name__}", valid="a string")
+    return _encodable(place, field, value)
+
+
+def identifier(place: Place, record: dict[str, Any]) -> str:
+    """The `_id` of a record, which must not be empty."""
+    value = text_field(place, record, "_id")
+    if not value:
+        raise InputError(f"{place} has an empty '_id'", valid="any non-empty string")
+    return value
+
+
+def _encodable(place: Place, field: str, value: str) -> str:
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise InputError(
+            f"{place} has half a surrogate pair in {field!r}", do="Repair the broken \\u escape"
+        ) from None
+    return value
+
+
+def judgements(path: Path) -> Iterator[tuple[Place, Judgement]]:
+    """The rows of a qrels file.
+
+    Three columns (`query-id, corpus-id, score`, with or without the header line) or TREC's four
+    (`qid, iteration, docid, grade`); separated by tabs, or by white space where there is no tab.
+    """
+    for number, (place, line) in enumerate(lines(path)):
+        fields = [part.strip() for part in line.split("\t")] if "\t" in line else line.split()
+        if number == 0 and fields[0].lower() in HEADERS:
+            continue
+        if len(fields) not in (3, 4) or not all(fields):
+            raise InputError(
+                f"{place} has {sum(map(bool, fields))} fields",
+                valid="query-id, corpus-id, score; or TREC's qid, iteration, docid, grade",
+            )
+        yield place, Judgement(fields[0], fields[-2], _grade(place, fields[-1]))
+
+
+def _grade(place: Place, value: str) -> int:
+    try:
+        return int(value)
+    except ValueError:
+        raise InputError(f"{place} has the grade {value!r}", valid="an integer") from None
