@@ -6,6 +6,5 @@ measures and the paired comparisons belong to `toolkit.evaluation`.
 
 from toolkit.report.page import Report, render, write_report
 from toolkit.report.terminal import comparison_table
-from toolkit.report.verdicts import Verdict
 
-__all__ = ["Report", "Verdict", "comparison_table", "render", "write_report"]
+__all__ = ["Report", "comparison_table", "render", "write_report"]

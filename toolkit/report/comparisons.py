@@ -54,8 +54,8 @@ def _note(setting: Setting, measure: str) -> str:
     return (
         f"Filled: resolved (p after Holm’s correction at most {setting.alpha:g}, over {family:,} "
         "comparisons on this measure). Hollow: not resolved. Intervals are not corrected. "
-        "“Questions needed” is the number of questions at which a difference of the size seen "
-        "would be resolved; — where no number would do."
+        "“Questions needed” is the number at which a difference of the size seen would be resolved "
+        "by itself, before correction; — where no number would do."
     )
 
 
@@ -103,7 +103,8 @@ def _forest(setting: Setting, pairs: Sequence[Pair], measure: str) -> str:
     digits, against = describe(measure).digits, _common(pairs)
     rows = [
         Interval(
-            setting.label(pair.one) + ("" if against else f" − {setting.label(pair.other)}"),
+            setting.label(pair.one),
+            "" if against else setting.label(pair.other),
             pair.difference,
             pair.low,
             pair.high,

@@ -29,15 +29,16 @@ from toolkit.report.svg import (
 )
 from toolkit.report.tables import Look
 
-WIDTH, NARROW = 440.0, 300.0
+WIDTH, MEDIUM, NARROW = 440.0, 380.0, 300.0
 MARKERS = "osD^vPX*"
 _LINE = 16.0
 
 
 class Interval(NamedTuple):
-    """One row of a forest plot."""
+    """One row of a forest plot. `against` is empty where the axis names it."""
 
     label: str
+    against: str
     value: float
     low: float
     high: float
@@ -54,7 +55,7 @@ class Spread(NamedTuple):
 
 def forest(rows: Sequence[Interval], *, axis: str, key: str) -> str:
     """Differences with their intervals around zero. Filled: resolved; hollow: not."""
-    wrapped = [textwrap.wrap(row.label, 54) or [""] for row in rows]
+    wrapped = [_sides(row.label, row.against, 44) for row in rows]
     tops = np.cumsum([0.0, *(len(lines) * _LINE + 24 for lines in wrapped)])
     figure = canvas(WIDTH, float(tops[-1]) + 52)
     plot = axes(figure, left=8, right=8, top=4, bottom=48)
@@ -72,6 +73,18 @@ def forest(rows: Sequence[Interval], *, axis: str, key: str) -> str:
         plot.plot(row.value, base + 8, "o", markersize=8, color=shade, markerfacecolor=face)
     plot.set_xlabel(axis, color=INK, fontsize=SMALL, parse_math=False)
     return inline(figure, key=key, label=f"Forest plot: {axis}")
+
+
+def _lines(text: str, width: int) -> list[str]:
+    # Two lines at most: tables beside the figure give names whole.
+    return textwrap.wrap(text, width, max_lines=2, placeholder=" …") or [""]
+
+
+def _sides(one: str, other: str, width: int) -> list[str]:
+    whole = f"{one} − {other}" if other else one
+    if len(whole) <= width or not other:
+        return _lines(whole, width)
+    return [*_lines(one, width), *_lines(f"− {other}", width)]
 
 
 def _symmetric(plot: Axes, ends: Sequence[float]) -> None:
@@ -174,9 +187,9 @@ def _spaced(x: Sequence[float], count: int, shift: int) -> list[int]:
 
 def spreads(rows: Sequence[Spread], *, axis: str, key: str) -> str:
     """Per cell: 5th to 95th percentile (thin), middle half (thick), median (dot)."""
-    wrapped = [textwrap.wrap(row.look.label, 40) or [""] for row in rows]
+    wrapped = [_lines(row.look.label, 27) for row in rows]
     tops = np.cumsum([0.0, *(len(lines) * _LINE + 20 for lines in wrapped)])
-    figure = canvas(WIDTH, float(tops[-1]) + 52)
+    figure = canvas(MEDIUM, float(tops[-1]) + 52)
     plot = axes(figure, left=8, right=12, top=4, bottom=48)
     plot.set_ylim(tops[-1], 0)
     for row, lines, top in zip(rows, wrapped, tops, strict=False):

@@ -12,6 +12,7 @@ from pathlib import Path
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from toolkit.evaluation.cells import Cell
+from toolkit.evaluation.compare import Verdict
 from toolkit.files import write_atomic
 from toolkit.report.comparisons import verdicts_section
 from toolkit.report.evidence import calls_section, curves_section, funnel_section
@@ -19,7 +20,6 @@ from toolkit.report.provenance import glossary_section, provenance_section, setu
 from toolkit.report.results import cells_section, exits_section
 from toolkit.report.setting import Setting, settle
 from toolkit.report.tables import Section
-from toolkit.report.verdicts import Verdict
 from toolkit.report.words import notes, verdict
 
 

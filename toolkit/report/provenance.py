@@ -36,10 +36,10 @@ def setup_section(setting: Setting) -> Section | None:
     factors = [{k: str(v) for k, v in cell.factors.items()} for cell in setting.cells]
     if not any(settings) and not any(factors):
         return None
-    tables = [t for t in (_differing(setting.looks, factors), _constant(factors)) if t]
-    tables += [
+    tables = [
         t
         for t in (
+            _constant(factors),
             _differing(setting.looks, settings, folded="Settings that differ between cells"),
             _constant(settings, folded="Settings that all cells share"),
         )

@@ -46,7 +46,7 @@ def _cells_note(setting: Setting) -> str:
     if any(setting.marks(measure) for measure in setting.measures):
         note += (
             " Bold: best, and separated from every other cell by the paired test. "
-            "≈: best but not separated, or not separated from the best."
+            "≈: best but not separated (or not tested), or not separated from the best."
         )
     return note
 
@@ -55,7 +55,7 @@ def cells_table(
     setting: Setting, measures: Sequence[str], *, counts: bool, folded: str = ""
 ) -> Table:
     """One row a cell. `counts` adds `count_names`, out of all questions."""
-    factors = _factors(setting)
+    factors = varied_factors(setting.cells)
     marks = {measure: setting.marks(measure) for measure in measures}
     columns = [*(Column(f, numeric=False) for f in factors), *(Column(m) for m in measures)]
     rows = []
@@ -71,17 +71,13 @@ def cells_table(
         for row, look in zip(rows, setting.looks, strict=True):
             row[place:place] = _counted(look.cell, names)
     # Factors that tell the cells apart read better than names, which then stand at the end.
-    place = len(columns) if factors else 0
+    told_apart = all(look.label != look.cell.name for look in setting.looks)
+    place = len(columns) if told_apart else 0
     columns.insert(place, Column("run", numeric=False))
     for row, look in zip(rows, setting.looks, strict=True):
         row.insert(place, Entry(look.cell.name))
         row[0] = replace(row[0], look=look)
     return Table(columns, rows, folded=folded)
-
-
-def _factors(setting: Setting) -> list[str]:
-    named = any(look.label == look.cell.name for look in setting.looks)
-    return [] if named else varied_factors(setting.cells)
 
 
 def _measured(cell: Cell, measure: str, mark: str) -> Entry:
@@ -109,7 +105,7 @@ def _counted(cell: Cell, names: Sequence[str]) -> list[Entry]:
 def exits_section(setting: Setting) -> Section | None:
     """How the questions of every cell ended; None where no cell ran an agent."""
     present = [s for s in STATUSES if any(cell.counts.get(s) for cell in setting.cells)]
-    if not any(s in cell.counts for s in STATUSES for cell in setting.cells):
+    if not any(s in cell.counts for s in STATUSES[:-1] for cell in setting.cells):
         return None
     extra = [n for n in ("missing",) if any(cell.counts.get(n) for cell in setting.cells)]
     names = list(dict.fromkeys([*present, "failed", *extra]))

@@ -9,9 +9,10 @@ import numpy as np
 
 from toolkit.errors import InputError
 from toolkit.evaluation.cells import Cell
+from toolkit.evaluation.compare import Verdict
 from toolkit.report.measures import HIGHER, LOWER, describe, ordered
 from toolkit.report.tables import COLOURS, Look
-from toolkit.report.verdicts import Pair, Verdict
+from toolkit.report.verdicts import Pair
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ class Setting:
             if self.baseline in (v.a, v.b)
         ]
         others = [
-            Pair.of(v, v.b if v.difference >= 0 else v.a)
+            Pair.of(v, v.a if v.difference >= 0 else v.b)
             for v in rows
             if self.baseline not in (v.a, v.b)
         ]

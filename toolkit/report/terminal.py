@@ -10,10 +10,10 @@ from rich.markup import escape
 from rich.table import Table as RichTable
 
 from toolkit.evaluation.cells import Cell
+from toolkit.evaluation.compare import Verdict
 from toolkit.report.results import cells_table, count_names, questions
 from toolkit.report.setting import Setting, settle
 from toolkit.report.tables import Entry
-from toolkit.report.verdicts import Verdict
 
 _FEW = (
     "accuracy",
@@ -47,7 +47,7 @@ def comparison_table(
     counted = count_names(setting)
     chosen = list(measures) or _few(setting)[: 7 - len(counted)]
     table = cells_table(setting, chosen, counts=False)
-    last = table.columns[-1].title == "run" and len(table.columns) > 1
+    last = table.columns[-1].title == "run"
     shown = len(table.columns) - last
     made = RichTable(
         title=escape(title) or None,

@@ -1,48 +1,10 @@
-"""Paired comparisons as a report reads them. `toolkit.evaluation` makes them."""
+"""Paired comparisons as a report reads them: from either side."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
 
-
-class Verdict(Protocol):
-    """One paired comparison, as `toolkit.evaluation` makes it; `difference` is `b` minus `a`.
-
-    `needed` is the number of questions that would resolve the difference, None or infinite where
-    no number would. `wins` counts the questions where `b` is higher.
-    """
-
-    @property
-    def measure(self) -> str: ...
-    @property
-    def a(self) -> str: ...
-    @property
-    def b(self) -> str: ...
-    @property
-    def mean_a(self) -> float: ...
-    @property
-    def mean_b(self) -> float: ...
-    @property
-    def difference(self) -> float: ...
-    @property
-    def low(self) -> float: ...
-    @property
-    def high(self) -> float: ...
-    @property
-    def p(self) -> float: ...
-    @property
-    def p_holm(self) -> float: ...
-    @property
-    def n(self) -> int: ...
-    @property
-    def needed(self) -> float | None: ...
-    @property
-    def wins(self) -> int: ...
-    @property
-    def losses(self) -> int: ...
-    @property
-    def ties(self) -> int: ...
+from toolkit.evaluation.compare import Verdict
 
 
 @dataclass(frozen=True)
@@ -67,9 +29,9 @@ class Pair:
 
     @classmethod
     def of(cls, verdict: Verdict, one: str) -> Pair:
-        v, sign = verdict, 1 if verdict.b == one else -1
+        v, sign = verdict, 1 if verdict.a == one else -1
         ends = sorted((sign * v.low, sign * v.high))
-        sides = [(v.b, v.mean_b, v.wins), (v.a, v.mean_a, v.losses)][::sign]
+        sides = [(v.a, v.mean_a, v.wins), (v.b, v.mean_b, v.losses)][::sign]
         return cls(
             measure=v.measure,
             one=sides[0][0],

@@ -18,7 +18,7 @@ def verdict(setting: Setting) -> list[Span]:
     if not ranked:
         return [Span("No cell has a measure to be compared on.")]
     best = ranked[0]
-    over = questions(best)
+    over = len(best.per_question.get(setting.main, {})) or questions(best)
     value = number(best.metrics[setting.main], describe(setting.main).digits)
     asked = f"over {over:,} question{'s' if over != 1 else ''}"
     if len(setting.looks) == 1:
@@ -65,7 +65,7 @@ def _against(setting: Setting, best: str, other: str, role: str) -> list[Span]:
 def _needed(pair: Pair) -> str:
     if pair.needed is None or not math.isfinite(pair.needed):
         return "no number of questions would resolve a difference of this size"
-    return f"about {number(pair.needed, 0)} questions would be needed"
+    return f"about {number(pair.needed, 0)} questions would be needed, before correction"
 
 
 def notes(setting: Setting) -> list[str]:

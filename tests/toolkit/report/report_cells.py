@@ -2,34 +2,16 @@
 
 from __future__ import annotations
 
-from itertools import combinations
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from toolkit.contracts import TIERS
-from toolkit.evaluation.cells import Cell
+from toolkit.evaluation import Cell, Verdict, compare
 
 UNITS = ("document", "passage", "maxp")
 RETRIEVERS = ("bm25_default", "bm25_tuned")
-
-
-class FakeVerdict(NamedTuple):
-    measure: str
-    a: str
-    b: str
-    mean_a: float
-    mean_b: float
-    difference: float
-    low: float
-    high: float
-    p: float
-    p_holm: float
-    n: int
-    needed: float | None
-    wins: int
-    losses: int
-    ties: int
 
 
 def manifest(**factors: str) -> dict[str, Any]:
@@ -109,33 +91,6 @@ def six_cells() -> list[Cell]:
     ]
 
 
-def fake_verdicts(cells: list[Cell], *measures: str) -> list[FakeVerdict]:
-    """Every pair, with a normal interval; only plausible, the report does not compute them."""
-    rows = []
-    for measure in measures:
-        for a, b in combinations(cells, 2):
-            left, right = a.per_question[measure], b.per_question[measure]
-            gaps = np.array([right[q] - left[q] for q in left])
-            mean, error = float(gaps.mean()), float(gaps.std(ddof=1) / np.sqrt(len(gaps)))
-            z = abs(mean) / error if error else 0.0
-            p = float(np.exp(-0.717 * z - 0.416 * z * z))
-            rows.append(
-                FakeVerdict(
-                    measure,
-                    a.name,
-                    b.name,
-                    a.metrics[measure],
-                    b.metrics[measure],
-                    mean,
-                    mean - 1.96 * error,
-                    mean + 1.96 * error,
-                    p,
-                    min(1.0, 5 * p),
-                    len(gaps),
-                    None if z == 0 else float(np.ceil(100 * (2.8 / z) ** 2)),
-                    int((gaps > 0).sum()),
-                    int((gaps < 0).sum()),
-                    int((gaps == 0).sum()),
-                )
-            )
-    return rows
+def verdicts_on(cells: Sequence[Cell], *measures: str) -> list[Verdict]:
+    """Every pair, by evaluation's own comparison, with few resamples."""
+    return compare(cells, measures, test="t", resamples=199)

@@ -1,0 +1,305 @@
+"""The report as a reader gets it: what it says, in both formats, and what it must not load."""
+
+from __future__ import annotations
+
+import hashlib
+import html
+import math
+import os
+import re
+import subprocess
+import sys
+from collections import Counter
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from report_cells import fake_cell, six_cells, verdicts_on
+
+from toolkit.errors import InputError
+from toolkit.report import Report, render, write_report
+
+VOID = {"meta", "br", "wbr", "use", "path", "rect"}
+EVIL = '<script>alert("x")</script> & | `a` *b* $c$ 漢'
+
+
+class Page(HTMLParser):
+    """Tags in order, attributes, and tables as rows of texts. Fails on unbalanced tags."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.stack: list[str] = []
+        self.tags: Counter[str] = Counter()
+        self.attributes: list[tuple[str, str, str]] = []
+        self.tables: list[list[list[str]]] = []
+        self.text = ""
+        self.feed(text)
+        self.close()
+        assert not self.stack
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags[tag] += 1
+        self.attributes += [(tag, name, value or "") for name, value in attrs]
+        if tag not in VOID:
+            self.stack.append(tag)
+        if tag == "table":
+            self.tables.append([])
+        if tag == "tr":
+            self.tables[-1].append([])
+        if tag in ("td", "th"):
+            self.tables[-1][-1].append("")
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags[tag] += 1
+        self.attributes += [(tag, name, value or "") for name, value in attrs]
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag not in VOID:
+            assert self.stack.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if "style" in self.stack:
+            return
+        self.text += data
+        if {"td", "th"} & set(self.stack):
+            gap = " " if self.stack[-1] == "small" else ""
+            self.tables[-1][-1][-1] += gap + data
+
+
+def markdown_tables(text: str) -> list[list[list[str]]]:
+    tables: list[list[list[str]]] = []
+    previous = ""
+    for line in text.splitlines():
+        if line.startswith("|"):
+            if not previous.startswith("|"):
+                tables.append([])
+            cells = re.split(r"(?<!\\)\|", line)[1:-1]
+            if not all(re.fullmatch(r" ---:? ", cell) for cell in cells):
+                tables[-1].append([plain(cell) for cell in cells])
+        previous = line
+    return tables
+
+
+def plain(text: str) -> str:
+    text = re.sub(r"\\([\\`*_\[\]|~#$])", r"\1", html.unescape(text).replace("**", ""))
+    return re.sub(r"[\s\u202f()]+", "", text)
+
+
+@pytest.fixture(scope="module")
+def six() -> Report:
+    cells = six_cells()
+    return render(cells, verdicts_on(cells, "accuracy", "nDCG@10"), title="Units")
+
+
+@pytest.fixture(scope="module")
+def page(six: Report) -> Page:
+    return Page(six.html)
+
+
+def test_every_metric_of_every_cell_is_printed_with_its_digits(six: Report) -> None:
+    for cell in six_cells():
+        for measure, digits in (("accuracy", 3), ("recall_cited", 3), ("AP", 4), ("nDCG@10", 4)):
+            value = f"{cell.metrics[measure]:.{digits}f}"
+            assert value in six.html
+            assert value in six.markdown
+
+
+def test_both_formats_hold_the_same_tables(page: Page, six: Report) -> None:
+    shown = [[[plain(c) for c in row] for row in table] for table in page.tables]
+    assert len(shown) > 10
+    assert shown == markdown_tables(six.markdown)
+
+
+def test_totals_stand_beside_their_denominators(page: Page) -> None:
+    header, *rows = page.tables[0]
+    place = header.index("failed")
+    assert header[place - 1] == "accuracy"
+    assert [row[place] for row in rows] == ["3 of 100"] * 3 + ["2 of 100"] * 3
+    assert "15 of 600 questions" in page.text
+
+
+def test_factors_are_the_first_columns_and_run_names_the_last(page: Page) -> None:
+    header, *rows = page.tables[0]
+    assert header[:2] == ["unit", "retriever"] and header[-1] == "run"
+    assert rows[3][:2] == ["passage", "bm25_tuned"]
+    assert rows[3][-1] == "demo-passage-bm25_tuned"
+
+
+def test_nothing_is_loaded_from_anywhere(page: Page, six: Report) -> None:
+    assert not {"script", "link", "img", "iframe", "object", "embed", "base"} & set(page.tags)
+    loads = [v for _, name, v in page.attributes if name in ("src", "href", "xlink:href", "action")]
+    assert loads and all(value.startswith("#") for value in loads)
+    assert "@import" not in six.html and "@font-face" not in six.html
+    assert set(re.findall(r"url\((.)", six.html)) <= {"#"}
+    assert "http" not in six.html
+
+
+def test_ids_are_unique_and_every_reference_has_its_target(page: Page, six: Report) -> None:
+    ids = Counter(value for _, name, value in page.attributes if name == "id")
+    assert max(ids.values()) == 1
+    targets = re.findall(r"(?:href=\"#|url\(#)([^\")]+)", six.html)
+    assert set(targets) <= set(ids)
+
+
+def test_names_and_titles_are_shown_and_never_run() -> None:
+    cells = [replace(c, name=f"{EVIL} {i}", factors={}) for i, c in enumerate(six_cells()[:2])]
+    made = render(cells, verdicts_on(cells, "accuracy"), title=EVIL)
+    page = Page(made.html)
+    assert "script" not in page.tags
+    assert EVIL in page.text
+    assert f"{EVIL} 1" in [row[0] for row in page.tables[0]]
+    assert "<script" not in made.markdown
+    assert r"\`a\` \*b\*" in made.markdown
+
+
+def test_equal_input_gives_equal_text_in_another_process(six: Report) -> None:
+    program = (
+        "import hashlib; from report_cells import *; from toolkit.report import render;"
+        "c = six_cells(); r = render(c, verdicts_on(c, 'accuracy', 'nDCG@10'), title='Units');"
+        "print(hashlib.sha256((r.html + r.markdown).encode()).hexdigest())"
+    )
+    root = Path(__file__).resolve().parents[3]
+    paths = os.pathsep.join([str(root), str(Path(__file__).parent)])
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "PYTHONPATH": paths, "PYTHONHASHSEED": "77"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    here = hashlib.sha256((six.html + six.markdown).encode()).hexdigest()
+    assert done.stdout.strip() == here
+
+
+def test_no_time_is_told_but_that_of_the_manifests(six: Report) -> None:
+    assert set(re.findall(r"\b20\d\d-\d\d-\d\d", six.html)) == {"2026-01-02"}
+
+
+def test_rankings_without_an_agent_leave_the_agents_sections_out() -> None:
+    cells = [
+        replace(
+            cell,
+            metrics={"AP": cell.metrics["AP"]},
+            per_question={"AP": cell.per_question["AP"]},
+            funnel={},
+            curves={},
+            counts={"questions": 100, "answered": 100, "failed": 0, "unjudged": 0},
+        )
+        for cell in six_cells()
+    ]
+    made = render(cells, verdicts_on(cells, "AP"))
+    page = Page(made.html)
+    anchors = {value for tag, name, value in page.attributes if (tag, name) == ("section", "id")}
+    assert anchors == {"cells", "verdicts", "setup", "provenance", "glossary"}
+    assert "main measure AP" in page.text
+    assert "funnel" not in made.markdown.lower()
+
+
+def test_one_cell_alone_is_reported_without_verdicts() -> None:
+    page = Page(render(six_cells()[:1]).html)
+    assert "verdicts" not in [value for _, name, value in page.attributes if name == "id"]
+    assert "nothing is compared" in page.text
+
+
+def test_a_cell_with_nothing_in_it_is_still_reported() -> None:
+    cell = replace(six_cells()[0], metrics={}, per_question={}, funnel={}, curves={}, counts={})
+    made = render([replace(cell, factors={}, manifest={})])
+    assert "No cell has a measure" in Page(made.html).text
+
+
+def test_many_cells_are_held_against_the_baseline_alone() -> None:
+    cells = [
+        fake_cell(
+            f"run{i}", 0.25 + 0.015 * i, questions=40, unit=f"u{i // 5}", retriever=f"r{i % 5}"
+        )
+        for i in range(30)
+    ]
+    made = render(cells, verdicts_on(cells, "accuracy"), baseline="run7")
+    page = Page(made.html)
+    tables = [t for t in page.tables if t[0][1:2] == ["difference [95% interval]"]]
+    assert [len(rows) for rows in tables] == [1 + 29]
+    assert "u1 · r2" in page.text
+    assert len(page.tables[0]) == 1 + 30
+    coloured = {
+        value for _, name, value in page.attributes if name == "class" and "swatch" in value
+    }
+    assert len(coloured - {"swatch other"}) == 8
+
+
+def test_missing_tiers_curves_and_calls_of_one_cell_are_dashes() -> None:
+    first, second = six_cells()[:2]
+    bare = replace(
+        second,
+        funnel={"evidence": {"opened": {"macro": 0.25, "micro": 0.2}}},
+        curves={},
+        per_question={"accuracy": second.per_question["accuracy"]},
+    )
+    text = render([first, bare], verdicts_on([first, bare], "accuracy")).markdown
+    assert "| bm25\\_tuned | — | — | 0.250 / 0.200 — docs | — |" in text
+
+
+def test_curves_in_numbers_are_the_last_recall_within_the_budget() -> None:
+    curve = [(1.0, 0.0), (9.0, 0.125), (11.0, 0.5), (90.0, 0.75), (101.0, 0.875)]
+    cells = [replace(c, curves={"documents": curve}) for c in six_cells()[:2]]
+    text = render(cells).markdown
+    assert "at 1 (documents) | at 10 (documents) | at 100 (documents) | at 1,000" in text
+    assert "| 0.000 | 0.125 | 0.750 | 0.875 |" in text
+
+
+def test_failures_missing_questions_and_other_benchmarks_are_told_at_the_top() -> None:
+    first, second = six_cells()[:2]
+    second = replace(
+        second,
+        counts={**second.counts, "missing": 12},
+        manifest={**second.manifest, "fingerprints": {"benchmark": "other"}},
+        per_question={**second.per_question, "accuracy": {"q1": 1.0, "q500": 0.0}},
+    )
+    top = Page(render([first, second]).html).text.split("Cells")[0]
+    assert "6 of 200 questions" in top
+    assert "12 of 200 questions" in top
+    assert "2 different versions of the benchmark" in top
+    assert "do not have the same questions on accuracy: 1 are shared by all, of 2 to 100" in top
+
+
+def test_a_total_that_is_no_mean_of_its_questions_gets_no_interval() -> None:
+    cell = six_cells()[0]
+    odd = replace(cell, metrics={**cell.metrics, "accuracy": cell.metrics["accuracy"] + 0.2})
+    header, row = Page(render([odd]).html).tables[0]
+    assert row[header.index("accuracy")] == f"{odd.metrics['accuracy']:.3f}"
+
+
+def test_infinite_questions_needed_is_a_dash() -> None:
+    cells = six_cells()[:2]
+    verdicts = [v._replace(needed=math.inf) for v in verdicts_on(cells, "accuracy")]
+    header, row = Page(render(cells, verdicts).html).tables[2]
+    assert row[header.index("questions needed")] == "—"
+
+
+def test_both_files_are_written(tmp_path: Path, six: Report) -> None:
+    path = write_report(tmp_path / "runs" / "a", six)
+    assert path == tmp_path / "runs" / "a" / "report.html"
+    assert path.read_text(encoding="utf-8") == six.html
+    assert (path.parent / "report.md").read_text(encoding="utf-8") == six.markdown
+    assert sorted(p.name for p in path.parent.iterdir()) == ["report.html", "report.md"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ({"cells": []}, "no cells"),
+        ({"baseline": "nobody"}, "baseline 'nobody'"),
+        ({"main": "acuracy"}, "measure 'acuracy'"),
+        ({"measures": ["AP", "MAP"]}, "measure 'MAP'"),
+    ],
+)
+def test_a_mistaken_argument_is_named_with_what_is_valid(arguments: dict, told: str) -> None:
+    cells = arguments.pop("cells", six_cells()[:2])
+    with pytest.raises(InputError, match=told):
+        render(cells, **arguments)
+
+
+def test_cells_named_alike_are_refused() -> None:
+    cell = six_cells()[0]
+    with pytest.raises(InputError, match="named alike"):
+        render([cell, cell])

@@ -1,0 +1,53 @@
+"""The table that the terminal prints."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+
+from report_cells import six_cells, verdicts_on
+from rich.console import Console
+from rich.table import Table
+
+from toolkit.report import comparison_table
+
+
+def printed(table: Table, width: int = 80) -> str:
+    stream = io.StringIO()
+    Console(file=stream, width=width).print(table)
+    return stream.getvalue()
+
+
+def test_six_cells_fit_eighty_columns_one_line_each() -> None:
+    text = printed(comparison_table(six_cells(), title="demo"))
+    lines = [line for line in text.splitlines() if "bm25_" in line]
+    assert len(lines) == 6
+    for line, cell in zip(lines, six_cells(), strict=True):
+        assert f"{cell.metrics['accuracy']:.3f}" in line
+        assert f"{cell.metrics['recall_surfaced']:.3f}" in line
+        assert f"{cell.counts['failed']}/100" in line
+
+
+def test_the_best_is_bold_or_a_tie_as_in_the_report() -> None:
+    cells = six_cells()
+    verdicts = verdicts_on(cells, "accuracy")
+    for p_holm, text in ((0.2, "≈0.620"), (0.001, "[bold]0.620[/bold]")):
+        told = [verdict._replace(p_holm=p_holm) for verdict in verdicts]
+        column = comparison_table(cells, told).columns[2]
+        assert list(column.cells)[-1] == text
+
+
+def test_names_stand_where_factors_do_not_tell_cells_apart() -> None:
+    cells = [replace(cell, factors={}) for cell in six_cells()]
+    assert "demo-maxp-bm25_tuned" in printed(comparison_table(cells), 120)
+
+
+def test_markup_in_names_is_printed_and_not_obeyed() -> None:
+    cell = replace(six_cells()[0], name="[red]x[/red]", factors={})
+    assert "[red]x[/red]" in printed(comparison_table([cell], title="[b]t"))
+
+
+def test_the_asked_measures_are_the_columns() -> None:
+    table = comparison_table(six_cells(), measures=["AP", "nDCG@10"])
+    headers = [column.header for column in table.columns]
+    assert headers == ["unit", "retriever", "AP", "nDCG@10", "failed", "unjudged"]
