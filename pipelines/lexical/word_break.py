@@ -12,7 +12,7 @@ from itertools import chain
 
 from pipelines.lexical.word_break_data import RANGES
 
-MAX_LENGTH = 255  # UTF-16 units, StandardTokenizer.MAX_TOKEN_LENGTH_LIMIT's default
+MAX_LENGTH = 255  # UTF-16 units, the default of Lucene
 _PIECES_KEPT = 1 << 17
 _PIECE_LENGTH_KEPT = 64
 
@@ -44,9 +44,9 @@ _RUN = (
     f"|{_NUMBER}(?:(?:(?:{_NUM_LET})*|{_MID_NUMBER}){_NUMBER})*"
     f"|{_RUN_LETTER}(?:(?:{_NUM_LET})*{_RUN_LETTER}|{_MID_LETTER}{_LETTER})*)+)"
 )
-# The look-behinds spare a search from every place inside a long row of underscores or joiners.
+# The look-arounds spare a search from, and to, every place in a long row of underscores.
 _WORD = (
-    f"(?:(?<!{_set('ExtendNumLet')})(?:{_NUM_LET})+)?{_RUN}"
+    f"(?:(?<!{_set('ExtendNumLet')})(?:{_NUM_LET})+(?!{_set('ExtendNumLet')}))?{_RUN}"
     f"(?:(?:{_NUM_LET})+{_RUN})*(?:{_NUM_LET})*"
 )
 _COMPLEX = f"(?:{_set('Complex_Context')}{_EX})+"
@@ -73,7 +73,7 @@ _ANY = re.compile(f"{_WORD}|{_COMPLEX}|{_SINGLE}|{_PICTURES}")
 _KINDS = [re.compile(kind) for kind in (_WORD, _COMPLEX, _SINGLE, _PICTURES)]
 # Letters that are pictures too: only comparing both readings tells which is longer.
 _TWO_READINGS = re.compile("[\u2139\u24c2\U0001f170\U0001f171\U0001f17e\U0001f17f]")
-# White space for Python, but a word character (ExtendNumLet) for Unicode.
+# White space for Python, but a word character (ExtendNumLet) for Annex #29.
 _NARROW_SPACE = "\u202f"
 
 
