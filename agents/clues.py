@@ -79,7 +79,7 @@ def first_queries(clues: Sequence[Clue], *, limit: int, terms: int) -> list[Quer
     names, numbers and quotations, each clause by itself (the most telling first), the rarest words.
     """
     marked = [clue for clue in clues if clue.kind != "word"]
-    rarest = heaviest(clues, 4)
+    rarest = heaviest(clues, min(4, terms))
     wanted = [
         (heaviest(clues, terms), "All telling words of the question."),
         (heaviest(marked, terms), "Its names, numbers and quotations alone."),

@@ -20,8 +20,9 @@ def feedback_terms(
     """At most `limit` terms (names or single words) that the `best` sentences hold and that are
     not `known` (stems asked before), the most telling first.
 
-    A term's weight is the squared coverage of its sentences, summed, times its rarity; a name is as
-    rare as its rarest word, and outranks the words in it.
+    A term's weight is the squared coverage of its best sentence (not a sum, which favours what is
+    common to many weak sentences) times its rarity; a name is as rare as its rarest word, and takes
+    the place of the words in it.
     """
     if limit < 1:
         return []
@@ -31,7 +32,8 @@ def feedback_terms(
         for term in _terms(sentence.text):
             key = " ".join(stem(word) for word in words(term))
             shown.setdefault(key, term)
-            scores[key] = scores.get(key, 0.0) + sentence.score**2 * max(map(rarity, words(term)))
+            score = sentence.score**2 * max(map(rarity, words(term)))
+            scores[key] = max(scores.get(key, 0.0), score)
     chosen: list[str] = []
     taken = set(known)
     for key in sorted(scores, key=lambda key: (-scores[key], key)):

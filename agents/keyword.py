@@ -108,7 +108,8 @@ def _at_least(low: int, **named: int) -> int:
 
 
 def _seconds(value: float | None) -> float | None:
-    if value is not None and (isinstance(value, bool) or not value > 0):
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if value is not None and (not number or not value > 0):
         raise InputError(
             f"seconds={value!r} is not possible",
             valid="a number above 0, or null for no limit",

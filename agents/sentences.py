@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import NamedTuple
 
 from agents.words import WORD, stem
@@ -12,12 +12,13 @@ from toolkit.corpus.sentences import rule_spans
 
 class Sentence(NamedTuple):
     """A sentence that holds clue words. `score` is its coverage (0 to 1); `matches` are the clue
-    stems in it, with their character positions."""
+    stems in it, with their character positions; `topic` those of its document's title."""
 
     docid: str
     text: str
     score: float
     matches: tuple[tuple[str, int], ...]
+    topic: frozenset[str] = frozenset()
 
 
 class Reader:
@@ -26,7 +27,8 @@ class Reader:
 
     def __init__(self, weights: Mapping[str, float], *, context: float = 0.5) -> None:
         """`weights`: clue stem -> weight. `context`: the share of a clue's weight that counts when
-        it is not in the sentence, but in the document's title or in the sentence before."""
+        it is not in the sentence, but in the sentence before. A clue in the document's title counts
+        whole everywhere in it, because articles call their topic `he` or `it`."""
         self._weights = weights
         self._total = sum(weights.values())
         self._context = context
@@ -37,14 +39,15 @@ class Reader:
         """The sentences of `text` with at least one clue word, in order."""
         if self._pattern is None or not self._total:
             return []
-        around = {found for found, _ in self._matches(title)}
+        topic = frozenset(found for found, _ in self._matches(title))
         before: set[str] = set()
         result = []
         for part in (text[start:end] for start, end in rule_spans(text)):
             matches = self._matches(part) if self._pattern.search(part) else ()
             here = {found for found, _ in matches}
             if here:
-                result.append(Sentence(docid, part, self._coverage(here, around | before), matches))
+                score = self._coverage(here | topic, before)
+                result.append(Sentence(docid, part, score, matches, topic))
             before = here
         return result
 
@@ -55,7 +58,7 @@ class Reader:
             if (found := stem(match.group())) in self._weights
         )
 
-    def _coverage(self, here: set[str], around: set[str]) -> float:
+    def _coverage(self, here: Set[str], around: Set[str]) -> float:
         inside = sum(self._weights[found] for found in here)
         outside = sum(self._weights[found] for found in around - here)
         return (inside + self._context * outside) / self._total

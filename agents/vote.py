@@ -12,6 +12,7 @@ from agents.sentences import Sentence
 from agents.words import is_content, stem, words
 
 _NEGATION = re.compile(r"\b(?:not|never|no longer|neither|without|none)\b|n't\b", re.IGNORECASE)
+_TOPIC = 0.3  # of a clue word that the document's title holds: it is near everything there
 _CLOSE = 40  # characters at which a clue word's pull on a candidate has halved
 
 
@@ -105,7 +106,8 @@ def _offered(options: Sequence[str], text: str) -> list[Candidate]:
 
 
 def _closeness(candidate: Candidate, sentence: Sentence, weights: Mapping[str, float]) -> float:
-    """Sum over clue words outside the candidate of weight / (1 + distance / 40 characters)."""
+    """Weighted mean of 1 / (1 + distance / 40 characters) over the clue words outside the candidate
+    (a mean, because how many there are is in the sentence's coverage already)."""
     start, end = candidate.start, candidate.start + len(candidate.text)
     nearest: dict[str, float] = {}
     for found, position in sentence.matches:
@@ -113,7 +115,8 @@ def _closeness(candidate: Candidate, sentence: Sentence, weights: Mapping[str, f
             continue
         distance = start - position if position < start else position - end
         nearest[found] = max(nearest.get(found, 0.0), 1 / (1 + distance / _CLOSE))
-    return sum(weights[found] * near for found, near in nearest.items())
+    pull = {f: weights[f] * (_TOPIC if f in sentence.topic else 1.0) for f in nearest}
+    return sum(pull[f] * near for f, near in nearest.items()) / sum(pull.values()) if pull else 0.0
 
 
 def _polar(sentences: Sequence[Sentence], trust: Mapping[str, float]) -> list[Vote]:
