@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -70,19 +70,28 @@ def factors() -> dict[str, str]:
 
 def run_folder(config: DictConfig, chosen: Mapping[str, str]) -> RunFolder:
     """`runs/<name>`, or `runs/<name>/<cell>` in a sweep; the cell is named after its options."""
-    label = cell_label(chosen)
     root = Path(config.paths.runs)
     if HydraConfig.get().mode == RunMode.MULTIRUN:
-        return RunFolder.named(RunFolder.named(root, str(config.name)).path, label)
-    return RunFolder.named(root, config.name or f"{chosen['benchmark']}-{label}")
+        sweep = RunFolder.named(root, str(config.name)).path
+        return RunFolder.named(sweep, cell_label(chosen, constant(sweep)))
+    return RunFolder.named(root, config.name or f"{chosen['benchmark']}-{cell_label(chosen)}")
 
 
-def cell_label(chosen: Mapping[str, str]) -> str:
+def cell_label(chosen: Mapping[str, str], constant: Collection[str] = ()) -> str:
     """Options that tell cells apart: unit, retriever, agent, whatever else is not the default,
-    and single values as `key=value`."""
+    and single values as `key=value` unless they are `constant` in the sweep."""
     parts = [chosen[group] for group in NAMED if chosen[group] != DEFAULTS.get(group)]
-    values = [f"{key}={value}" for key, value in chosen.items() if "." in key]
-    return re.sub(r"[^\w=,.+-]", "_", "-".join(parts + sorted(values)))
+    values = {f"{key}={value}" for key, value in chosen.items() if "." in key}
+    return re.sub(r"[^\w=,.+-]", "_", "-".join(parts + sorted(values - set(constant))))
+
+
+def constant(sweep: Path) -> list[str]:
+    """Overrides of a whole sweep that hold for every cell, as Hydra's sweeper has recorded them."""
+    record = sweep / "multirun.yaml"
+    if not record.exists():
+        return []
+    given = OmegaConf.select(OmegaConf.load(record), "hydra.overrides.task") or []
+    return [str(item) for item in given]
 
 
 def plain(config: DictConfig) -> dict[str, Any]:

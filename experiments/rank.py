@@ -36,7 +36,7 @@ def rank(config: DictConfig) -> None:
     with folder.writing(make_manifest(plain(config), prints, chosen)):
         write_evaluation(folder.path, evaluate_pipeline(built, measures))
     Console().print(comparison_table([load_cell(folder.path)], measures=measures))
-    Console(stderr=True).print(f"{folder.path}/metrics.json", highlight=False)
+    Console(stderr=True).print(f"{folder.path}/metrics.json", highlight=False, soft_wrap=True)
 
 
 def evaluate_pipeline(built: Ranking, measures: list[str]) -> Evaluation:

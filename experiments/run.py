@@ -48,7 +48,7 @@ def run(config: DictConfig) -> None:
     if failed := cell.counts.get("failed", 0):
         asked = cell.counts["questions"]
         console.print(f"{failed} of {asked} questions failed; the same command tries them again")
-    console.print(f"{folder.path}/metrics.json", highlight=False)
+    console.print(f"{folder.path}/metrics.json", highlight=False, soft_wrap=True)
 
 
 async def answer(
