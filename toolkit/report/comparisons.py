@@ -13,7 +13,7 @@ from toolkit.report.verdicts import Pair
 
 _SIDES = (Column("cell", numeric=False), Column("against", numeric=False))
 _COLUMNS = (
-    Column("difference", "[95% interval]"),
+    Column("difference", "95% interval"),
     Column("p (Holm)", "raw p"),
     Column("wins / ties / losses", "of questions"),
     Column("questions needed"),
@@ -44,6 +44,7 @@ def verdicts_section(setting: Setting) -> Section | None:
         "Paired differences",
         lead=lead,
         figures=[figure],
+        key="In the figure, filled: resolved; hollow: not resolved.",
         note=_note(setting, first),
         tables=tables,
     )
@@ -52,8 +53,8 @@ def verdicts_section(setting: Setting) -> Section | None:
 def _note(setting: Setting, measure: str) -> str:
     family = sum(verdict.measure == measure for verdict in setting.verdicts)
     return (
-        f"Filled: resolved (p after Holm’s correction at most {setting.alpha:g}, over {family:,} "
-        "comparisons on this measure). Hollow: not resolved. Intervals are not corrected. "
+        f"Bold: resolved, that is p after Holm’s correction at most {setting.alpha:g}, over "
+        f"{family:,} comparisons on this measure. Intervals are not corrected. "
         "“Questions needed” is the number at which a difference of the size seen would be resolved "
         "by itself, before correction; — where no number would do."
     )

@@ -36,10 +36,11 @@ def funnel_section(setting: Setting) -> Section | None:
         "(previewed), read (opened) and put into its answer (cited). Macro-averaged recall; beside "
         "it the mean number of documents exposed a question.",
         figures=figures,
-        note=f"{marks}. Surfaced counts every document of a ranking, up to the tool’s depth, "
+        key=f"{marks}." + (f" {_SAY_BACKGROUND}" if setting.crowded else ""),
+        note="Surfaced counts every document of a ranking, up to the tool’s depth, "
         "often 1,000 a search, although the agent saw only a few of them: recalls at this tier are "
         "not comparable between depths. Compare cells at equal exposure instead, in the curves "
-        "below." + (f" {_SAY_BACKGROUND}" if setting.crowded else ""),
+        "below.",
         tables=[_funnel_table(having, tier) for tier in judged],
     )
 
@@ -80,7 +81,7 @@ def curves_section(setting: Setting) -> Section | None:
         "the same place: the same reading brought more evidence.",
         legend=setting.highlighted,
         figures=figures,
-        note="Grey: the other cells." if setting.crowded else "",
+        key="Grey: the other cells." if setting.crowded else "",
         tables=tables,
     )
 
@@ -124,7 +125,7 @@ def calls_section(setting: Setting) -> Section | None:
         "calls",
         "Calls a question",
         figures=figures,
-        note="Thin line: 5th to 95th percentile of the questions; thick: the middle half; dot: the "
+        key="Thin line: 5th to 95th percentile of the questions; thick: the middle half; dot: the "
         "median." + (f" {_SAY_BACKGROUND}" if setting.crowded else ""),
         tables=[_calls_table(setting, kinds)],
     )

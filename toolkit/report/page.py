@@ -113,10 +113,14 @@ def _templates() -> Environment:
     return made
 
 
+_MARKDOWN = re.compile(r"[\\`*|$]|(?<!\w)_|_(?!\w)|\](?=[(\[:])|(?<=\])[(\[]|^[#>+-]")
+
+
 def plain_markdown(text: str) -> str:
-    """Text that Markdown prints as it is: markup, table bars and line breaks lose their meaning."""
-    escaped = html.escape(" ".join(str(text).split()), quote=False)
-    return re.sub(r"([\\`*_\[\]|~#])", r"\\\1", escaped)
+    """Text that Markdown prints as it is: markup, table bars and line breaks lose their meaning,
+    and what has none where it stands, such as the underscore of `bm25_tuned`, stays readable."""
+    joined = " ".join(str(text).split())
+    return html.escape(_MARKDOWN.sub(r"\\\g<0>", joined), quote=False)
 
 
 def _tidy(text: str) -> str:

@@ -61,13 +61,15 @@ class Figure:
 
 @dataclass(frozen=True)
 class Section:
-    """One heading with what stands below it, in this order: lead, legend, figures, note, tables."""
+    """One heading with what stands below it, in this order: lead, legend, figures, `key` (how to
+    read the figures), note, tables."""
 
     anchor: str
     title: str
     lead: str = ""
     legend: Sequence[Look] = ()
     figures: Sequence[Figure] = ()
+    key: str = ""
     note: str = ""
     tables: Sequence[Table] = ()
 

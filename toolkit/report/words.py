@@ -110,4 +110,6 @@ def _unlike_benchmarks(setting: Setting) -> str:
     } - {""}
     if len(prints) <= 1:
         return ""
-    return f"The cells were run on {len(prints)} different versions of the benchmark."
+    return (
+        f"The cells are over {len(prints)} different benchmark contents; means are not comparable."
+    )

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 import warnings
 import xml.etree.ElementTree as ElementTree
 from dataclasses import replace
-from pathlib import Path
 
 import matplotlib
 import numpy as np
@@ -126,9 +123,3 @@ def test_drawing_leaves_matplotlib_as_it_was() -> None:
     before = dict(matplotlib.rcParams)
     funnel(LOOK, CELL.funnel, key="f")
     assert dict(matplotlib.rcParams) == before
-
-
-def test_the_report_does_not_import_pyplot() -> None:
-    program = "import sys, toolkit.report; sys.exit('matplotlib.pyplot' in sys.modules)"
-    root = Path(__file__).resolve().parents[3]
-    assert subprocess.run([sys.executable, "-c", program], cwd=root).returncode == 0
