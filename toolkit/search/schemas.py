@@ -11,6 +11,8 @@ from typing import Any
 from toolkit.search.errors import ToolError, quoted
 
 MAX_CHARACTERS = 10_000
+# No tool takes nested arguments; writers of JSON recurse, and deeper nesting could break them.
+_DEEPEST = 20
 _INTEGER = re.compile(r"\s*[+-]?[0-9]{1,18}\s*")
 
 
@@ -129,9 +131,18 @@ def recordable(arguments: Any) -> dict[str, Any]:
     """The arguments for the record: as they came where JSON and UTF-8 can hold them."""
     try:
         json.dumps(arguments, ensure_ascii=False, allow_nan=False).encode()
-        return {str(name): value for name, value in arguments.items()}
-    except (TypeError, ValueError, AttributeError, RecursionError):
-        return {"unreadable": quoted(arguments)}
+        if isinstance(arguments, Mapping) and _shallow(arguments, _DEEPEST):
+            return {str(name): value for name, value in arguments.items()}
+    except (TypeError, ValueError, RecursionError):
+        pass
+    return {"unreadable": quoted(arguments)}
+
+
+def _shallow(value: Any, levels: int) -> bool:
+    if not isinstance(value, (Mapping, list, tuple)):
+        return True
+    inner = value.values() if isinstance(value, Mapping) else value
+    return levels > 0 and all(_shallow(each, levels - 1) for each in inner)
 
 
 def call_text(tool: str, **arguments: Any) -> str:

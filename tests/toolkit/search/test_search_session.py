@@ -104,6 +104,15 @@ def test_schemas_are_strict_and_are_plain_json(make: Callable[[], Session]) -> N
         assert all(each["description"] for each in parameters["properties"].values())
 
 
+def test_arguments_that_json_cannot_hold_are_recorded_as_unreadable() -> None:
+    tool = browsing()
+    for arguments in ({"query": "\ud800"}, {"query": float("nan")}, {"query": {1, 2}}, "text"):
+        recorded: Any = tool.call("search", arguments).call.arguments  # type: ignore[arg-type]
+        assert list(recorded) == ["unreadable"]
+    nested = {"query": ["king", {"a": 1}]}
+    assert tool.call("search", nested).call.arguments == nested
+
+
 @pytest.mark.parametrize("value", [3, "3", 3.0, " 3 "])
 def test_an_integer_may_be_written_as_a_string(value: Any) -> None:
     result = browsing().call("read_document", {"reason": "", "docid": "an id, é", "limit": value})
@@ -142,16 +151,17 @@ def random_values(chance: random.Random) -> Iterator[Any]:
         "'\"",
         "%p",
     ]
-    nested: Any = []
-    for _ in range(chance.choice([1, 30, 5000])):
-        nested = [nested]
+    nested: list[Any] = [[], [], []]
+    for index, depth in enumerate((1, 400, 5000)):
+        for _ in range(depth):
+            nested[index] = [nested[index]]
     while True:
         text = "".join(chance.choices(pieces, k=chance.randint(0, 4)))
         yield chance.choice(
             [
                 text,
                 chance.choice(pieces),
-                text * 5000,
+                text * chance.choice([1, 2, 2000]),
                 "9" * chance.choice([1, 2, 5000]),
                 f"d1%p{10 ** chance.choice([0, 1, 30])}",
                 chance.randint(-3, 40),
@@ -162,7 +172,7 @@ def random_values(chance: random.Random) -> Iterator[Any]:
                 True,
                 b"bytes",
                 {text: [text]},
-                nested,
+                chance.choice(nested),
                 object(),
             ]
         )
@@ -203,11 +213,12 @@ def test_any_call_ends_in_a_result_or_in_a_tool_error(
     make: Callable[..., Session], calls: int
 ) -> None:
     chance = random.Random(7)
+    values = random_values(chance)
     tool = make(max_rankings=3)
     failed = set()
     for _ in range(calls):
         before = tool.evidence.exposures if chance.random() < 0.02 else None
-        name, arguments = random_call(chance, random_values(chance))
+        name, arguments = random_call(chance, values)
         if isinstance(tool, TopK) and name == "search" and isinstance(arguments, dict):
             arguments.pop("reason", None)
         result = tool.call(name, arguments)

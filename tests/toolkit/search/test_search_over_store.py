@@ -1,0 +1,80 @@
+"""The tool over the SQLite store, on long real articles."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from toolkit.contracts import Document
+from toolkit.corpus import Passages, SqliteStore, build_units
+from toolkit.search import DictionaryBackend, RankedBrowsing
+
+
+@pytest.fixture(scope="module")
+def articles(data_root: Path) -> list[Document]:
+    lines = (data_root / "cmuqa" / "corpus.jsonl").read_text(encoding="utf-8").splitlines()
+    rows = sorted(map(json.loads, lines), key=lambda row: -len(row["text"]))
+    return [Document(row["_id"], row["title"], row["text"]) for row in rows[:8]]
+
+
+@pytest.fixture(scope="module")
+def store(
+    articles: list[Document], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[SqliteStore]:
+    folder = tmp_path_factory.mktemp("store")
+    texts = SqliteStore.build(folder / "texts", articles, corpus_fingerprint="test")
+    build_units(folder / "units", texts, Passages())
+    texts.close()
+    with SqliteStore.open(folder / "texts", folder / "units") as opened:
+        yield opened
+
+
+def browsing(store: SqliteStore) -> RankedBrowsing:
+    units = {unit.unit_id: unit.text for unit in store.units()}
+    return RankedBrowsing(DictionaryBackend(units), store)
+
+
+def test_every_passage_opens_at_the_line_that_holds_its_beginning(store: SqliteStore) -> None:
+    tool = browsing(store)
+    for unit in store.units():
+        result = tool.call("read_document", {"reason": "", "docid": unit.unit_id, "limit": 9})
+        assert not result.failed
+        body = ["".join(line.split()) for line in result.text.split("\n")[1:-1]]
+        beginning = "".join(unit.text.split())[:20]
+        assert 0 <= "".join(body).find(beginning) < len(body[0])
+
+
+def test_a_long_article_is_read_whole_by_its_hints(
+    store: SqliteStore, articles: list[Document]
+) -> None:
+    tool = browsing(store)
+    article = articles[0]
+    got: list[str] = []
+    hint = "offset=1,"
+    while "offset=" in hint:
+        first = int(hint.split("offset=")[1].split(",")[0])
+        arguments = {"reason": "", "docid": article.docid, "offset": first, "limit": 50}
+        lines = tool.call("read_document", arguments).text.split("\n")
+        got += lines[1:-1]
+        hint = lines[-1]
+    assert "".join("\n".join(got).split()) == "".join(article.text.split())
+
+
+def test_a_passage_that_the_document_lacks_is_an_unknown_docid(store: SqliteStore) -> None:
+    docid = next(store.docids())
+    for number in ("99999", "9" * 30, "9" * 6000):
+        arguments = {"reason": "", "docid": f"{docid}%p{number}"}
+        assert browsing(store).call("read_document", arguments).call.error == "unknown_docid"
+    past = browsing(store).call("read_document", {"reason": "", "docid": docid, "offset": 10**9})
+    assert past.call.error == "past_the_end"
+
+
+def test_previewed_passages_count_as_their_articles(store: SqliteStore) -> None:
+    tool = browsing(store)
+    result = tool.call("search", {"reason": "", "query": "president of the united states"})
+    assert all("%p" in unit_id for unit_id in result.call.shown)
+    assert set(tool.evidence.tiers["surfaced"]) <= set(store.docids())
+    assert "…" in result.text
