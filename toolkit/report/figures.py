@@ -134,7 +134,7 @@ def funnel(look: Look, tiers: Mapping[str, Mapping[str, Mapping[str, float]]], *
             plot.barh(top + 25, recall, height=9, color=colour(look.colour), linewidth=0)
         second = tiers[judged[1]].get(step, {}).get("macro") if len(judged) > 1 else None
         if second is not None:
-            plot.plot(second, top + 25, "D", markersize=7, color=INK, markeredgecolor=PAPER)
+            plot.plot(second, top + 25, "D", markersize=7, color=INK, mec=PAPER, clip_on=False)
     return inline(figure, key=key, label=f"Evidence funnel of {look.label}")
 
 
@@ -145,11 +145,11 @@ def exposure(
     figure = canvas(WIDTH, 320)
     plot = axes(figure, left=38, right=12, top=12, bottom=46)
     plot.set_xscale("log")
-    plot.set_ylim(0, 1.02)
+    plot.set_ylim(0, min(1.02, 1.1 * max(y for _, points in curves for _, y in points) or 1.02))
     plot.grid(color=GRID, linewidth=1)
     plot.set_axisbelow(True)
     for look, points in sorted(curves, key=lambda item: item[0].colour is not None):
-        drawn = _thinned([(x, y) for x, y in points if x > 0])
+        drawn = _thinned(_from_the_first_find(points))
         x, y = [point[0] for point in drawn], [point[1] for point in drawn]
         shade, front = colour(look.colour), look.colour is not None
         plot.plot(x, y, color=shade, linewidth=2 if front else 1, drawstyle="steps-post")
@@ -167,6 +167,13 @@ def exposure(
     plot.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
     plot.set_xlabel(axis, color=INK, fontsize=SMALL)
     return inline(figure, key=key, label=f"Mean recall against {axis}")
+
+
+def _from_the_first_find(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    # A log axis has much room for the exposures at which nobody has found anything yet.
+    positive = [(x, y) for x, y in points if x > 0]
+    zeros = next((i for i, (_, y) in enumerate(positive) if y > 0), 1)
+    return positive[max(0, zeros - 1) :]
 
 
 def _thinned(points: Sequence[tuple[float, float]], most: int = 90) -> list[tuple[float, float]]:

@@ -81,6 +81,8 @@ class Setting:
         ranked = self.ranked(measure)
         if len(ranked) < 2 or describe(measure).better not in (HIGHER, LOWER):
             return {}
+        if ranked[0].metrics[measure] == ranked[-1].metrics[measure]:
+            return {}
         top = ranked[0].name
         pairs = [self.pair(measure, top, cell.name) for cell in ranked[1:]]
         if all(pair is not None and self.resolved(pair) for pair in pairs):

@@ -74,6 +74,12 @@ def test_curves_rise_where_recall_does_and_stay_small_for_many_points() -> None:
     assert {"1", "10", "100", "1,000", "10,000"} <= set(texts(svg))
 
 
+def test_a_curve_starts_where_something_is_first_found() -> None:
+    points = [(1.0, 0.0), (10.0, 0.0), (100.0, 0.0), (1000.0, 0.3), (9000.0, 0.4)]
+    said = texts(exposure([(LOOK, points)], axis="tokens", key="c"))
+    assert "1,000" in said and "10" not in said
+
+
 def test_a_curve_from_zero_exposure_and_one_of_a_single_point_are_drawn() -> None:
     for points in ([(0.0, 0.0), (5.0, 0.5)], [(1.0, 0.0)]):
         assert "<path" in exposure([(LOOK, points)], axis="documents", key="c")

@@ -110,6 +110,10 @@ def test_equal_best_values_are_all_marked_as_ties() -> None:
     assert setting_of(CLEAR, cells=(LOW, HIGH, twin)).marks("accuracy") == {"B": "tie", "C": "tie"}
 
 
+def test_where_all_cells_are_equal_none_is_marked() -> None:
+    assert setting_of(CLEAR, cells=(HIGH, replace(HIGH, name="C"))).marks("accuracy") == {}
+
+
 def test_an_error_is_best_where_it_is_lowest_and_a_cost_is_never_best() -> None:
     error = CLEAR._replace(measure="calibration_error", difference=-10.0, low=-12.0, high=-8.0)
     calls = CLEAR._replace(measure="search_calls", difference=-1.0, low=-2.0, high=-0.5)
