@@ -59,7 +59,7 @@ class KeywordAgent:
             calls=_at_least(1, max_calls=max_calls),
             seconds=_seconds(seconds),
         )
-        self.follow_ups = _at_least(0, follow_ups=follow_ups)
+        self.follow_ups = _at_least(0, follow_ups=follow_ups) if feedback_terms else 0
         self._rarity = Rarity(document_frequency, documents)
         self._clock = clock
 
@@ -83,7 +83,10 @@ class KeywordAgent:
 
 
 def conclude(research: Research) -> Answer:
-    """The answer with most votes; `unknown` with confidence 0 where nothing was found."""
+    """The answer with most votes; `unknown` with confidence 0 where nothing was found.
+
+    Confidence is the vote's share times the part of the question that its best sentence covers.
+    """
     wanted = expected(research.question)
     sentences, trust = research.notes.sentences, research.notes.trust()
     votes = count_votes(wanted, sentences, research.weights, trust)
@@ -92,7 +95,7 @@ def conclude(research: Research) -> Answer:
     if not votes:
         return Answer("Nothing that was found speaks of the question.", "unknown", 0.0)
     best = votes[0]
-    confidence = round(100 * best.share)
+    confidence = round(100 * best.share * best.coverage)
     return Answer(best.sentence, best.text, confidence, best.docids[:_CITED])
 
 

@@ -18,12 +18,14 @@ _CLOSE = 40  # characters at which a clue word's pull on a candidate has halved
 
 class Vote(NamedTuple):
     """A candidate after the vote: its text, its share of all votes (0 to 1), the documents that
-    voted for it (strongest first) and the sentence that spoke loudest for it."""
+    voted for it (strongest first), the sentence that spoke loudest for it and the share of the
+    question that this sentence covers (0 to 1)."""
 
     text: str
     share: float
     docids: tuple[str, ...]
     sentence: str
+    coverage: float
 
 
 class _Ballot:
@@ -33,7 +35,7 @@ class _Ballot:
     def __init__(self) -> None:
         self.strongest: dict[str, float] = {}
         self.others: dict[str, float] = {}
-        self.text, self.sentence, self._loudest = "", "", 0.0
+        self.text, self.sentence, self.coverage, self._loudest = "", "", 0.0, 0.0
 
     def add(self, text: str, sentence: Sentence, weight: float) -> None:
         docid = sentence.docid
@@ -41,7 +43,8 @@ class _Ballot:
         self.strongest[docid] = high
         self.others[docid] = self.others.get(docid, 0.0) + low
         if weight > self._loudest:
-            self.text, self.sentence, self._loudest = text, sentence.text, weight
+            self.text, self._loudest = text, weight
+            self.sentence, self.coverage = sentence.text, sentence.score
 
     @property
     def total(self) -> float:
@@ -49,7 +52,7 @@ class _Ballot:
 
     def vote(self, of: float) -> Vote:
         docids = tuple(sorted(self.strongest, key=lambda docid: -self.strongest[docid]))
-        return Vote(self.text, self.total / of, docids, self.sentence)
+        return Vote(self.text, self.total / of, docids, self.sentence, self.coverage)
 
 
 def count_votes(
