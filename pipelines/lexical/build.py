@@ -62,7 +62,7 @@ def build_index(
         raise InputError(f"processes={processes}", valid="1 or more, or none for all cores")
     _check_target(path)
     analysis = make_analyzer(analyzer)
-    workers = processes or len(os.sched_getaffinity(0))
+    workers = processes or _cores()
     with _clear_errors(path), folder_made_whole(path) as folder:
         work = folder / "work"
         work.mkdir()
@@ -82,6 +82,13 @@ def build_index(
                 "versions": {"python": platform.python_version(), "numpy": np.__version__},
             },
         )
+
+
+def _cores() -> int:
+    """Cores that this process may use, where the system tells; else those of the machine."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def _check_target(path: Path) -> None:

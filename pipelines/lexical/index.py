@@ -43,7 +43,8 @@ class LexicalIndex:
     """An inverted index over units of text, for BM25 with Lucene's statistics.
 
     Make one with `LexicalIndex.build` or `LexicalIndex.open`. A document's number is its position
-    in the input. Safe for many threads; pickled, it travels as its path.
+    in the input; `docnos` gives its unit id, `vocabulary` the index terms in order of their bytes.
+    Safe for many threads; pickled, it travels as its path.
     """
 
     def __init__(self, path: Path, manifest: Mapping[str, Any]) -> None:
@@ -54,7 +55,7 @@ class LexicalIndex:
         counts = manifest["counts"]
         self.statistics = Statistics(*(counts[name] for name in Statistics._fields))
         self._arrays = load_arrays(path)
-        self._table = StringTable(path / TERMS)
+        self.vocabulary = StringTable(path / TERMS)
         self._terms: dict[str, _Term | None] = {}
         # A search takes an all-zero array of sums and gives it back all zero: as many exist as
         # searches ever ran at once.
@@ -204,7 +205,7 @@ class LexicalIndex:
         try:
             return self._terms[term]
         except KeyError:
-            number = self._table.find(term)
+            number = self.vocabulary.find(term)
             found = None
             if number >= 0:
                 first, last = self._arrays.offsets[number : number + 2].tolist()

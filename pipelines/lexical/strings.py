@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import bisect
 import mmap
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -59,7 +59,7 @@ def map_bytes(path: Path) -> mmap.mmap | bytes:
 
 
 class StringTable:
-    """Strings by position. Safe for many threads."""
+    """Strings by position, and iterable. Safe for many threads."""
 
     def __init__(self, stem: Path) -> None:
         self._blob = map_bytes(stem.with_suffix(".bytes"))
@@ -71,6 +71,9 @@ class StringTable:
 
     def data(self, position: int) -> bytes:
         return self._blob[self._offsets[position] : self._offsets[position + 1]]
+
+    def __iter__(self) -> Iterator[str]:
+        return (to_text(self.data(position)) for position in range(len(self)))
 
     def __getitem__(self, position: int) -> str:
         if not 0 <= position < len(self):
