@@ -14,6 +14,7 @@ from toolkit.evaluation import Cell, Verdict, compare, load_cells
 from toolkit.files import fingerprint, write_json
 from toolkit.report import comparison_table, render, write_report
 
+ALL_PAIRS = 8  # cells, above which each is tested against the baseline (or the first) only
 TESTED = ("accuracy", "recall_opened", "nDCG@10", "AP")
 
 
@@ -55,6 +56,8 @@ def compare_folders(
     verdicts: list[Verdict] = []
     for group in by_benchmark(cells):
         inside = baseline if baseline in {cell.name for cell in group} else None
+        if inside is None and len(group) > ALL_PAIRS:
+            inside = group[0].name
         if len(group) > 1:
             verdicts += compare(group, shared(group, tested), inside, test=test)
     write_json(folder / "verdicts.json", [verdict._asdict() for verdict in verdicts])

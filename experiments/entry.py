@@ -44,7 +44,7 @@ def main(task: Callable[[DictConfig], Any], *, takes_runs: bool = False) -> None
     def told(config: DictConfig) -> None:
         try:
             task(config)
-        except (InputError, OmegaConfBaseException) as error:
+        except (InputError, OmegaConfBaseException, OSError) as error:
             refused.append(one_line(error))
             tell(refused[-1])
 
@@ -94,6 +94,9 @@ def one_line(error: BaseException) -> str:
         if isinstance(cause, InputError):
             return str(cause)
         cause = cause.__cause__ or cause.__context__
+    if isinstance(error, OSError):
+        do = "free or change the disk, or name another folder, then run the same command"
+        return str(InputError(f"{error.strerror or error}: {error.filename or 'no file'}", do=do))
     text = " ".join(str(error).split())
     if unknown := re.search(r"Could not override '([^']+)'|Key '([^']+)' is not in struct", text):
         return unknown_key(unknown[1] or str(getattr(error, "full_key", None) or unknown[2]))

@@ -21,6 +21,7 @@ from pipelines.backend import PipelineBackend
 from pipelines.engines import word_frequency
 from toolkit.contracts import Agent, SearchTool, Topic
 from toolkit.errors import InputError
+from toolkit.evaluation.retrieval import parse_measures
 from toolkit.progress import bar
 from toolkit.runs import RunFolder, make_manifest
 
@@ -28,6 +29,7 @@ from toolkit.runs import RunFolder, make_manifest
 def run(config: DictConfig) -> None:
     """Answer what is pending, then evaluate the whole run."""
     check_concurrency(config.concurrency)
+    parse_measures(list(config.measures))
     chosen = factors()
     folder = run_folder(config, chosen)
     make_agent, make_tool, judge = make(config.agent), make(config.tool), make(config.judge)

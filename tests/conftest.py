@@ -6,8 +6,13 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 ROOT = Path(__file__).resolve().parents[1]
+
+# First calls compile and machines are shared: a deadline would measure the machine.
+settings.register_profile("soundingline", deadline=None)
+settings.load_profile("soundingline")
 
 
 @pytest.fixture(scope="session")
@@ -16,6 +21,8 @@ def data_root() -> Path:
     root = Path(os.environ.get("SOUNDINGLINE_DATA", ROOT.parent / "shared" / "data"))
     if not root.is_dir():
         if os.environ.get("CI"):
-            pytest.fail("the real collections are absent; CI must not skip the tests that need them")
+            pytest.fail(
+                "the real collections are absent; CI must not skip the tests that need them"
+            )
         pytest.skip("the real collections (../shared/data or SOUNDINGLINE_DATA) are absent")
     return root

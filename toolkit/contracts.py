@@ -221,7 +221,8 @@ class DocumentStore(Protocol):
         ...
 
     def lines(self, docid: str, offset: int = 1, limit: int = 200) -> Lines:
-        """`limit` lines from line `offset` (from 1). `KeyError` for an unknown docid."""
+        """`limit` lines from line `offset` (from 1). `KeyError` for an unknown docid,
+        `ValueError` for an offset or a limit out of range."""
         ...
 
     def texts(self, unit_ids: Sequence[str]) -> list[Unit]:

@@ -14,6 +14,9 @@ from pathlib import Path
 from typing import Any
 
 
+_READABLE = 0o644
+
+
 def write_atomic(path: Path, text: str) -> None:
     """Write `text` (UTF-8) to `path` through a temporary file and `os.replace`."""
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -25,6 +28,7 @@ def write_atomic(path: Path, text: str) -> None:
             stream.write(text)
             stream.flush()
             os.fsync(stream.fileno())
+        Path(temporary).chmod(_READABLE)  # mkstemp lets only its owner read
         Path(temporary).replace(path)
     except BaseException:
         Path(temporary).unlink(missing_ok=True)

@@ -7,9 +7,17 @@ English tokenizer counts; it needs no model. Not the index's analyzer: see `pipe
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 _TOKEN = re.compile(r"\w+|[^\w\s]")
+_SPACE, _WORD, _MARK = 0, 1, 2
+_SHORT = 400  # characters, below which the expression is faster than arrays
 
 
 def token_spans(text: str) -> Iterator[tuple[int, int]]:
@@ -17,9 +25,20 @@ def token_spans(text: str) -> Iterator[tuple[int, int]]:
     return (match.span() for match in _TOKEN.finditer(text))
 
 
+def token_starts(text: str) -> NDArray[np.intp]:
+    """Character positions at which the tokens of `text` begin, ascending: `token_spans` without
+    the ends, by array operations and ten times as fast on long texts."""
+    kinds = _kinds()[_codes(text)]
+    words = kinds == _WORD
+    starts = kinds == _MARK
+    starts[:1] |= words[:1]
+    starts[1:] |= words[1:] & ~words[:-1]
+    return np.flatnonzero(starts)
+
+
 def count_tokens(text: str) -> int:
     """Number of tokens of `text`."""
-    return len(_TOKEN.findall(text))
+    return len(_TOKEN.findall(text)) if len(text) < _SHORT else len(token_starts(text))
 
 
 def head(text: str, limit: int) -> str:
@@ -30,3 +49,20 @@ def head(text: str, limit: int) -> str:
         if index == limit:
             return text[:end]
     return text
+
+
+@cache
+def _kinds() -> NDArray[np.uint8]:
+    """Kind of every code point, asked of the expressions that a token is defined by."""
+    characters = "".join(map(chr, range(sys.maxunicode + 1)))
+    kinds = np.full(len(characters), _MARK, dtype=np.uint8)
+    for pattern, kind in ((r"\w+", _WORD), (r"\s+", _SPACE)):
+        for run in re.finditer(pattern, characters):
+            kinds[run.start() : run.end()] = kind
+    return kinds
+
+
+def _codes(text: str) -> NDArray[Any]:
+    if text.isascii():
+        return np.frombuffer(text.encode("ascii"), dtype=np.uint8)
+    return np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype=np.uint32)

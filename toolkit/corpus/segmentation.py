@@ -15,10 +15,9 @@ import numpy as np
 from toolkit.contracts import PASSAGE_MARK, Document, Unit
 from toolkit.corpus.sentences import RULES_VERSION, Spans, Splitter, rule_spans
 from toolkit.corpus.spacy_sentences import spacy_spans, spacy_version
-from toolkit.corpus.tokens import token_starts
 from toolkit.errors import InputError
 from toolkit.files import fingerprint
-from toolkit.text import head
+from toolkit.text import head, token_starts
 
 SPLITTERS: dict[str, Splitter] = {"rules": rule_spans, "spacy": spacy_spans}
 

@@ -6,14 +6,21 @@ question without a trajectory counts.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from toolkit.contracts import Trajectory, parent
+from toolkit.contracts import ToolCall, Trajectory, parent
 from toolkit.evaluation.answers import AnswerVerdict
 from toolkit.evaluation.calibration import calibration_error, calibration_error_published
 from toolkit.evaluation.funnel import SHOWN, Judgements, reach_by_tier, relevant_documents
 
 PerQuestion = dict[str, dict[str, float]]
+
+
+_KINDS = {
+    "search_calls": ("search",),
+    "browse_calls": ("read_search_results",),
+    "read_calls": ("read_document", "get_document"),
+}
 
 
 def answer_measures(
@@ -61,11 +68,15 @@ def effort(recorded: Sequence[Trajectory]) -> PerQuestion:
     }
 
 
+def _succeeded(calls: Sequence[ToolCall], tools: Collection[str]) -> int:
+    return sum(call.name in tools and not call.error for call in calls)
+
+
 def _effort_of(trajectory: Trajectory) -> dict[str, float]:
     calls = trajectory.calls
     shown = {docid for tier in SHOWN for docid in trajectory.tiers.get(tier, ())}
     return {
-        "search_calls": float(sum(call.name == "search" and not call.error for call in calls)),
+        **{name: float(_succeeded(calls, tools)) for name, tools in _KINDS.items()},
         "tool_calls": float(len(calls)),
         "tool_errors": float(sum(bool(call.error) for call in calls)),
         "documents_exposed": float(len(shown)),

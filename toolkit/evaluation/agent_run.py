@@ -58,9 +58,9 @@ def evaluate_run(
     - `citation_precision`, `citation_recall`: of the documents that the answer cites, over the
       same questions; an answer without citations counts 0 in both.
     - `calibration_error`: over answers with a stated confidence, 0 to 100.
-    - `search_calls` (successful ones), `tool_calls`, `tool_errors`, `documents_exposed` (distinct
-      documents previewed or opened), `tokens_exposed` (of all tool output), `seconds`, and
-      `usage_<name>`: over recorded trajectories.
+    - `search_calls`, `browse_calls`, `read_calls` (successful ones), `tool_calls`, `tool_errors`,
+      `documents_exposed` (distinct documents previewed or opened), `tokens_exposed` (of all tool
+      output), `seconds`, and `usage_<name>`: over recorded trajectories.
     - `accuracy_published`, `calibration_error_published`: what BrowseComp-Plus's evaluator would
       give: recorded trajectories as the denominator; an absent confidence taken for 100 and the
       last bin left out.

@@ -1,0 +1,31 @@
+"""Tokens: counts, heads, and the array path against the expression that defines a token."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from toolkit.text import count_tokens, head, token_spans, token_starts
+
+
+def test_words_and_visible_marks_are_tokens() -> None:
+    assert count_tokens("It cost $3.50, didn't it?") == 12
+    assert count_tokens("") == 0
+    assert count_tokens(" \n\t ") == 0
+
+
+@given(st.text(max_size=900))
+def test_array_path_finds_the_tokens_of_the_expression(text: str) -> None:
+    starts = [start for start, _ in token_spans(text)]
+    assert token_starts(text).tolist() == starts
+    assert count_tokens(text) == len(starts)
+
+
+@given(st.text(max_size=200), st.integers(0, 60))
+def test_head_is_the_shortest_prefix_with_that_many_tokens(text: str, limit: int) -> None:
+    cut = head(text, limit)
+    total = count_tokens(text)
+    assert text.startswith(cut)
+    assert count_tokens(cut) == min(limit, total)
+    if limit > total:
+        assert cut == text
+    elif limit:
+        assert count_tokens(cut[:-1]) <= limit and not cut[-1:].isspace()
