@@ -11,13 +11,14 @@ from toolkit.contracts import Unit
 from toolkit.progress import track
 
 
-def corpus_file(folder: Path, documents: int, seed: int) -> Path:
-    """`corpus.jsonl` of a fictional world in `folder`, written if it is not there yet."""
-    path = folder / "corpus.jsonl"
+def corpus_file(root: Path, documents: int, seed: int) -> Path:
+    """`corpus.jsonl` of a fictional world, in a folder of its own below `root`; written if it is
+    not there yet."""
+    world = FictionalWorld(documents=documents, questions=1, seed=seed)
+    path = root / f"fictional-{documents}-{world.corpus_fingerprint}" / "corpus.jsonl"
     if path.exists():
         return path
-    folder.mkdir(parents=True, exist_ok=True)
-    world = FictionalWorld(documents=documents, questions=1, seed=seed)
+    path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_suffix(".partial")
     with partial.open("w", encoding="utf-8") as stream:
         for document in track(world.documents(), "writing the corpus", documents):

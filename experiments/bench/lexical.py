@@ -166,8 +166,8 @@ def main(arguments: Sequence[str]) -> None:
     options = parser.parse_args(arguments)
     if options.documents < 1000:
         raise InputError(f"documents={options.documents}", valid="1000 or more")
-    folder = ROOT / "bench-data" / f"fictional-{options.documents}-{options.seed}"
-    corpus = corpus_file(folder, options.documents, options.seed)
+    corpus = corpus_file(ROOT / "bench-data", options.documents, options.seed)
+    folder = corpus.parent
     builds = build_rows(folder, corpus)
     index = LexicalIndex.open(folder / "ours")
     searches = search_rows(folder, index, options.seed)

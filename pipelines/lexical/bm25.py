@@ -9,7 +9,8 @@ import numpy as np
 import pandas as pd
 import pyterrier as pt
 
-from pipelines.lexical.index import LexicalIndex, check_settings
+from pipelines.lexical.index import LexicalIndex
+from pipelines.lexical.searcher import check_settings
 from toolkit.errors import InputError
 
 _MADE = ("docno", "score", "rank")

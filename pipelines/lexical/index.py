@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections import Counter, OrderedDict, deque
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pipelines.lexical import scoring
 from pipelines.lexical.analyzer import Analyzer, make_analyzer
 from pipelines.lexical.build import build_index
+from pipelines.lexical.scoring import idf
+from pipelines.lexical.searcher import Searcher, check_settings
 from pipelines.lexical.storage import (
     REBUILD,
     TERMS,
@@ -29,8 +29,6 @@ from toolkit.errors import InputError
 
 if TYPE_CHECKING:
     from pipelines.lexical.bm25 import BM25
-
-_SATURATIONS_KEPT = 8
 
 
 class _Term(NamedTuple):
@@ -57,11 +55,7 @@ class LexicalIndex:
         self._arrays = load_arrays(path)
         self.vocabulary = StringTable(path / TERMS)
         self._terms: dict[str, _Term | None] = {}
-        # A search takes an all-zero array of sums and gives it back all zero: as many exist as
-        # searches ever ran at once.
-        self._sums: deque[NDArray[np.float32]] = deque()
-        self._saturations: OrderedDict[tuple[float, float, str], scoring.Saturation] = OrderedDict()
-        self._lock = Lock()
+        self._searcher = Searcher(self._arrays, self.statistics.average_length)
 
     @classmethod
     def build(
@@ -186,12 +180,7 @@ class LexicalIndex:
         terms, weights = self._weighted(query)
         if not len(terms):
             return np.empty(0, np.int32), np.empty(0, np.float32)
-        saturation = self._saturation(k1, b, lengths)
-        sums = self._take_sums()
-        scoring.add_terms(self._arrays, saturation, terms, weights, sums)
-        found = scoring.best(self._arrays, terms, sums, min(depth, len(self)))
-        self._sums.append(sums)  # not reached on an interrupt: sums may then be left half-done
-        return found
+        return self._searcher.search(terms, weights, k1, b, depth, lengths)
 
     def bm25(
         self, k1: float = 0.9, b: float = 0.4, depth: int = 1000, lengths: str = "lucene"
@@ -210,7 +199,7 @@ class LexicalIndex:
             if number >= 0:
                 first, last = self._arrays.offsets[number : number + 2].tolist()
                 total = self.statistics.documents_with_terms
-                found = _Term(number, last - first, scoring.idf(total, last - first))
+                found = _Term(number, last - first, idf(total, last - first))
             return self._terms.setdefault(term, found)
 
     def _weighted(
@@ -237,33 +226,3 @@ class LexicalIndex:
             np.array([number for number, _ in pairs], dtype=np.int64),
             np.array([weight for _, weight in pairs], dtype=np.float32),
         )
-
-    def _saturation(self, k1: float, b: float, lengths: str) -> scoring.Saturation:
-        key = (k1, b, lengths)
-        with self._lock:
-            saturation = self._saturations.pop(key, None)
-            if saturation is None:
-                exact = self.lengths if lengths == "exact" else None
-                saturation = scoring.Saturation.of(k1, b, self.statistics.average_length, exact)
-            self._saturations[key] = saturation
-            if len(self._saturations) > _SATURATIONS_KEPT:
-                self._saturations.popitem(last=False)
-        return saturation
-
-    def _take_sums(self) -> NDArray[np.float32]:
-        try:
-            return self._sums.pop()
-        except IndexError:
-            return np.zeros(len(self), np.float32)
-
-
-def check_settings(k1: float, b: float, depth: int, lengths: str) -> None:
-    """`InputError` for settings of BM25 that have no meaning."""
-    if not 0 <= k1 < math.inf:
-        raise InputError(f"k1={k1}", valid="0 or more", do="try 0.9 (default) or 25 (tuned)")
-    if not 0 <= b <= 1:
-        raise InputError(f"b={b}", valid="0 to 1", do="try 0.4 (default) or 1 (tuned)")
-    if depth < 1:
-        raise InputError(f"depth={depth}", valid="1 or more", do="try 1000")
-    if lengths not in scoring.LENGTHS:
-        raise InputError(f"lengths='{lengths}'", valid=" or ".join(scoring.LENGTHS))

@@ -21,7 +21,6 @@ from pipelines.lexical import smallfloat
 from pipelines.lexical.jit import compiled
 from pipelines.lexical.storage import Arrays
 
-LENGTHS = ("lucene", "exact")
 _FEW = 16  # a query with fewer postings than a sixteenth of the documents visits only those
 _LOW = np.uint64(0xFFFFFFFF)
 

@@ -183,6 +183,8 @@ def test_many_threads_on_one_index_get_what_one_gets(large: tuple[LexicalIndex, 
         (["t1"], {"b": 1.01}),
         (["t1"], {"b": -0.01}),
         (["t1"], {"depth": 0}),
+        (["t1"], {"depth": 2.5}),
+        (["t1"], {"k1": "much"}),
         (["t1"], {"lengths": "short"}),
         ("t1", {}),
         ({"t1": -1.0}, {}),
@@ -190,7 +192,7 @@ def test_many_threads_on_one_index_get_what_one_gets(large: tuple[LexicalIndex, 
     ],
 )
 def test_settings_without_meaning_are_refused(
-    large: tuple[LexicalIndex, Corpus], query: object, setting: dict[str, float]
+    large: tuple[LexicalIndex, Corpus], query: object, setting: dict[str, object]
 ) -> None:
     with pytest.raises(InputError, match="valid: "):
         large[0].search(query, **setting)  # type: ignore[arg-type]
