@@ -3,17 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import pandas as pd
 import pyterrier as pt
+from numpy.typing import NDArray
 
-from pipelines.lexical.index import LexicalIndex
+from pipelines.lexical.analyzer import Analyzer
 from pipelines.lexical.searcher import check_settings
+from pipelines.lexical.strings import Names
 from toolkit.errors import InputError
 
 _MADE = ("docno", "score", "rank")
+
+
+class Ranker(Protocol):
+    """What `BM25` asks of an index; `LexicalIndex` is one."""
+
+    analyzer: Analyzer
+    docnos: Names
+
+    def search(
+        self,
+        query: Mapping[str, float] | Sequence[str],
+        k1: float,
+        b: float,
+        depth: int,
+        lengths: str,
+    ) -> tuple[NDArray[np.int32], NDArray[np.float32]]: ...
 
 
 class BM25(pt.Transformer):
@@ -28,7 +46,7 @@ class BM25(pt.Transformer):
 
     def __init__(
         self,
-        index: LexicalIndex,
+        index: Ranker,
         *,
         k1: float = 0.9,
         b: float = 0.4,
