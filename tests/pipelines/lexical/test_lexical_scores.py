@@ -115,6 +115,36 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> tuple[LexicalIndex, Corpu
     return build(corpus, tmp_path_factory.mktemp("large")), corpus
 
 
+def lucene_float_score(
+    query: list[str], document: dict[str, int], corpus: Corpus, k1: float, b: float
+) -> float:
+    """Step by step in single precision, as Lucene's BM25Similarity computes it (version 8 on)."""
+    one, single = np.float32(1), np.float32
+    sizes = [sum(other.values()) for other in corpus if other]
+    average = single(sum(sizes) / len(sizes))
+    length = single(cut_length(sum(document.values())))
+    inverse = one / (single(k1) * ((one - single(b)) + single(b) * length / average))
+    total = 0.0
+    for term in query:
+        holders = sum(term in other for other in corpus)
+        weight = single(math.log(1 + (len(sizes) - holders + 0.5) / (holders + 0.5)))
+        if term in document:
+            frequency = single(document[term])
+            total += float(weight - weight / (one + frequency * inverse))
+    return float(single(total))
+
+
+def test_scores_agree_with_lucenes_single_precision_arithmetic(
+    large: tuple[LexicalIndex, Corpus],
+) -> None:
+    index, corpus = large
+    query = ["t0", "t2", "t17", "t230"]
+    documents, scores = index.search(query, k1=0.9, b=0.4, depth=150)
+    for document, score in zip(documents.tolist(), scores.tolist(), strict=True):
+        expected = lucene_float_score(query, corpus[document], corpus, 0.9, 0.4)
+        assert score == pytest.approx(expected, rel=1e-6)
+
+
 @pytest.mark.parametrize("depth", [1, 7, 100, 1000, 3000, 10**7])
 @pytest.mark.parametrize("kind", ["lucene", "exact"])
 def test_any_depth_gives_the_best_documents(
