@@ -6,14 +6,20 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from toolkit.benchmarks.reading import Place, identifier, judgements, records, text_field
+from toolkit.benchmarks.reading import (
+    Judgements,
+    Place,
+    identifier,
+    read_qrels,
+    read_queries,
+    records,
+    text_field,
+)
 from toolkit.contracts import Document, Topic
 from toolkit.errors import InputError
 from toolkit.files import file_fingerprint, fingerprint
 
 GOLD = ".gold"
-Judgements = dict[str, dict[str, int]]
-
 _HASHES: dict[tuple[str, int, int], str] = {}
 
 
@@ -65,8 +71,8 @@ class BeirBenchmark:
         self._queries = _required(self.path, "queries.jsonl")
         self._qrels = _qrels_files(self.path, split)
         self.name = name or self.path.resolve().name
-        tiers = {tier: _read_qrels(files) for tier, files in self._qrels.items()}
-        topics, answers = _read_queries(self._queries)
+        tiers = {tier: read_qrels(files) for tier, files in self._qrels.items()}
+        topics, answers = read_queries(self._queries)
         self.unknown_questions = _unknown_questions(tiers, topics)
         self.topics: Sequence[Topic] = self._selected(topics, tiers["evidence"])
         chosen = {topic.qid for topic in self.topics}
@@ -196,41 +202,6 @@ def _qrels_files(folder: Path, split: str | None) -> dict[str, list[Path]]:
     gold = [path.with_name(f"{path.stem}{GOLD}.tsv") for path in evidence]
     present = [path for path in gold if path.is_file()]
     return {"evidence": evidence, **({"gold": present} if present else {})}
-
-
-def _read_qrels(files: Sequence[Path]) -> Judgements:
-    rows: Judgements = {}
-    for path in files:
-        for place, row in judgements(path):
-            known = rows.setdefault(row.qid, {}).setdefault(row.docid, row.grade)
-            if known != row.grade:
-                raise InputError(
-                    f"{place} gives {row.docid!r} the grade {row.grade} for question {row.qid!r},"
-                    f" an earlier line {known}",
-                    valid="one grade for a pair",
-                )
-    return rows
-
-
-def _read_queries(path: Path) -> tuple[list[Topic], dict[str, list[str]]]:
-    topics: dict[str, Topic] = {}
-    answers: dict[str, list[str]] = {}
-    for place, record in records(path):
-        qid = identifier(place, record)
-        if qid in topics:
-            raise InputError(f"{place} has the qid {qid!r} a second time", do="Rename it")
-        topics[qid] = Topic(qid, text_field(place, record, "text"))
-        if record.get("answers") is not None:
-            answers[qid] = _answers(place, record["answers"])
-    if not topics:
-        raise InputError(f"{path} holds no question", valid="at least one")
-    return list(topics.values()), answers
-
-
-def _answers(place: Place, value: Any) -> list[str]:
-    if not isinstance(value, list) or not all(isinstance(text, str) for text in value):
-        raise InputError(f"{place} has 'answers' that are no list of strings", valid='["one", ...]')
-    return value
 
 
 def _url(place: Place, record: dict[str, Any]) -> str:

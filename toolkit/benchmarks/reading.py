@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from toolkit.contracts import Topic
 from toolkit.errors import InputError
+
+Judgements = dict[str, dict[str, int]]
 
 HEADERS = frozenset({"query-id", "query_id", "queryid", "qid", "query", "topic"})
 
@@ -122,3 +125,40 @@ def _grade(place: Place, value: str) -> int:
         return int(value)
     except ValueError:
         raise InputError(f"{place} has the grade {value!r}", valid="an integer") from None
+
+
+def read_qrels(files: Sequence[Path]) -> Judgements:
+    """The union of qrels files: grades by qid and docid. A pair may repeat with the same grade."""
+    rows: Judgements = {}
+    for path in files:
+        for place, row in judgements(path):
+            known = rows.setdefault(row.qid, {}).setdefault(row.docid, row.grade)
+            if known != row.grade:
+                raise InputError(
+                    f"{place} gives {row.docid!r} the grade {row.grade} for question {row.qid!r},"
+                    f" an earlier line {known}",
+                    valid="one grade for a pair",
+                )
+    return rows
+
+
+def read_queries(path: Path) -> tuple[list[Topic], dict[str, list[str]]]:
+    """The questions of a queries.jsonl, in its order, and the answers of those that have any."""
+    topics: dict[str, Topic] = {}
+    answers: dict[str, list[str]] = {}
+    for place, record in records(path):
+        qid = identifier(place, record)
+        if qid in topics:
+            raise InputError(f"{place} has the qid {qid!r} a second time", do="Rename it")
+        topics[qid] = Topic(qid, text_field(place, record, "text"))
+        if record.get("answers") is not None:
+            answers[qid] = _answers(place, record["answers"])
+    if not topics:
+        raise InputError(f"{path} holds no question", valid="at least one")
+    return list(topics.values()), answers
+
+
+def _answers(place: Place, value: Any) -> list[str]:
+    if not isinstance(value, list) or not all(isinstance(text, str) for text in value):
+        raise InputError(f"{place} has 'answers' that are no list of strings", valid='["one", ...]')
+    return value

@@ -18,6 +18,9 @@ from toolkit.contracts import Document
 
 MOST_WORDS = 150_000
 SECTION_WORDS = 260  # words a section, on average
+GAP = SECTION_WORDS // 14  # sentences a section
+LIST_SECTIONS = 6  # sections for each bullet list, on average
+MOST_LISTS = 100
 MENTION_WORDS = 180  # words for each mention of another entity
 MOST_MENTIONS = 60
 LINE_SHARE = 0.2  # facts told as a line "Launched: 1874"
@@ -61,12 +64,13 @@ class Articles:
         draws = Draws("article", self.world.seed, index)
         length = self.words(index)
         region = mix(key("region", self.world.seed) ^ index) % REGIONS
-        told = self._told(entity, kind, draws) + self._mentions(index, length, draws)
-        spare = length - sum(len(sentence.split()) for sentence in told)
         filler = Filler(self.world.seed, index, entity.kind, region, length)
+        told = self._told(entity, kind, draws) + self._mentions(index, length, draws)
+        lists = _lists(length, filler, draws)
+        spare = length - sum(len(text.split()) for text in told + lists)
         body = _scattered(filler.sentences(max(0, spare)), told, draws)
         opening = draws.choice(kind.opening).format(n=name) + " "
-        text = _laid_out([opening, *body], kind, filler, draws)
+        text = _laid_out([opening, *body], kind, lists, draws)
         slug = re.sub(r"\W+", "-", name.lower())
         site = draws.choice(("gazetteer", "almanac", "register", "chronicle", "lexicon"))
         return Document(docid(index), name, text, f"https://{site}.example/{kind.name}/{slug}")
@@ -126,32 +130,34 @@ def _scattered(filler: list[str], told: list[str], draws: Draws) -> list[str]:
     return [next(order) if place in places else next(rest) for place in range(total)]
 
 
-def _laid_out(body: list[str], kind: EntityType, filler: Filler, draws: Draws) -> str:
+def _lists(length: int, filler: Filler, draws: Draws) -> list[str]:
+    """Bullet lists, about one for every `LIST_SECTIONS` sections."""
+    sections = min(length // SECTION_WORDS, MOST_LISTS * LIST_SECTIONS)
+    count = sum(draws.below(LIST_SECTIONS) == 0 for _ in range(sections))
+    sizes = [draws.between(3, 7) for _ in range(count)]
+    items = iter(filler.items(sum(sizes)))
+    return [
+        f"\n\n{draws.choice(LISTS)}\n" + "".join(f"- {next(items)}\n" for _ in range(size)) + "\n"
+        for size in sizes
+    ]
+
+
+def _laid_out(body: list[str], kind: EntityType, lists: list[str], draws: Draws) -> str:
     """Headings, an entry line, lists and paragraph breaks around the sentences."""
-    pieces = _with_breaks(body, kind, filler, draws)
     box = draws.choice(BOXES) if draws.chance(0.6) else ""
     label = box.format(kind=kind.name, a=draws.between(100, 9999), b=draws.between(2, 900))
-    text = "".join([label, "\n\n" if label else "", *pieces])
-    text = text.replace(" \n", "\n")
+    for bullets in lists:
+        body[draws.below(len(body))] += bullets
+    _add_headings(body, kind, draws)
+    text = "".join([label, "\n\n" if label else "", *body]).replace(" \n", "\n")
     while "\n\n\n" in text:
         text = text.replace("\n\n\n", "\n\n")
     return text.strip() + "\n"
 
 
-def _with_breaks(body: list[str], kind: EntityType, filler: Filler, draws: Draws) -> list[str]:
+def _add_headings(body: list[str], kind: EntityType, draws: Draws) -> None:
     headings = draws.shuffled(kind.headings)
-    gap = SECTION_WORDS // 14
-    places = range(draws.between(3, gap), len(body), gap)
-    for turn, place in enumerate(places):
-        name = headings[turn % len(headings)]
-        count = turn // len(headings)
-        heading = f"\n\n{name}{f' ({count + 1})' if count else ''}\n"
-        body[place] = heading + body[place]
-        if draws.chance(0.15):
-            body[place] = _bullets(filler, draws) + body[place]
-    return body
-
-
-def _bullets(filler: Filler, draws: Draws) -> str:
-    items = filler.items(draws.between(3, 7))
-    return f"\n\n{draws.choice(LISTS)}\n" + "".join(f"- {item}\n" for item in items)
+    for turn, place in enumerate(range(draws.between(3, GAP), len(body), GAP)):
+        part, number = divmod(turn, len(headings))
+        heading = f"{headings[number]}{f' ({part + 1})' if part else ''}"
+        body[place] = f"\n\n{heading}\n{body[place]}"

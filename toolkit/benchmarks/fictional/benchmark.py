@@ -109,6 +109,10 @@ class FictionalWorld:
             self._articles, self.size, min(_whole("sample", sample, 1, MOST), self.size)
         )
 
+    def words(self, docid: str) -> int:
+        """The length that a document aims at; short pages are longer, by what their facts need."""
+        return self._articles.words(self._index(docid))
+
     def facts(self, docid: str) -> list[Fact]:
         """All that a document tells about its entity. `KeyError` for an unknown docid."""
         return self.world.facts(self.world.entity(self._index(docid)))

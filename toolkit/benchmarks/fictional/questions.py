@@ -16,8 +16,9 @@ from typing import Any
 
 import numpy as np
 
+from toolkit.benchmarks.fictional.clues import clue
 from toolkit.benchmarks.fictional.hashing import Draws
-from toolkit.benchmarks.fictional.schema import Attribute, Choice, Number, Relation, Year
+from toolkit.benchmarks.fictional.schema import Attribute, Number, Relation, Year
 from toolkit.benchmarks.fictional.solving import (
     Clue,
     Columns,
@@ -27,7 +28,7 @@ from toolkit.benchmarks.fictional.solving import (
     single,
     solutions,
 )
-from toolkit.benchmarks.fictional.world import BY_NAME, TYPES, WORDS, Entity, World
+from toolkit.benchmarks.fictional.world import BY_NAME, TYPES, Entity, World
 
 ASKED = ("name", "number", "year", "yes/no")
 ATTEMPTS = 60  # tries for each question before giving up
@@ -180,11 +181,11 @@ class QuestionMaker:
         """The question with clues added one by one until it has one solution; None if that cannot
         be had without making a document superfluous."""
         question = bare
-        for clue in self._options(bare, draws):
+        for option in self._options(bare, draws):
             if len(question.clues) > len(bare.path) and self._unique(question):
                 break
-            if sum(known.place == clue.place for known in question.clues) < self.most_clues:
-                longer = replace(question, clues=(*question.clues, clue))
+            if sum(known.place == option.place for known in question.clues) < self.most_clues:
+                longer = replace(question, clues=(*question.clues, option))
                 question = longer if self._chained(longer) else question
         return question if self._unique(question) and self._chained(question) else None
 
@@ -200,18 +201,11 @@ class QuestionMaker:
                 for attribute in BY_NAME[entity.kind].attributes
                 if not isinstance(attribute, Relation) and attribute.name not in told
             ]
-            rounds.append([self._clue(place, entity, it, draws) for it in draws.shuffled(free)])
+            rounds.append(
+                [clue(self.world, place, entity, it, draws) for it in draws.shuffled(free)]
+            )
         most = max(len(options) for options in rounds)
         return [options[turn] for turn in range(most) for options in rounds if turn < len(options)]
-
-    def _clue(self, place: int, entity: Entity, attribute: Attribute, draws: Draws) -> Clue:
-        if isinstance(attribute, Choice):
-            digit = self.world.digit(entity, attribute)
-            return Clue(place, attribute.name, digit, digit, WORDS[attribute.lexicon][digit])
-        value = asked_number(self.world, entity, attribute.name)
-        if isinstance(attribute, Year):
-            return Clue(place, attribute.name, *_years(value, draws))
-        return Clue(place, attribute.name, *_range(value, draws))
 
     def _unique(self, question: Question) -> bool:
         masks = solutions(self._columns, question.kinds, question.clues, question.links)
@@ -243,22 +237,6 @@ def answering(world: World, question: Question) -> set[Entity]:
     attribute = attribute_of(entity.kind, question.relation)
     named = {world.target(entity, attribute)} if isinstance(attribute, Relation) else set()
     return {entity} | named
-
-
-def _years(value: int, draws: Draws) -> tuple[int, int]:
-    """The decade, or a span of 5 to 12 years around the year."""
-    if draws.chance(0.5):
-        return value // 10 * 10, value // 10 * 10 + 9
-    before, after = draws.between(2, 6), draws.between(2, 6)
-    return value - before, value + after
-
-
-def _range(value: int, draws: Draws) -> tuple[int, int]:
-    """Rounded bounds up to a fifth below and above the number."""
-    low = value - draws.between(0, value // 5)
-    high = value + draws.between(0, value // 5)
-    step = next(size for size in (1000, 100, 10, 5) if size <= max(5, value // 10))
-    return max(1, low // step * step), -(-(high + 1) // step) * step
 
 
 def _answers(attribute: Attribute, kind: str) -> bool:

@@ -45,20 +45,20 @@ class Wording:
 
     def text(self) -> str:
         """The whole question."""
-        question = self.question
-        sentences = [self._opening()] if self._clues(0) else []
-        introduced = bool(sentences)
-        for link in question.links:
-            sentences.append(self._linked(link, introduced))
-            introduced = True
-        last = len(question.path) - 1
-        if self.draws.chance(ASKED_FIRST):
-            asked = self._asked(f"a certain {BY_NAME[question.path[-1].kind].nouns[0]}")
-            told = " ".join(sentences)
-            return (
-                f"{asked} This is what is known: {told} The question is about {self._that(last)}."
-            )
-        return " ".join([*sentences, self._asked(self._that(last))])
+        last = len(self.question.path) - 1
+        if not self.draws.chance(ASKED_FIRST):
+            told = self._told(self.draws.choice(OPENERS))
+            return f"{told} {self._asked(self._that(last))}"
+        asked = self._asked(f"a certain {BY_NAME[self.question.kinds[-1]].nouns[0]}")
+        told = self._told(OPENERS[0])
+        return f"{asked} This is what is known: {told} The question is about {self._that(last)}."
+
+    def _told(self, opener: str) -> str:
+        """The clues and links, from the first entity to the last."""
+        sentences = [opener.format(x=self._new(0))] if self._clues(0) else []
+        for link in self.question.links:
+            sentences.append(self._linked(link, introduced=bool(sentences)))
+        return " ".join(sentences)
 
     def _one_of(self, pair: tuple[str, str]) -> str:
         return pair[self.draws.chance(self.obfuscation)]
@@ -92,9 +92,6 @@ class Wording:
             return f"{article} {noun}"
         pronoun = "who" if self.question.kinds[place] == "person" else "that"
         return f"{article} {noun} {pronoun} {_enumerated(told)}"
-
-    def _opening(self) -> str:
-        return self.draws.choice(OPENERS).format(x=self._new(0))
 
     def _linked(self, link: Link, introduced: bool) -> str:
         old, new = sorted((link.subject, link.object))

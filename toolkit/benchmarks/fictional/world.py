@@ -13,10 +13,12 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from toolkit.benchmarks.fictional.events import FESTIVAL, SHIP
 from toolkit.benchmarks.fictional.hashing import key, mix, mix_all
 from toolkit.benchmarks.fictional.lexicon import LEXICONS
+from toolkit.benchmarks.fictional.makers import BOOK, COMPANY
 from toolkit.benchmarks.fictional.names import CAPACITY, GIVEN_CAPACITY, Permutation, given, stem
-from toolkit.benchmarks.fictional.people import BOOK, COMPANY, PERSON
+from toolkit.benchmarks.fictional.people import PERSON
 from toolkit.benchmarks.fictional.places import RIVER, TOWN
 from toolkit.benchmarks.fictional.schema import (
     Attribute,
@@ -26,7 +28,7 @@ from toolkit.benchmarks.fictional.schema import (
     Relation,
     Year,
 )
-from toolkit.benchmarks.fictional.works import BRIDGE, BUILDING, FESTIVAL, SCHOOL, SHIP
+from toolkit.benchmarks.fictional.structures import BRIDGE, BUILDING, SCHOOL
 
 TYPES = (PERSON, TOWN, BUILDING, COMPANY, BOOK, RIVER, SHIP, FESTIVAL, SCHOOL, BRIDGE)
 BY_NAME = {kind.name: kind for kind in TYPES}

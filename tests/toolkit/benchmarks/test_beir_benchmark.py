@@ -1,0 +1,273 @@
+"""BEIR folders: what is read, what is selected, what is refused."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from toolkit.benchmarks import BeirBenchmark
+from toolkit.contracts import Benchmark, Document, Topic
+from toolkit.errors import InputError
+
+CORPUS: list[dict[str, Any]] = [
+    {
+        "_id": "d1",
+        "title": "One",
+        "text": "first\u2028still first",
+        "metadata": {"url": "http://a"},
+    },
+    {"_id": "d2", "title": "", "text": "second", "url": "http://b"},
+    {"_id": "d3", "text": "third"},
+]
+QUERIES: list[dict[str, Any]] = [
+    {"_id": "q3", "text": "three?", "answers": ["3", "three"]},
+    {"_id": "../../x", "text": "odd?"},
+    {"_id": "q1", "text": "one?"},
+]
+HEADER = "query-id\tcorpus-id\tscore\n"
+
+
+def write(
+    folder: Path,
+    corpus: list[dict[str, Any]] = CORPUS,
+    queries: list[dict[str, Any]] = QUERIES,
+    **qrels: str,
+) -> Path:
+    (folder / "qrels").mkdir(parents=True, exist_ok=True)
+    for name, rows in (("corpus", corpus), ("queries", queries)):
+        text = "".join(json.dumps(row) + "\n" for row in rows)
+        (folder / f"{name}.jsonl").write_text(text, encoding="utf-8")
+    for split, text in (qrels or {"test": HEADER + "q1\td1\t1\nq3\td2\t0\n"}).items():
+        name = split.replace("_", ".")
+        (folder / "qrels" / f"{name}.tsv").write_text(text, encoding="utf-8")
+    return folder
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return write(
+        tmp_path / "mine",
+        test=HEADER + "q1\td1\t1\nq3\td2\t0\nghost\td1\t1\n",
+        dev="../../x 0 d3 2\n../../x 0 nowhere 1\n",
+        dev_gold="../../x 0 d3 1\n",
+    )
+
+
+def test_it_is_a_benchmark_named_like_its_folder(folder: Path) -> None:
+    benchmark = BeirBenchmark(folder)
+    assert isinstance(benchmark, Benchmark)
+    assert benchmark.name == "mine"
+    assert BeirBenchmark(folder, name="other").name == "other"
+
+
+def test_a_named_split_selects_the_questions_its_qrels_name_in_file_order(folder: Path) -> None:
+    benchmark = BeirBenchmark(folder, split="test")
+    assert benchmark.topics == [Topic("q3", "three?"), Topic("q1", "one?")]
+    assert benchmark.judgements == {"evidence": {"q1": {"d1": 1}, "q3": {"d2": 0}}}
+    assert benchmark.answers == {"q3": ["3", "three"]}
+    assert benchmark.unknown_questions == ["ghost"]
+
+
+def test_trec_qrels_gold_tier_and_odd_qids_are_read(folder: Path) -> None:
+    benchmark = BeirBenchmark(folder, split="dev")
+    assert [topic.qid for topic in benchmark.topics] == ["../../x"]
+    assert benchmark.judgements["evidence"] == {"../../x": {"d3": 2, "nowhere": 1}}
+    assert benchmark.judgements["gold"] == {"../../x": {"d3": 1}}
+
+
+def test_no_split_selects_all_questions_and_the_union_of_qrels(folder: Path) -> None:
+    benchmark = BeirBenchmark(folder, split=None)
+    assert [topic.qid for topic in benchmark.topics] == ["q3", "../../x", "q1"]
+    assert set(benchmark.judgements["evidence"]) == {"q3", "../../x", "q1"}
+    assert set(benchmark.judgements["gold"]) == {"../../x"}
+
+
+def test_limit_keeps_the_first_questions_and_their_judgements(folder: Path) -> None:
+    benchmark = BeirBenchmark(folder, split=None, limit=1)
+    assert [topic.qid for topic in benchmark.topics] == ["q3"]
+    assert benchmark.judgements["evidence"] == {"q3": {"d2": 0}}
+
+
+def test_documents_keep_text_title_and_url(folder: Path) -> None:
+    assert list(BeirBenchmark(folder).documents()) == [
+        Document("d1", "One", "first\u2028still first", "http://a"),
+        Document("d2", "", "second", "http://b"),
+        Document("d3", "", "third", ""),
+    ]
+
+
+def test_documents_are_streamed(folder: Path) -> None:
+    with (folder / "corpus.jsonl").open("a") as stream:
+        stream.write("{broken\n")
+    documents = BeirBenchmark(folder).documents()
+    assert [next(documents).docid for _ in range(3)] == ["d1", "d2", "d3"]
+    with pytest.raises(InputError, match=r"corpus\.jsonl:4 is not JSON"):
+        next(documents)
+
+
+def test_report_counts_what_does_not_fit_and_raises_nothing(folder: Path) -> None:
+    report = BeirBenchmark(folder, split=None).report()
+    assert (report.documents, report.questions, report.judged) == (3, 3, 3)
+    assert report.unknown_judged == [("../../x", "nowhere")]
+    assert report.unknown_questions == ["ghost"]
+    assert report.unjudged == []
+
+
+def test_questions_without_judgements_are_counted(tmp_path: Path) -> None:
+    benchmark = BeirBenchmark(write(tmp_path), split=None)
+    assert benchmark.unjudged == ["../../x"]
+    assert benchmark.report().judged == 2
+
+
+def test_a_folder_without_qrels_serves_all_questions(tmp_path: Path) -> None:
+    (write(tmp_path) / "qrels" / "test.tsv").unlink()
+    benchmark = BeirBenchmark(tmp_path, split=None)
+    assert benchmark.judgements == {"evidence": {}}
+    assert len(benchmark.unjudged) == 3
+
+
+def test_split_and_limit_change_the_fingerprint_and_not_the_corpus_one(folder: Path) -> None:
+    choices = [
+        BeirBenchmark(folder, split=split, limit=limit)
+        for split, limit in (("test", None), ("dev", None), (None, None), ("test", 1))
+    ]
+    assert len({benchmark.fingerprint for benchmark in choices}) == 4
+    assert len({benchmark.corpus_fingerprint for benchmark in choices}) == 1
+
+
+def test_fingerprints_are_of_content_and_not_of_place(folder: Path, tmp_path: Path) -> None:
+    moved = folder.rename(tmp_path / "moved")
+    first = BeirBenchmark(moved)
+    before = (first.fingerprint, first.corpus_fingerprint)
+    corpus = moved / "corpus.jsonl"
+    corpus.write_text(corpus.read_text().replace("third", "thirD"))
+    os.utime(corpus, (1, 1))
+    second = BeirBenchmark(moved)
+    assert second.corpus_fingerprint != before[1]
+    assert second.fingerprint != before[0]
+    corpus.write_text(corpus.read_text().replace("thirD", "third"))
+    assert (second.fingerprint, second.corpus_fingerprint) == before
+
+
+@pytest.mark.parametrize(
+    ("qrels", "message"),
+    [
+        (HEADER + "q1\td1\n", r"test\.tsv:2 has 2 fields\. valid: query-id"),
+        (HEADER + "q1\td1\tmany\n", r"test\.tsv:2 has the grade 'many'\. valid: an integer"),
+        (HEADER + "q1\td1\t1.0\n", r"test\.tsv:2 has the grade '1\.0'"),
+        ("q1\td1\tmany\n", r"test\.tsv:1 has the grade 'many'"),
+        (HEADER + "q1\t\t1\n", r"test\.tsv:2 has 2 fields"),
+        (HEADER + "q1\td1\t1\nq1\td1\t2\n", r"test\.tsv:3 gives 'd1' the grade 2"),
+        (HEADER + "ghost\td1\t1\n", "name no question of queries.jsonl"),
+        ("", "name no question of queries.jsonl"),
+    ],
+)
+def test_malformed_qrels_are_refused_with_file_and_line(
+    tmp_path: Path, qrels: str, message: str
+) -> None:
+    with pytest.raises(InputError, match=message):
+        BeirBenchmark(write(tmp_path, test=qrels))
+
+
+def test_qrels_without_a_header_lose_no_row(tmp_path: Path) -> None:
+    benchmark = BeirBenchmark(write(tmp_path, test="q1 d1 1\nq3 d2 1\n"))
+    assert benchmark.judgements["evidence"] == {"q1": {"d1": 1}, "q3": {"d2": 1}}
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([{"_id": "q1"}], r"queries\.jsonl:1 has no field 'text'\. valid: its fields: _id"),
+        ([{"_id": "q1", "text": "a"}] * 2, r"queries\.jsonl:2 has the qid 'q1' a second time"),
+        ([{"_id": "", "text": "a"}], r"queries\.jsonl:1 has an empty '_id'"),
+        ([{"_id": "q1", "text": "a", "answers": "b"}], r"queries\.jsonl:1 has 'answers'"),
+        ([{"_id": "q1", "text": ["a"]}], r"queries\.jsonl:1 has 'text' of type list"),
+    ],
+)
+def test_malformed_questions_are_refused(
+    tmp_path: Path, rows: list[dict[str, Any]], message: str
+) -> None:
+    with pytest.raises(InputError, match=message):
+        BeirBenchmark(write(tmp_path, queries=rows))
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b'{"_id": "d1", "text": "a"}\n' * 2, r"corpus\.jsonl:2 has the docid 'd1' a second time"),
+        (b'{"_id": "d1"}\n', r"corpus\.jsonl:1 has no field 'text'"),
+        (b'\n{"_id": "d1", "text"\n', r"corpus\.jsonl:2 is not JSON"),
+        (b'["d1"]\n', r"corpus\.jsonl:1 is a JSON list"),
+        (b'{"_id": "d1", "text": "\xff"}\n', r"corpus\.jsonl:1 is not UTF-8"),
+        (b'{"_id": "d1", "text": "\\ud800"}\n', r"corpus\.jsonl:1 has half a surrogate pair"),
+        (b"\n\n", r"corpus\.jsonl holds no document"),
+    ],
+)
+def test_malformed_documents_are_refused(tmp_path: Path, content: bytes, message: str) -> None:
+    (write(tmp_path) / "corpus.jsonl").write_bytes(content)
+    with pytest.raises(InputError, match=message) as caught:
+        list(BeirBenchmark(tmp_path).documents())
+    assert "\n" not in str(caught.value)
+
+
+def test_a_byte_order_mark_and_windows_line_ends_are_accepted(tmp_path: Path) -> None:
+    (write(tmp_path) / "corpus.jsonl").write_bytes(b'\xef\xbb\xbf{"_id": "d1", "text": "a"}\r\n')
+    assert [document.docid for document in BeirBenchmark(tmp_path).documents()] == ["d1"]
+
+
+def test_an_empty_corpus_is_refused_at_once(tmp_path: Path) -> None:
+    (write(tmp_path) / "corpus.jsonl").write_text("")
+    with pytest.raises(InputError, match=r"corpus\.jsonl is empty"):
+        BeirBenchmark(tmp_path)
+
+
+def test_missing_folders_and_files_say_what_is_there(folder: Path) -> None:
+    with pytest.raises(InputError, match=r"no folder .*beside it: mine"):
+        BeirBenchmark(folder.parent / "absent")
+    (folder / "queries.jsonl").unlink()
+    with pytest.raises(
+        InputError, match=r"has no queries\.jsonl.*corpus\.jsonl.*splits: dev, test"
+    ):
+        BeirBenchmark(folder)
+
+
+def test_an_unknown_split_lists_the_splits(folder: Path) -> None:
+    with pytest.raises(InputError, match=r"no split 'train'\. valid: dev, test, or null"):
+        BeirBenchmark(folder, split="train")
+
+
+@pytest.mark.parametrize("limit", [0, -1, True, "3"])
+def test_a_limit_must_be_a_positive_integer(folder: Path, limit: Any) -> None:
+    with pytest.raises(InputError, match="valid: a positive integer"):
+        BeirBenchmark(folder, limit=limit)
+
+
+@pytest.mark.parametrize(
+    ("name", "split", "documents", "questions", "rows"),
+    [
+        ("cmuqa", "dev", 115, 219, 219),
+        ("cmuqa", "test", 115, 658, 658),
+        ("musique100", "test", 1890, 100, 237),
+        ("wikimix", None, 2005, 977, 877 + 237),
+        ("vaswani", "test", 11429, 93, 2083),
+        ("cacm", "test", 3204, 52, 796),
+    ],
+)
+def test_real_collections_have_their_published_sizes(
+    data_root: Path, name: str, split: str | None, documents: int, questions: int, rows: int
+) -> None:
+    benchmark = BeirBenchmark(data_root / name, split=split)
+    report = benchmark.report()
+    assert (report.documents, report.questions) == (documents, questions)
+    assert sum(map(len, benchmark.judgements["evidence"].values())) == rows
+
+
+def test_cacm_keeps_its_judgements_of_absent_documents(data_root: Path) -> None:
+    benchmark = BeirBenchmark(data_root / "cacm", split=None)
+    report = benchmark.report()
+    assert (report.questions, report.judged) == (64, 52)
+    assert len(report.unknown_judged) == 55

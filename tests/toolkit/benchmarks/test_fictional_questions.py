@@ -1,0 +1,241 @@
+"""Questions of the fictional world, checked by brute force over what the documents tell.
+
+The solver here knows nothing of how questions are made: it reads `facts(docid)` of every document
+and a question's conditions, and tries everything.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from toolkit.benchmarks import FictionalWorld
+from toolkit.benchmarks.fictional.benchmark import Posed
+from toolkit.benchmarks.fictional.lexicon import LEXICONS
+from toolkit.benchmarks.fictional.questions import Question
+from toolkit.benchmarks.fictional.schema import Choice, Number, Year
+from toolkit.benchmarks.fictional.solving import Clue, Link, attribute_of
+
+Facts = dict[str, dict[str, str]]
+SETTINGS = [(1, 7), (2, 7), (3, 8), (4, 7)]
+
+
+def small(documents: int, questions: int, **settings: Any) -> FictionalWorld:
+    """A world of short pages, which facts and questions do not depend on."""
+    return FictionalWorld(documents, questions, median_words=40, p90_words=80, **settings)
+
+
+@pytest.fixture(scope="module", params=SETTINGS, ids=lambda pair: f"{pair[0]}hops-seed{pair[1]}")
+def world(request: pytest.FixtureRequest) -> FictionalWorld:
+    hops, seed = request.param
+    return small(480, 24, hops=hops, seed=seed)
+
+
+@pytest.fixture(scope="module")
+def facts(world: FictionalWorld) -> Facts:
+    told: Facts = {}
+    for document in world.documents():
+        for fact in world.facts(document.docid):
+            assert fact.subject == document.title
+            told.setdefault(fact.subject, {})[fact.relation] = fact.value
+        told[document.title]["docid"] = document.docid
+    return told
+
+
+def holds(facts: Facts, name: str, clue: Clue) -> bool:
+    value = facts[name][clue.relation]
+    return value == clue.value if clue.value else clue.low <= int(value) <= clue.high
+
+
+def candidates(facts: Facts, question: Question, clues: list[Clue]) -> list[list[str]]:
+    """For each place of the path, the names of the right type that meet the clues."""
+    return [
+        [
+            name
+            for name, told in facts.items()
+            if told["type"] == kind
+            and all(holds(facts, name, clue) for clue in clues if clue.place == place)
+        ]
+        for place, kind in enumerate(question.kinds)
+    ]
+
+
+def paths(
+    facts: Facts, names: list[list[str]], links: list[Link], path: tuple[str, ...] = ()
+) -> Iterator[tuple[str, ...]]:
+    """Every choice of one name a place that the links allow."""
+    new = len(path)
+    if new == len(names):
+        yield path
+        return
+    joining = [link for link in links if max(link.subject, link.object) == new]
+    for name in names[new]:
+        longer = (*path, name)
+        if all(facts[longer[it.subject]][it.relation] == longer[it.object] for it in joining):
+            yield from paths(facts, names, links, longer)
+
+
+def answer(facts: Facts, question: Question, name: str) -> str:
+    value = facts[name][question.relation]
+    if question.kind != "yes/no":
+        return value
+    year = isinstance(attribute_of(question.kinds[-1], question.relation), Year)
+    truth = int(value) < question.threshold if year else int(value) > question.threshold
+    return "yes" if truth else "no"
+
+
+def open_answers(
+    facts: Facts, question: Question, told_at: Callable[[int], bool], enough: int = 2
+) -> set[str]:
+    """Answers that remain possible when, of the path, only the documents at some places (the last
+    one among them) are known; stops at `enough` of them."""
+    clues = [clue for clue in question.clues if told_at(clue.place)]
+    links = [link for link in question.links if told_at(link.subject)]
+    names = candidates(facts, question, clues)
+    joined = {max(link.subject, link.object) for link in links}
+    start = max(place for place in range(len(names)) if place not in joined)
+    shifted = [Link(it.subject - start, it.relation, it.object - start) for it in links]
+    kept = [link for link in shifted if min(link.subject, link.object) >= 0]
+    found: set[str] = set()
+    for path in paths(facts, names[start:], kept):
+        found.add(answer(facts, question, path[-1]))
+        if len(found) >= enough:
+            break
+    return found
+
+
+def test_brute_force_finds_one_path_and_the_given_answer(
+    world: FictionalWorld, facts: Facts
+) -> None:
+    for posed in world.posed:
+        question = posed.question
+        names = candidates(facts, question, list(question.clues))
+        (path,) = paths(facts, names, list(question.links))
+        accepted = {text.replace(",", "") for text in posed.answers}
+        assert accepted == {answer(facts, question, path[-1])}
+        assert world.judgements["evidence"][posed.qid] == {facts[name]["docid"]: 1 for name in path}
+        assert world.judgements["gold"][posed.qid] == {facts[path[-1]]["docid"]: 1}
+
+
+def test_no_document_alone_determines_the_answer(world: FictionalWorld, facts: Facts) -> None:
+    """Only the last document tells the answer (documents tell of their own entity alone); and who
+    reads it without the others has at least two answers to choose from."""
+    last = world.hops - 1
+    possible = 1 if world.hops == 1 else 2
+    for posed in world.posed:
+        assert len(set(posed.question.path)) == world.hops
+        assert len(open_answers(facts, posed.question, lambda place: place == last)) == possible
+
+
+def test_each_document_is_needed(world: FictionalWorld, facts: Facts) -> None:
+    for posed in world.posed:
+        for gone in range(world.hops - 1):
+            known = open_answers(facts, posed.question, lambda place, gone=gone: place != gone)
+            assert len(known) == 2, (posed.text, gone)
+
+
+def test_a_question_names_none_of_its_entities(world: FictionalWorld, facts: Facts) -> None:
+    for posed in world.posed:
+        for text in posed.answers:
+            assert text in ("yes", "no") or text not in posed.text
+        for entity in posed.question.path:
+            assert world.world.name(entity) not in posed.text
+
+
+def test_a_question_does_not_clue_what_it_asks(world: FictionalWorld) -> None:
+    last = world.hops - 1
+    for posed in world.posed:
+        clued = {clue.relation for clue in posed.question.clues if clue.place == last}
+        assert posed.question.relation not in clued
+
+
+def test_answering_entities_are_never_shared(world: FictionalWorld) -> None:
+    asked = [posed.question.path[-1] for posed in world.posed]
+    named = [posed.answers[0] for posed in world.posed if posed.question.kind == "name"]
+    names = [world.world.name(entity) for entity in asked]
+    assert len(set(names + named)) == len(names) + len(named)
+
+
+def test_every_clue_is_worded(world: FictionalWorld) -> None:
+    for posed in world.posed:
+        for clue in posed.question.clues:
+            attribute = attribute_of(posed.question.kinds[clue.place], clue.relation)
+            if isinstance(attribute, Choice):
+                words = (clue.value, LEXICONS[attribute.lexicon][clue.value])
+                assert any(word in posed.text for word in words)
+            else:
+                style = "{:,}" if isinstance(attribute, Number) else "{}"
+                assert style.format(clue.low) in posed.text
+
+
+def worded(posed: Posed, other: bool) -> int:
+    """How many word clues show the articles' word (or its paraphrase, if `other`)."""
+    count = 0
+    for clue in posed.question.clues:
+        attribute = attribute_of(posed.question.kinds[clue.place], clue.relation)
+        if isinstance(attribute, Choice):
+            word = LEXICONS[attribute.lexicon][clue.value] if other else clue.value
+            count += f" {word}" in posed.text
+    return count
+
+
+@pytest.mark.parametrize(("rate", "low", "high"), [(0.0, 0, 0), (0.5, 0.4, 0.6), (1.0, 1, 1)])
+def test_obfuscation_is_the_share_of_values_put_in_other_words(
+    rate: float, low: float, high: float
+) -> None:
+    world = small(3200, 200, obfuscation=rate)
+    same = sum(worded(posed, other=False) for posed in world.posed)
+    other = sum(worded(posed, other=True) for posed in world.posed)
+    assert low <= other / (same + other) <= high
+
+
+def test_obfuscation_changes_words_and_nothing_else() -> None:
+    plain, veiled = (small(640, 20, obfuscation=rate) for rate in (0.0, 1.0))
+    assert [posed.question for posed in plain.posed] == [posed.question for posed in veiled.posed]
+    assert plain.answers == veiled.answers
+    assert all(a.text != b.text for a, b in zip(plain.topics, veiled.topics, strict=True))
+
+
+def test_all_kinds_of_answers_occur_and_yes_is_as_common_as_no() -> None:
+    world = small(4000, 400)
+    kinds = Counter(posed.question.kind for posed in world.posed)
+    assert set(kinds) == {"name", "number", "year", "yes/no"}
+    assert min(kinds.values()) > 40
+    answers = Counter(posed.answers[0] for posed in world.posed if posed.question.kind == "yes/no")
+    assert 0.38 < answers["yes"] / sum(answers.values()) < 0.62
+
+
+def test_splits_halve_the_questions_and_share_no_answering_entity() -> None:
+    whole, dev, test = (small(640, 31, split=split) for split in (None, "dev", "test"))
+    assert sorted([*dev.topics, *test.topics]) == sorted(whole.topics)
+    assert (len(dev.topics), len(test.topics)) == (16, 15)
+    gold = [
+        {docid for row in half.judgements["gold"].values() for docid in row} for half in (dev, test)
+    ]
+    assert not gold[0] & gold[1]
+    names = [
+        {posed.answers[0] for posed in half.posed if posed.question.kind == "name"}
+        for half in (dev, test)
+    ]
+    assert not names[0] & names[1]
+
+
+def test_twins_of_asked_entities_are_hard_negatives() -> None:
+    """A near-twin meets some of the clues, and never all of them."""
+    world = small(2000, 100, hops=1).world
+    close = 0
+    for posed in small(2000, 100, hops=1).posed:
+        (entity,) = posed.question.path
+        ordinal = entity.ordinal - 1 if world.is_twin(entity.ordinal) else entity.ordinal + 1
+        twins = world.is_twin(entity.ordinal) or world.is_twin(ordinal)
+        if not twins or ordinal >= world.counts[entity.kind]:
+            continue
+        facts = world.facts(entity._replace(ordinal=ordinal))
+        told = {facts[0].subject: {fact.relation: fact.value for fact in facts}}
+        met = [holds(told, facts[0].subject, clue) for clue in posed.question.clues]
+        assert not all(met)
+        close += any(met)
+    assert close >= 20

@@ -1,0 +1,210 @@
+"""Ships and festivals."""
+
+from __future__ import annotations
+
+from toolkit.benchmarks.fictional.schema import Choice, EntityType, Number, Relation, Year
+
+SHIP = EntityType(
+    name="ship",
+    slots=1,
+    nouns=("ship", "vessel"),
+    forms=("Lady {}", "{} Star", "Spirit of {}", "Duke of {}"),
+    opening=(
+        "{n} was a ship that saw many harbours.",
+        "The ship {n} has left a long trail in the records.",
+        "This page tells the story of the ship {n}.",
+    ),
+    headings=("Construction", "Service", "Crew", "Incidents", "Final years", "Remains"),
+    attributes=(
+        Relation(
+            name="captain",
+            tells=(
+                "{s} was commanded by {v}.",
+                "The best known captain of {s} was {v}.",
+                "{v} was captain of {s} for eleven voyages.",
+                "The logbook of {s} is signed by its captain, {v}.",
+            ),
+            line="Captain: {v}",
+            links=("{a} was commanded by {b}", "{b} gave the orders aboard {a}"),
+            ask="Who was the captain of {s}?",
+            target="person",
+        ),
+        Year(
+            name="launched",
+            tells=(
+                "{s} was launched in {v}.",
+                "The launch of {s} took place in {v}.",
+                "In {v} a crowd watched {s} slide into the water at its launch.",
+                "{s} left the slipway in {v}.",
+            ),
+            line="Launched: {v}",
+            clues=("was launched {r}", "first touched water {r}"),
+            ask="In what year was {s} launched?",
+            polar="Was {s} launched before {t}?",
+            first=20,
+            span=40,
+            after="captain",
+        ),
+        Relation(
+            name="port",
+            tells=(
+                "The home port of {s} was {v}.",
+                "{s} sailed from {v}, its home port.",
+                "{s} was registered at {v}.",
+                "Between voyages {s} lay at its home port, {v}.",
+            ),
+            line="Home port: {v}",
+            links=("{a} had {b} as its home port", "{a} set out on its voyages from {b}"),
+            ask="Which town was the home port of {s}?",
+            target="town",
+        ),
+        Relation(
+            name="owner",
+            tells=(
+                "The last owner of {s} was {v}.",
+                "{s} ended up in the hands of {v}.",
+                "{v} was the last owner of {s}.",
+                "When it was broken up, {s} belonged to {v}.",
+            ),
+            line="Last owner: {v}",
+            links=("{b} was the last owner of {a}", "{a} finally belonged to {b}"),
+            ask="Which company was the last owner of {s}?",
+            target="company",
+        ),
+        Choice(
+            name="cargo",
+            tells=(
+                "{s} mostly carried {v}.",
+                "The usual cargo of {s} was {v}.",
+                "Year after year {s} brought {v} to distant quays.",
+                "The holds of {s} were filled with {v}.",
+            ),
+            line="Cargo: {v}",
+            clues=("carried {v}", "spent its working life moving {v}"),
+            lexicon="goods",
+        ),
+        Choice(
+            name="figurehead",
+            tells=(
+                "The figurehead of {s} was {v}.",
+                "At the bow of {s} there was {v}, carved and gilded.",
+                "{s} bore {v} as its figurehead.",
+                "A museum keeps the figurehead of {s}, which shows {v}.",
+            ),
+            line="Figurehead: {v}",
+            clues=("had {v} for a figurehead", "bore at its bow the carving of {v}"),
+            lexicon="animals",
+        ),
+        Number(
+            name="length",
+            tells=(
+                "{s} was {v} feet long.",
+                "From stem to stern {s} measured {v} feet.",
+                "The plans give {s} a length of {v} feet.",
+                "At {v} feet {s} was hard to turn in a narrow harbour.",
+            ),
+            line="Length in feet: {v}",
+            clues=("was {r} feet long", "measured {r} feet from end to end"),
+            ask="How many feet long was {s}?",
+            polar="Was {s} more than {t} feet long?",
+            low=60,
+            size=420,
+        ),
+    ),
+)
+
+FESTIVAL = EntityType(
+    name="festival",
+    slots=1,
+    nouns=("festival", "annual celebration"),
+    forms=("{} Fair", "{} Festival", "{} Night", "Feast of {}"),
+    opening=(
+        "{n} is a festival that fills the streets every year.",
+        "The festival known as {n} draws crowds from far away.",
+        "This page explains the festival called {n}.",
+    ),
+    headings=("Origins", "Procession", "Food", "Music", "Attendance", "Disputes"),
+    attributes=(
+        Relation(
+            name="founder",
+            tells=(
+                "{s} was started by {v}.",
+                "The idea of {s} came from {v}.",
+                "{v} founded {s} to lift the spirits of the neighbours.",
+                "By common consent {v} was the founder of {s}.",
+            ),
+            line="Founder: {v}",
+            links=("{a} was started by {b}", "{b} had the idea of {a}"),
+            ask="Who started {s}?",
+            target="person",
+        ),
+        Year(
+            name="first_held",
+            tells=(
+                "{s} was first held in {v}.",
+                "Crowds first gathered for {s} in {v}.",
+                "Posters show that {s} was held for the first time in {v}.",
+                "{s} goes back to {v}.",
+            ),
+            line="First held: {v}",
+            clues=("was first held {r}", "began {r}"),
+            ask="In what year was {s} first held?",
+            polar="Was {s} first held before {t}?",
+            first=25,
+            span=40,
+            after="founder",
+        ),
+        Relation(
+            name="town",
+            tells=(
+                "{s} is held in {v}.",
+                "{v} is the home of {s}.",
+                "Visitors to {s} crowd into {v}.",
+                "The town that holds {s} is {v}.",
+            ),
+            line="Place: {v}",
+            links=("{a} is held in {b}", "{b} is the place where {a} is celebrated"),
+            ask="In which town is {s} held?",
+            target="town",
+        ),
+        Choice(
+            name="food",
+            tells=(
+                "At {s} everyone eats {v}.",
+                "The traditional food of {s} is {v}.",
+                "Stalls at {s} offer {v}.",
+                "{s} would not be itself without {v}.",
+            ),
+            line="Traditional food: {v}",
+            clues=("has {v} as its traditional food", "is the occasion for eating {v}"),
+            lexicon="dishes",
+        ),
+        Choice(
+            name="costume",
+            tells=(
+                "The dancers at {s} wear {v}.",
+                "At {s} the town is hung with flags in {v}.",
+                "The colour of {s} is {v}.",
+                "For {s} the guild dresses in {v}.",
+            ),
+            line="Colour: {v}",
+            clues=("has dancers dressed in {v}", "is known by robes in {v}"),
+            lexicon="colours",
+        ),
+        Number(
+            name="visitors",
+            tells=(
+                "{s} attracts {v} visitors.",
+                "Last year {v} visitors came to {s}.",
+                "The organisers of {s} counted {v} visitors.",
+                "With {v} visitors {s} is at the limit of what the streets can bear.",
+            ),
+            line="Visitors: {v}",
+            clues=("attracts {r} visitors", "brings together {r} guests"),
+            ask="How many visitors does {s} attract?",
+            polar="Does {s} attract more than {t} visitors?",
+            low=150,
+            octaves=6,
+        ),
+    ),
+)

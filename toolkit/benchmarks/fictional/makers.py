@@ -1,0 +1,210 @@
+"""What a person writes or founds: books, companies."""
+
+from __future__ import annotations
+
+from toolkit.benchmarks.fictional.schema import Choice, EntityType, Number, Relation, Year
+
+BOOK = EntityType(
+    name="book",
+    slots=1,
+    nouns=("book", "published work"),
+    forms=("The {} Papers", "A Winter in {}", "The Gates of {}", "Songs from {}"),
+    opening=(
+        "{n} is a book with a long and tangled history.",
+        "Few books of its kind have been discussed as often as {n}.",
+        "This page is about the book {n} and its many readers.",
+    ),
+    headings=("Contents", "Composition", "Reception", "Editions", "Themes", "Influence"),
+    attributes=(
+        Relation(
+            name="author",
+            tells=(
+                "{s} was written by {v}.",
+                "The author of {s} was {v}.",
+                "{v} wrote {s} in a rented room.",
+                "It is now certain that {v} was the author of {s}.",
+            ),
+            line="Author: {v}",
+            links=("{a} was written by {b}", "{a} came from the pen of {b}"),
+            ask="Who wrote {s}?",
+            target="person",
+        ),
+        Year(
+            name="published",
+            tells=(
+                "{s} was published in {v}.",
+                "The first edition of {s} appeared in {v}.",
+                "Readers first met {s} in {v}, when it was published.",
+                "In {v} the printers delivered {s} to the shops.",
+            ),
+            line="First published: {v}",
+            clues=("was published {r}", "first reached its readers {r}"),
+            ask="In what year was {s} published?",
+            polar="Was {s} published before {t}?",
+            first=24,
+            span=40,
+            after="author",
+        ),
+        Relation(
+            name="setting",
+            tells=(
+                "{s} is set in {v}.",
+                "The events of {s} unfold in {v}.",
+                "{v} is the place in which {s} is set.",
+                "Nearly every chapter of {s} takes place in {v}.",
+            ),
+            line="Set in: {v}",
+            links=("{a} is set in {b}", "{b} is the scene of {a}"),
+            ask="In which town is {s} set?",
+            target="town",
+        ),
+        Relation(
+            name="reprint",
+            tells=(
+                "{s} was later reprinted by {v}.",
+                "{v} has paid for a reprint of {s}.",
+                "A reprint of {s} was sponsored by {v}.",
+                "The modern reprint of {s} carries the mark of {v}.",
+            ),
+            line="Reprint: {v}",
+            links=("a reprint of {a} was paid for by {b}", "{b} brought {a} back into print"),
+            ask="Which company reprinted {s}?",
+            target="company",
+        ),
+        Choice(
+            name="genre",
+            tells=(
+                "{s} is best described as {v}.",
+                "Librarians catalogue {s} as {v}.",
+                "In form {s} is {v}.",
+                "Though it has been called other things, {s} is {v}.",
+            ),
+            line="Genre: {v}",
+            clues=("is catalogued as {v}", "consists of {v}"),
+            lexicon="genres",
+        ),
+        Choice(
+            name="cover",
+            tells=(
+                "The first copies of {s} were bound in {v}.",
+                "Collectors know {s} by its binding in {v}.",
+                "{s} was sold in a cloth cover of {v}.",
+                "The original cover of {s} is {v}.",
+            ),
+            line="Binding: {v}",
+            clues=("was bound in {v}", "was first sold in a cover of {v}"),
+            lexicon="colours",
+        ),
+        Number(
+            name="pages",
+            tells=(
+                "{s} runs to {v} pages.",
+                "In the first edition {s} filled {v} pages.",
+                "The text of {s} occupies {v} pages.",
+                "A complete copy of {s} has {v} pages.",
+            ),
+            line="Pages: {v}",
+            clues=("runs to {r} pages", "is {r} sides long"),
+            ask="How many pages does {s} have?",
+            polar="Does {s} have more than {t} pages?",
+            low=64,
+            size=640,
+        ),
+    ),
+)
+
+COMPANY = EntityType(
+    name="company",
+    slots=2,
+    nouns=("company", "firm"),
+    forms=("{} Works", "{} Trading Company", "{} and Daughters", "{} Brothers"),
+    opening=(
+        "{n} is a company of some standing.",
+        "This page describes the company {n}.",
+        "The company known as {n} has been through good years and bad.",
+    ),
+    headings=("Origins", "Growth", "Products", "Workforce", "Crises", "Present day"),
+    attributes=(
+        Relation(
+            name="founder",
+            tells=(
+                "{s} was founded by {v}.",
+                "The founder of {s} was {v}.",
+                "{v} founded {s} with borrowed money.",
+                "Its papers name {v} as the founder of {s}.",
+            ),
+            line="Founder: {v}",
+            links=("{a} was founded by {b}", "{a} goes back to the initiative of {b}"),
+            ask="Who founded {s}?",
+            target="person",
+        ),
+        Year(
+            name="founded",
+            tells=(
+                "{s} was founded in {v}.",
+                "The deed that founded {s} is dated {v}.",
+                "{s} has been in business since {v}.",
+                "In {v} the first ledger of {s} was opened.",
+            ),
+            line="Founded: {v}",
+            clues=("was founded {r}", "opened for business {r}"),
+            ask="In what year was {s} founded?",
+            polar="Was {s} founded before {t}?",
+            first=22,
+            span=40,
+            after="founder",
+        ),
+        Relation(
+            name="seat",
+            tells=(
+                "{s} has its head office in {v}.",
+                "The head office of {s} is in {v}.",
+                "From a head office in {v}, {s} directs all its affairs.",
+                "{v} has long been the seat of {s}.",
+            ),
+            line="Head office: {v}",
+            links=("{a} has its head office in {b}", "{b} is the seat of {a}"),
+            ask="In which town is the head office of {s}?",
+            target="town",
+        ),
+        Choice(
+            name="product",
+            tells=(
+                "{s} grew rich by selling {v}.",
+                "The chief product of {s} has always been {v}.",
+                "{s} deals mainly in {v}.",
+                "What {s} sells is, above all, {v}.",
+            ),
+            line="Product: {v}",
+            clues=("sells {v}", "made its money with {v}"),
+            lexicon="goods",
+        ),
+        Choice(
+            name="emblem",
+            tells=(
+                "The emblem of {s} shows {v}.",
+                "{s} uses {v} as its emblem.",
+                "On every letterhead of {s} there is {v}.",
+                "The trade mark of {s} is {v}.",
+            ),
+            line="Emblem: {v}",
+            clues=("has {v} as its emblem", "is recognised by the picture of {v}"),
+            lexicon="animals",
+        ),
+        Number(
+            name="workers",
+            tells=(
+                "{s} employs {v} people.",
+                "At the last count {s} had {v} workers.",
+                "The payroll of {s} lists {v} workers.",
+                "A staff of {v} keeps {s} going.",
+            ),
+            line="Workers: {v}",
+            clues=("employs {r} people", "has a staff of {r}"),
+            ask="How many workers does {s} have?",
+            polar="Does {s} have more than {t} workers?",
+            low=20,
+            octaves=7,
+        ),
+    ),
+)
