@@ -1,0 +1,326 @@
+"""A server that speaks the three APIs and says what a test tells it to.
+
+`Peer.script` holds the steps of the next requests, in order; when it is empty, `Peer.default` is
+said. Every request is recorded, as it came.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+CHAT, RESPONSES, MESSAGES = "/v1/chat/completions", "/v1/responses", "/v1/messages"
+
+
+@dataclass(frozen=True)
+class Say:
+    """A reply. `finish` is one of stop, length, refusal, overflow. `usage` is input (all of it),
+    cached, reasoning, output; None leaves it out. `calls` are (id, name, arguments as text)."""
+
+    text: str = ""
+    reasoning: str = ""
+    calls: Sequence[tuple[str, str, str]] = ()
+    finish: str = "stop"
+    usage: Mapping[str, int] | None = field(
+        default_factory=lambda: {"input": 100, "cached": 80, "reasoning": 5, "output": 20}
+    )
+
+
+@dataclass(frozen=True)
+class Fail:
+    """An HTTP error with the API's own error body, or with `raw` as the body."""
+
+    status: int
+    message: str = "no"
+    kind: str = "some_error"
+    headers: Mapping[str, str] = field(default_factory=dict)
+    raw: str | None = None
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A reply whose connection ends in its middle."""
+
+    reply: Say = field(default_factory=lambda: Say(text="never whole " * 50))
+
+
+@dataclass(frozen=True)
+class Stall:
+    """Nothing for `seconds`, then a reply that nobody may still want."""
+
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Raw:
+    """Status 200 and this body, whatever it is."""
+
+    body: str
+    content_type: str = "application/json"
+
+
+@dataclass(frozen=True)
+class Request:
+    path: str
+    headers: Mapping[str, str]
+    body: dict[str, Any]
+
+
+class Peer:
+    """A running server. `url` ends where each SDK wants it to."""
+
+    def __init__(self, port: int) -> None:
+        self.port = port
+        self.script: deque[Any] = deque()
+        self.default: Any = Say(text="done")
+        self.requests: list[Request] = []
+        self.most_in_flight = 0
+        self._in_flight = 0
+        self._lock = threading.Lock()
+
+    @property
+    def openai_url(self) -> str:
+        return f"http://127.0.0.1:{self.port}/v1"
+
+    @property
+    def anthropic_url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def enter(self, request: Request) -> Any:
+        with self._lock:
+            self.requests.append(request)
+            self._in_flight += 1
+            self.most_in_flight = max(self.most_in_flight, self._in_flight)
+            return self.script.popleft() if self.script else self.default
+
+    def leave(self) -> None:
+        with self._lock:
+            self._in_flight -= 1
+
+
+@contextmanager
+def running_peer() -> Iterator[Peer]:
+    server = _Server(("127.0.0.1", 0), _Handler)
+    server.peer = Peer(server.server_address[1])
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
+    thread.start()
+    try:
+        yield server.peer
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 256
+    peer: Peer
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that went away is part of the tests."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    wbufsize = -1  # Headers and body in one packet, or delayed acknowledgements cost 40 ms.
+    disable_nagle_algorithm = True
+    server: _Server
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+    def do_POST(self) -> None:
+        length = int(self.headers.get("content-length") or 0)
+        body = json.loads(self.rfile.read(length) or b"{}")
+        peer = self.server.peer
+        step = peer.enter(Request(self.path, dict(self.headers), body))
+        try:
+            self._answer(step, body)
+        finally:
+            peer.leave()
+
+    def _answer(self, step: Any, body: dict[str, Any]) -> None:
+        if isinstance(step, Stall):
+            time.sleep(step.seconds)
+            step = Say(text="too late")
+        if isinstance(step, Fail):
+            text = error_body(self.path, step) if step.raw is None else step.raw
+            self._write(step.status, text, "application/json", step.headers)
+        elif isinstance(step, Raw):
+            self._write(200, step.body, step.content_type)
+        else:
+            reply = step.reply if isinstance(step, Cut) else step
+            text = RENDER[self.path](reply, str(body.get("model")))
+            kind = "text/event-stream" if body.get("stream") else "application/json"
+            self._write(200, text, kind, cut=isinstance(step, Cut))
+
+    def _write(
+        self,
+        status: int,
+        text: str,
+        content_type: str,
+        headers: Mapping[str, str] | None = None,
+        *,
+        cut: bool = False,
+    ) -> None:
+        data = text.encode("utf-8", "surrogatepass")
+        self.send_response(status)
+        for name, value in {"content-type": content_type, **(headers or {})}.items():
+            self.send_header(name, value)
+        self.send_header("content-length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data[: len(data) // 2] if cut else data)
+        self.wfile.flush()
+        if cut:
+            self.close_connection = True
+
+
+def error_body(path: str, step: Fail) -> str:
+    if path == MESSAGES:
+        error: dict[str, Any] = {"type": step.kind, "message": step.message}
+        return json.dumps({"type": "error", "error": error})
+    error = {"message": step.message, "type": "error", "param": None, "code": step.kind}
+    return json.dumps({"error": error})
+
+
+def chat_body(reply: Say, model: str) -> str:
+    message: dict[str, Any] = {"role": "assistant", "content": reply.text or None}
+    if reply.reasoning:
+        message["reasoning"] = reply.reasoning
+    if reply.calls:
+        message["tool_calls"] = [
+            {"id": one, "type": "function", "function": {"name": name, "arguments": arguments}}
+            for one, name, arguments in reply.calls
+        ]
+    finish = {"refusal": "content_filter"}.get(reply.finish, reply.finish)
+    if finish == "stop" and reply.calls:
+        finish = "tool_calls"
+    choice = {"index": 0, "message": message, "finish_reason": finish}
+    body: dict[str, Any] = {"id": "c1", "object": "chat.completion", "model": f"{model}-served"}
+    body["choices"] = [choice]
+    if reply.usage is not None:
+        body["usage"] = {
+            "prompt_tokens": reply.usage["input"],
+            "completion_tokens": reply.usage["output"],
+            "prompt_tokens_details": {"cached_tokens": reply.usage["cached"]},
+            "completion_tokens_details": {"reasoning_tokens": reply.usage["reasoning"]},
+        }
+    return json.dumps(body)
+
+
+def responses_body(reply: Say, model: str) -> str:
+    output: list[dict[str, Any]] = []
+    if reply.reasoning:
+        summary = [{"type": "summary_text", "text": reply.reasoning}]
+        output.append(
+            {
+                "type": "reasoning",
+                "id": "rs_1",
+                "summary": summary,
+                "encrypted_content": "opaque==",
+                "status": None,
+            }
+        )
+    if reply.text:
+        kind = "refusal" if reply.finish == "refusal" else "output_text"
+        part = {"type": kind, "refusal" if kind == "refusal" else "text": reply.text}
+        output.append({"type": "message", "id": "m1", "role": "assistant", "content": [part]})
+    output += [
+        {
+            "type": "function_call",
+            "id": f"fc_{one}",
+            "call_id": one,
+            "name": name,
+            "arguments": text,
+        }
+        for one, name, text in reply.calls
+    ]
+    body: dict[str, Any] = {"id": "r1", "object": "response", "model": f"{model}-served"}
+    body |= {"output": output, "status": "completed", "error": None, "incomplete_details": None}
+    if reply.finish == "length":
+        body |= {"status": "incomplete", "incomplete_details": {"reason": "max_output_tokens"}}
+    if reply.usage is not None:
+        body["usage"] = {
+            "input_tokens": reply.usage["input"],
+            "output_tokens": reply.usage["output"],
+            "input_tokens_details": {"cached_tokens": reply.usage["cached"]},
+            "output_tokens_details": {"reasoning_tokens": reply.usage["reasoning"]},
+        }
+    return json.dumps(body)
+
+
+def messages_body(reply: Say, model: str) -> str:
+    """The stream's events. `input_tokens` excludes the cached ones, as the API has it."""
+    usage: dict[str, Any] = {"input_tokens": 0, "output_tokens": 1}
+    final: dict[str, Any] = {"output_tokens": 1}
+    if reply.usage is not None:
+        cached = reply.usage["cached"]
+        usage = {
+            "input_tokens": reply.usage["input"] - cached,
+            "cache_read_input_tokens": cached,
+            "cache_creation_input_tokens": 0,
+            "output_tokens": 1,
+        }
+        thinking = {"thinking_tokens": reply.usage["reasoning"]}
+        final = {"output_tokens": reply.usage["output"], "output_tokens_details": thinking}
+    message = {
+        "id": "msg_1",
+        "type": "message",
+        "role": "assistant",
+        "model": f"{model}-served",
+        "content": [],
+        "stop_reason": None,
+        "stop_sequence": None,
+        "usage": usage,
+    }
+    events: list[dict[str, Any]] = [{"type": "message_start", "message": message}]
+    for index, (block, deltas) in enumerate(_message_blocks(reply)):
+        events.append({"type": "content_block_start", "index": index, "content_block": block})
+        events += [
+            {"type": "content_block_delta", "index": index, "delta": delta} for delta in deltas
+        ]
+        events.append({"type": "content_block_stop", "index": index})
+    reason = {
+        "stop": "tool_use" if reply.calls else "end_turn",
+        "length": "max_tokens",
+        "overflow": "model_context_window_exceeded",
+    }.get(reply.finish, reply.finish)
+    delta = {"stop_reason": reason, "stop_sequence": None}
+    events += [{"type": "message_delta", "delta": delta, "usage": final}, {"type": "message_stop"}]
+    return "".join(f"event: {event['type']}\ndata: {json.dumps(event)}\n\n" for event in events)
+
+
+def _message_blocks(reply: Say) -> Iterator[tuple[dict[str, Any], list[dict[str, Any]]]]:
+    if reply.reasoning:
+        yield (
+            {"type": "thinking", "thinking": "", "signature": ""},
+            [
+                *({"type": "thinking_delta", "thinking": part} for part in halves(reply.reasoning)),
+                {"type": "signature_delta", "signature": "signed=="},
+            ],
+        )
+    if reply.text:
+        yield (
+            {"type": "text", "text": ""},
+            [{"type": "text_delta", "text": part} for part in halves(reply.text)],
+        )
+    for one, name, arguments in reply.calls:
+        yield (
+            {"type": "tool_use", "id": one, "name": name, "input": {}},
+            [{"type": "input_json_delta", "partial_json": part} for part in halves(arguments)],
+        )
+
+
+def halves(text: str) -> tuple[str, str]:
+    return text[: len(text) // 2], text[len(text) // 2 :]
+
+
+RENDER = {CHAT: chat_body, RESPONSES: responses_body, MESSAGES: messages_body}

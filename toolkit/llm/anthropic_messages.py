@@ -1,0 +1,255 @@
+"""Anthropic's Messages API, streamed: long replies outlive what networks grant a silent connection.
+
+Thinking blocks carry signatures and go back untouched. The end of each request is marked for the
+prompt cache, so that the next one, which begins with it, reads it from there.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from toolkit.llm import wire
+from toolkit.llm.anthropic_stream import gather
+from toolkit.llm.client import ApiModel
+from toolkit.llm.errors import ServerGone
+from toolkit.llm.protocol import Message, Settings, Turn, Usage
+
+API = "anthropic_messages"
+_FINISH = {
+    "end_turn": "stop",
+    "stop_sequence": "stop",
+    "tool_use": "tool_calls",
+    "max_tokens": "length",
+    "refusal": "refusal",
+    "model_context_window_exceeded": "overflow",
+}
+# The API refuses blocks of text that are empty or blank.
+_EMPTY = "(empty)"
+_SCHEMA_KEYS = ("type", "description", "enum", "required", "additionalProperties")
+_EPHEMERAL = {"type": "ephemeral"}
+
+
+class AnthropicMessages(ApiModel):
+    """A model behind `/v1/messages`.
+
+    `max_tokens` is the output limit where the settings give none, since the API demands one;
+    `thinking` is the API's own object, such as `{type: adaptive, display: summarized}` (None: the
+    model's default); `cache` marks prefixes for the prompt cache; `strict_tools` and
+    `parallel_calls` as in `OpenAIChat`. There is no seed. The rest as in `ApiModel`.
+    """
+
+    sdk = "anthropic"
+    default_url = "https://api.anthropic.com"
+
+    def __init__(
+        self,
+        *,
+        max_tokens: int = 32_000,
+        thinking: Mapping[str, Any] | None = None,
+        cache: bool = True,
+        strict_tools: bool = True,
+        parallel_calls: bool = False,
+        **common: Any,
+    ) -> None:
+        super().__init__(**common)
+        self.max_tokens = max_tokens
+        self.thinking = dict(thinking) if thinking else None
+        self.cache = cache
+        self.strict_tools = strict_tools
+        self.parallel_calls = parallel_calls
+
+    def _client(self, sdk: Any, **arguments: Any) -> Any:
+        return sdk.AsyncAnthropic(**arguments)
+
+    async def _send(self, client: Any, body: dict[str, Any], timeout: float) -> dict[str, Any]:
+        stream = await client.messages.create(
+            model=self.name,
+            messages=body["messages"],
+            max_tokens=body["max_tokens"],
+            stream=True,
+            extra_body=body,
+            timeout=timeout,
+        )
+        async with stream:
+            reply = await gather(event.to_dict() async for event in stream)
+        if not reply.get("stop_reason"):
+            raise ServerGone(f"{self._where}: the stream ended before the reply did")
+        return wire.json_object(self._hide(json.dumps(reply)), self._where)
+
+    def _body(
+        self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]], settings: Settings
+    ) -> dict[str, Any]:
+        settings.refuse_seed("the Messages API")
+        instructions, rest = _opening(messages)
+        body: dict[str, Any] = {
+            "messages": _merged(rest),
+            "max_tokens": settings.max_output_tokens or self.max_tokens,
+        }
+        if instructions:
+            body["system"] = [{"type": "text", "text": instructions}]
+        if self.cache:
+            _mark(body)
+        if tools:
+            body["tools"] = [self._tool(wire.Spec(each)) for each in tools]
+            body["tool_choice"] = self._tool_choice(settings.tool_choice)
+        effort = settings.reasoning_effort
+        given = {
+            "temperature": settings.temperature,
+            "top_p": settings.top_p,
+            "thinking": self.thinking,
+            "output_config": {"effort": effort} if effort else None,
+        }
+        body.update({name: value for name, value in given.items() if value is not None})
+        return {**body, **settings.extra}
+
+    def _tool(self, spec: wire.Spec) -> dict[str, Any]:
+        tool: dict[str, Any] = {"name": spec.name, "description": spec.description}
+        if not self.strict_tools:
+            return {**tool, "input_schema": spec.parameters}
+        return {**tool, "input_schema": strict_schema(spec.parameters), "strict": True}
+
+    def _tool_choice(self, choice: str) -> dict[str, Any]:
+        if choice == "none":
+            return {"type": "none"}
+        one = {"disable_parallel_tool_use": not self.parallel_calls}
+        if choice in ("auto", "required"):
+            return {"type": {"auto": "auto", "required": "any"}[choice], **one}
+        return {"type": "tool", "name": choice, **one}
+
+    def _turn(self, reply: dict[str, Any], messages: Sequence[Message]) -> Turn:
+        blocks = reply["content"]
+        calls = tuple(
+            wire.call_request(block.get("id"), block.get("name"), block.get("input"), index)
+            for index, block in enumerate(
+                (block for block in blocks if block["type"] == "tool_use"),
+                start=wire.calls_before(messages) + 1,
+            )
+        )
+        reason = str(reply["stop_reason"])
+        return Turn(
+            text="".join(str(block["text"]) for block in blocks if block["type"] == "text"),
+            reasoning="\n\n".join(
+                str(block["thinking"])
+                for block in blocks
+                if block["type"] == "thinking" and block.get("thinking")
+            ),
+            tool_calls=calls,
+            usage=_usage(reply.get("usage")),
+            finish_reason=_FINISH.get(reason, reason),
+            model=str(reply.get("model") or ""),
+            provider={"api": API, "blocks": [_kept(block) for block in blocks]},
+        )
+
+
+def strict_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """A schema in the subset that strict tools take: a list of types becomes `anyOf`, and bounds go
+    into the description; the search tool checks them anyway."""
+    kinds = schema.get("type")
+    if isinstance(kinds, list):
+        plain = {key: value for key, value in schema.items() if key != "description"}
+        options = [
+            {"type": kind} if kind == "null" else strict_schema({**plain, "type": kind})
+            for kind in kinds
+        ]
+        return {"anyOf": options, **_described(schema, ())}
+    strict = {key: schema[key] for key in _SCHEMA_KEYS if key in schema}
+    bounds = [f"{key}: {schema[key]}" for key in ("minimum", "maximum") if key in schema]
+    strict.update(_described(schema, bounds))
+    if "properties" in schema:
+        strict["properties"] = {
+            name: strict_schema(each) for name, each in schema["properties"].items()
+        }
+    if "items" in schema:
+        strict["items"] = strict_schema(schema["items"])
+    return strict
+
+
+def _described(schema: Mapping[str, Any], bounds: Sequence[str]) -> dict[str, Any]:
+    text = " ".join(filter(None, [str(schema.get("description", "")), ", ".join(bounds)]))
+    return {"description": text} if text else {}
+
+
+def _opening(messages: Sequence[Message]) -> tuple[str, Sequence[Message]]:
+    """The system messages that open the transcript, joined, and the rest."""
+    first = next(
+        (i for i, message in enumerate(messages) if message["role"] != "system"), len(messages)
+    )
+    text = "\n\n".join(wire.sendable(message.get("content")) for message in messages[:first])
+    return text, messages[first:]
+
+
+def _merged(messages: Sequence[Message]) -> list[dict[str, Any]]:
+    """Messages with consecutive ones of a role joined: all results of a turn's calls must come in
+    one message, and what the user adds may follow them there."""
+    merged: list[dict[str, Any]] = []
+    for message in messages:
+        role = "assistant" if message["role"] == "assistant" else "user"
+        if not merged or merged[-1]["role"] != role:
+            merged.append({"role": role, "content": []})
+        merged[-1]["content"] += _blocks(message)
+    return merged
+
+
+def _blocks(message: Message) -> list[dict[str, Any]]:
+    content = wire.sendable(message.get("content"))
+    text = {"type": "text", "text": content if content.strip() else _EMPTY}
+    if message["role"] == "tool":
+        result = {"type": "tool_result", "tool_use_id": message["tool_call_id"], "content": content}
+        return [result]
+    if message["role"] != "assistant":
+        return [text]
+    if blocks := wire.provider_part(message, API).get("blocks"):
+        kept = [_sent(block) for block in blocks if not _blank(block)]
+        said = any(block["type"] in ("text", "tool_use") for block in kept)
+        return kept if said else [*kept, text]
+    calls = [
+        {
+            "type": "tool_use",
+            "id": call["id"],
+            "name": wire.sendable_name(call["function"]["name"]),
+            "input": wire.sendable_object(call["function"]["arguments"]),
+        }
+        for call in message.get("tool_calls") or ()
+    ]
+    return [text, *calls] if content.strip() or not calls else calls
+
+
+def _kept(block: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in block.items() if value is not None}
+
+
+def _blank(block: Mapping[str, Any]) -> bool:
+    return block["type"] == "text" and not str(block.get("text") or "").strip()
+
+
+def _sent(block: Mapping[str, Any]) -> dict[str, Any]:
+    sent = wire.sendable_tree(block)
+    if block["type"] == "tool_use":
+        sent["name"] = wire.sendable_name(str(block.get("name") or ""))
+        sent["input"] = wire.sendable_object(str(block.get("input") or ""))
+    return dict(sent)
+
+
+def _mark(body: dict[str, Any]) -> None:
+    """Marks the instructions (with the tools, which stand before them) and the last block."""
+    ends = [body["system"][-1]] if "system" in body else []
+    ends += [message["content"][-1] for message in body["messages"][-1:]]
+    for block in ends:
+        if block["type"] in ("text", "tool_result"):
+            block["cache_control"] = dict(_EPHEMERAL)
+
+
+def _usage(usage: Any) -> Usage:
+    """The API counts what was read from and written to the cache apart from `input_tokens`."""
+    fresh = wire.count(usage, "input_tokens")
+    cached = wire.count(usage, "cache_read_input_tokens")
+    written = wire.count(usage, "cache_creation_input_tokens")
+    return Usage(
+        input=None if fresh is None else fresh + (cached or 0) + (written or 0),
+        cached=cached,
+        reasoning=wire.count(usage, "output_tokens_details", "thinking_tokens"),
+        output=wire.count(usage, "output_tokens"),
+        cache_write=written,
+    )

@@ -1,0 +1,315 @@
+"""What the adapters share: the SDK, the key, the cap on requests in flight, retries, and errors.
+
+The SDKs' own retries are off: they also retry an exhausted quota, wait without our clock, and hold
+a place in flight while they wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import json
+import os
+import random
+import re
+import threading
+import time
+import weakref
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar, NamedTuple
+from urllib.parse import urlsplit
+
+from toolkit.errors import InputError
+from toolkit.llm.errors import (
+    BadReply,
+    ContextOverflow,
+    ModelError,
+    Refused,
+    ServerGone,
+    ServerTimeout,
+    Truncated,
+)
+from toolkit.llm.faults import fault
+from toolkit.llm.protocol import Message, Settings, Turn
+
+_VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]*")
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")
+# Below the five seconds after which uvicorn closes an idle connection: reusing one at that moment
+# loses a request.
+_KEEP_ALIVE = 4.0
+_FIRST_WAIT = 0.5
+
+
+class Session(NamedTuple):
+    """An SDK client and the places in flight; both belong to one event loop."""
+
+    client: Any
+    slots: asyncio.Semaphore
+
+
+class ApiModel(ABC):
+    """One model behind one HTTP API.
+
+    `key_env` names the environment variable that holds the key (None: the server wants none);
+    `concurrency` is the most requests in flight; `attempts` bounds the tries of one request, the
+    first one included; `longest_wait` seconds bounds a wait between two, and a server that asks for
+    a longer one is given up. `sleep` and `chance` (0 to 1) serve tests.
+    """
+
+    sdk: ClassVar[str]
+    default_url: ClassVar[str]
+
+    def __init__(
+        self,
+        *,
+        model: str,
+        base_url: str | None = None,
+        key_env: str | None = None,
+        settings: Settings | None = None,
+        concurrency: int = 64,
+        attempts: int = 6,
+        longest_wait: float = 60.0,
+        sleep: Callable[[float], Awaitable[Any]] = asyncio.sleep,
+        chance: Callable[[], float] | None = None,
+    ) -> None:
+        if not model:
+            raise InputError("the model has no name", do="set llm.model=<name>")
+        if concurrency < 1 or attempts < 1:
+            raise InputError(
+                f"concurrency is {concurrency} and attempts is {attempts}",
+                valid="1 or more of each",
+            )
+        self.name = model
+        self.settings = settings or Settings()
+        self.base_url = _checked_url(base_url or self.default_url)
+        self.concurrency = concurrency
+        self.attempts = attempts
+        self.longest_wait = longest_wait
+        self._key_env = _checked_variable(key_env)
+        self._sleep = sleep
+        # Of its own, so that waiting never moves a seeded generator of the experiment.
+        self._chance = chance or random.Random().random
+        self._sessions: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Session] = (
+            weakref.WeakKeyDictionary()
+        )
+        self._lock = threading.Lock()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name!r} at {self.base_url})"
+
+    def ready(self) -> None:
+        """`InputError` where the SDK or the key is missing. Sends nothing."""
+        load(self.sdk)
+        load("tenacity")
+        self._key()
+
+    async def respond(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Mapping[str, Any]] = (),
+        settings: Settings | None = None,
+    ) -> Turn:
+        """See `ChatModel.respond`."""
+        settings = settings or self.settings
+        body = self._body(messages, tools, settings)
+        session = self._session()
+        retrying = self._retrying()
+        try:
+            turn: Turn = await retrying(
+                self._attempt, session, body, settings.timeout, tuple(messages)
+            )
+        except ModelError as error:
+            error.attempts = retrying.statistics.get("attempt_number", 1)
+            raise
+        return replace(turn, attempts=retrying.statistics["attempt_number"])
+
+    async def close(self) -> None:
+        """Close the connections of the running event loop."""
+        with self._lock:
+            session = self._sessions.pop(asyncio.get_running_loop(), None)
+        if session:
+            await session.client.close()
+
+    @abstractmethod
+    def _body(
+        self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]], settings: Settings
+    ) -> dict[str, Any]:
+        """The request in the API's own form."""
+
+    @abstractmethod
+    def _client(self, sdk: Any, **arguments: Any) -> Any:
+        """The SDK's asynchronous client."""
+
+    @abstractmethod
+    async def _send(self, client: Any, body: dict[str, Any], timeout: float) -> dict[str, Any]:
+        """Send once; the reply as JSON values, whole."""
+
+    @abstractmethod
+    def _turn(self, reply: dict[str, Any], messages: Sequence[Message]) -> Turn:
+        """The reply in our form. May raise what dictionaries raise where fields are missing."""
+
+    @property
+    def _where(self) -> str:
+        return f"{self.name} at {urlsplit(self.base_url).netloc}"
+
+    async def _attempt(
+        self, session: Session, body: dict[str, Any], timeout: float, messages: Sequence[Message]
+    ) -> Turn:
+        async with session.slots:
+            try:
+                reply = await asyncio.wait_for(self._send(session.client, body, timeout), timeout)
+            except asyncio.TimeoutError:
+                raise ServerTimeout(f"{self._where}: no whole reply in {timeout:g} s") from None
+            except ModelError:
+                raise
+            except Exception as error:
+                known = self._translated(error)
+                if known is None:
+                    raise
+                # Not chained: the SDK's errors quote what the server said, and it may quote the key.
+                raise known from None
+        return self._whole(self._read(reply, messages))
+
+    def _read(self, reply: dict[str, Any], messages: Sequence[Message]) -> Turn:
+        try:
+            return self._turn(reply, messages)
+        except (KeyError, IndexError, TypeError, AttributeError) as error:
+            kind = type(error).__name__
+            raise BadReply(f"{self._where}: the reply is out of its protocol ({kind})") from None
+
+    def _whole(self, turn: Turn) -> Turn:
+        if turn.finish_reason == "length":
+            limit = "its output limit was reached"
+            raise Truncated(f"{self._where} stopped in the middle: {limit}", turn=turn)
+        if turn.finish_reason == "overflow":
+            full = "the context window is full"
+            raise ContextOverflow(f"{self._where} stopped in the middle: {full}", turn=turn)
+        if turn.finish_reason == "refusal":
+            said = f": {turn.text[:200]}" if turn.text else ""
+            raise Refused(f"{self._where} refused to answer{said}", turn=turn)
+        return turn
+
+    def _translated(self, error: Exception) -> ModelError | None:
+        """Our error for one of the SDK or of its HTTP library; None for a stranger."""
+        sdk, http = load(self.sdk), load("httpx2")
+        if isinstance(error, sdk.APIStatusError):
+            body = json.loads(self._hide(json.dumps(error.body)))
+            return fault(
+                error.status_code,
+                body,
+                error.response.headers,
+                where=self._where,
+                now=time.time(),
+            )
+        if isinstance(error, (sdk.APITimeoutError, http.TimeoutException)):
+            return ServerTimeout(f"{self._where}: the connection stalled")
+        if isinstance(error, (sdk.APIConnectionError, http.TransportError)):
+            cause = type(error.__cause__ or error).__name__
+            return ServerGone(f"{self._where}: no connection, or one that was cut ({cause})")
+        return None
+
+    def _retrying(self) -> Any:
+        tenacity = load("tenacity")
+        return tenacity.AsyncRetrying(
+            retry=tenacity.retry_if_exception(self._worth_another),
+            wait=lambda state: self._pause(state.attempt_number, state.outcome.exception()),
+            stop=tenacity.stop_after_attempt(self.attempts),
+            sleep=self._sleep,
+            reraise=True,
+        )
+
+    def _worth_another(self, error: BaseException) -> bool:
+        if not isinstance(error, ModelError) or not error.retryable:
+            return False
+        return error.retry_after is None or error.retry_after <= self.longest_wait
+
+    def _pause(self, attempt: int, error: BaseException | None) -> float:
+        """Seconds before the next attempt: what the server asks and up to a tenth more, else a
+        random part of 1, 2, 4, ... seconds ("full jitter"), so that many do not return at once."""
+        wish = error.retry_after if isinstance(error, ModelError) else None
+        if wish is not None:
+            return wish * (1 + 0.1 * self._chance())
+        return float(min(self.longest_wait, _FIRST_WAIT * 2**attempt) * self._chance())
+
+    def _session(self) -> Session:
+        loop = asyncio.get_running_loop()
+        with self._lock:
+            if loop not in self._sessions:
+                self._sessions[loop] = self._open()
+            return self._sessions[loop]
+
+    def _open(self) -> Session:
+        sdk, http = load(self.sdk), load("httpx2")
+        local = urlsplit(self.base_url).hostname in _LOOPBACK
+        limits = http.Limits(
+            max_connections=self.concurrency,
+            max_keepalive_connections=self.concurrency,
+            keepalive_expiry=_KEEP_ALIVE,
+        )
+        client = self._client(
+            sdk,
+            api_key=self._key() or "none",
+            base_url=self.base_url,
+            max_retries=0,
+            # A proxy of the environment is not meant for a server on this machine.
+            http_client=sdk.DefaultAsyncHttpxClient(trust_env=not local, limits=limits),
+        )
+        return Session(client, asyncio.Semaphore(self.concurrency))
+
+    def _key(self) -> str:
+        if not self._key_env:
+            return ""
+        key = os.environ.get(self._key_env, "").strip()
+        if not key:
+            raise InputError(
+                f"the environment variable {self._key_env} with the key for {self._where} is not set",
+                do=f"export {self._key_env}=... in the shell that starts the run",
+            )
+        if not key.isascii() or not key.isprintable() or " " in key:
+            raise InputError(
+                f"the key in {self._key_env} has characters that no key has",
+                do="export it again, without quotation marks or line breaks",
+            )
+        return key
+
+    def _hide(self, text: str) -> str:
+        """`text` without the key, which a server may quote back."""
+        key = self._key()
+        return text.replace(key, "***") if key else text
+
+
+def load(name: str) -> Any:
+    """An optional module, imported when it is first needed."""
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise InputError(
+            f"the Python package {name!r} is not installed",
+            do="pip install 'soundingline[llm]'",
+        ) from error
+
+
+def _checked_url(url: str) -> str:
+    parts = urlsplit(url)
+    if parts.username or parts.password:
+        raise InputError(
+            "base_url has a user name or password in it",
+            valid="http://host:port/v1, and the key in an environment variable",
+            do="name that variable in key_env",
+        )
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise InputError(f"base_url is {url!r}", valid="http://host:port/v1 or https://host/v1")
+    return url.rstrip("/")
+
+
+def _checked_variable(name: str | None) -> str | None:
+    # The value is not repeated: it may be the key itself.
+    if name is not None and not _VARIABLE.fullmatch(name):
+        raise InputError(
+            "key_env is not the name of an environment variable",
+            valid="capital letters, digits and underscores, such as OPENAI_API_KEY",
+            do="export the key under such a name; never write it into the configuration",
+        )
+    return name

@@ -1,0 +1,169 @@
+"""OpenAI's Responses API, also spoken by vLLM (which BrowseComp-Plus used for gpt-oss) and DeepSeek.
+
+Nothing is stored at the server: every request carries the whole transcript, the model's reasoning
+items among it, encrypted where the server encrypts them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from toolkit.llm import wire
+from toolkit.llm.client import ApiModel
+from toolkit.llm.faults import fault
+from toolkit.llm.protocol import TOOL_CHOICES, Message, Settings, Turn, Usage
+
+API = "openai_responses"
+_INCOMPLETE = {"max_output_tokens": "length", "content_filter": "refusal"}
+
+
+class OpenAIResponses(ApiModel):
+    """A model behind `/responses`.
+
+    `summary` asks for a summary of the reasoning (`auto`, `concise`, `detailed`; None: none);
+    `encrypted_reasoning` asks for reasoning items that can be sent back (servers that return plain
+    reasoning do not know it: set false); `strict_tools` and `parallel_calls` as in `OpenAIChat`.
+    There is no seed. The rest as in `ApiModel`.
+    """
+
+    sdk = "openai"
+    default_url = "https://api.openai.com/v1"
+
+    def __init__(
+        self,
+        *,
+        summary: str | None = "auto",
+        encrypted_reasoning: bool = True,
+        strict_tools: bool = True,
+        parallel_calls: bool = False,
+        **common: Any,
+    ) -> None:
+        super().__init__(**common)
+        self.summary = summary
+        self.encrypted_reasoning = encrypted_reasoning
+        self.strict_tools = strict_tools
+        self.parallel_calls = parallel_calls
+
+    def _client(self, sdk: Any, **arguments: Any) -> Any:
+        return sdk.AsyncOpenAI(**arguments)
+
+    async def _send(self, client: Any, body: dict[str, Any], timeout: float) -> dict[str, Any]:
+        raw = await client.responses.with_raw_response.create(
+            model=self.name, input=body["input"], extra_body=body, timeout=timeout
+        )
+        return wire.json_object(self._hide(raw.text), self._where)
+
+    def _body(
+        self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]], settings: Settings
+    ) -> dict[str, Any]:
+        settings.refuse_seed("the Responses API")
+        body: dict[str, Any] = {
+            "input": [item for each in messages for item in _items(each)],
+            "store": False,
+        }
+        if self.encrypted_reasoning:
+            body["include"] = ["reasoning.encrypted_content"]
+        if tools:
+            body["tools"] = [self._tool(wire.Spec(each)) for each in tools]
+            body["tool_choice"] = _tool_choice(settings.tool_choice)
+            body["parallel_tool_calls"] = self.parallel_calls
+        reasoning = {"effort": settings.reasoning_effort, "summary": self.summary}
+        given = {
+            "temperature": settings.temperature,
+            "top_p": settings.top_p,
+            "max_output_tokens": settings.max_output_tokens,
+            "reasoning": {key: value for key, value in reasoning.items() if value} or None,
+        }
+        body.update({name: value for name, value in given.items() if value is not None})
+        return {**body, **settings.extra}
+
+    def _tool(self, spec: wire.Spec) -> dict[str, Any]:
+        tool: dict[str, Any] = {
+            "type": "function",
+            "name": spec.name,
+            "description": spec.description,
+            "parameters": spec.parameters,
+        }
+        # Absent means strict here, unlike in chat completions.
+        return {**tool, "strict": self.strict_tools}
+
+    def _turn(self, reply: dict[str, Any], messages: Sequence[Message]) -> Turn:
+        if reply.get("status") == "failed" or reply.get("error"):
+            raise fault(200, reply.get("error") or "failed", {}, where=self._where, now=0.0)
+        items = reply["output"]
+        contents = [part for item in _of(items, "message") for part in item.get("content") or ()]
+        refusals = "".join(str(part["refusal"]) for part in _of(contents, "refusal"))
+        calls = tuple(
+            wire.call_request(item.get("call_id"), item.get("name"), item.get("arguments"), index)
+            for index, item in enumerate(
+                _of(items, "function_call"), start=wire.calls_before(messages) + 1
+            )
+        )
+        finish = "refusal" if refusals else ("tool_calls" if calls else "stop")
+        if reply.get("status") == "incomplete":
+            reason = (reply.get("incomplete_details") or {}).get("reason")
+            finish = _INCOMPLETE.get(reason, str(reason or "incomplete"))
+        return Turn(
+            text="".join(str(part["text"]) for part in _of(contents, "output_text")) or refusals,
+            reasoning="\n\n".join(filter(None, map(_reasoning, _of(items, "reasoning")))),
+            tool_calls=calls,
+            usage=_usage(reply.get("usage")),
+            finish_reason=finish,
+            model=str(reply.get("model") or ""),
+            provider={"api": API, "items": items},
+        )
+
+
+def _of(items: Sequence[Mapping[str, Any]], kind: str) -> list[Mapping[str, Any]]:
+    return [item for item in items if item.get("type") == kind]
+
+
+def _tool_choice(choice: str) -> Any:
+    return choice if choice in TOOL_CHOICES else {"type": "function", "name": choice}
+
+
+def _items(message: Message) -> list[dict[str, Any]]:
+    content = wire.sendable(message.get("content"))
+    if message["role"] == "tool":
+        call_id = wire.sendable(message["tool_call_id"])
+        return [{"type": "function_call_output", "call_id": call_id, "output": content}]
+    if message["role"] != "assistant":
+        return [{"role": message["role"], "content": content}]
+    if items := wire.provider_part(message, API).get("items"):
+        return [_replayed(item) for item in items]
+    said = [{"role": "assistant", "content": content}] if content else []
+    calls = [
+        {
+            "type": "function_call",
+            "call_id": call["id"],
+            "name": call["function"]["name"],
+            "arguments": call["function"]["arguments"],
+        }
+        for call in message.get("tool_calls") or ()
+    ]
+    return said + [_replayed(call) for call in calls]
+
+
+def _replayed(item: Mapping[str, Any]) -> dict[str, Any]:
+    """An output item as input: without its status and empty fields, and repaired where it must be."""
+    sent = wire.sendable_tree({key: value for key, value in item.items() if key != "status"})
+    if item.get("type") == "function_call":
+        sent["name"] = wire.sendable_name(str(item.get("name") or ""))
+        sent["arguments"] = wire.sendable_arguments(str(item.get("arguments") or ""))
+    return dict(sent)
+
+
+def _reasoning(item: Mapping[str, Any]) -> str:
+    """The text of a reasoning item: itself where the server gives it, else its summary."""
+    parts = item.get("content") or item.get("summary") or ()
+    return "\n\n".join(str(part.get("text") or "") for part in parts)
+
+
+def _usage(usage: Any) -> Usage:
+    return Usage(
+        input=wire.count(usage, "input_tokens"),
+        cached=wire.count(usage, "input_tokens_details", "cached_tokens"),
+        reasoning=wire.count(usage, "output_tokens_details", "reasoning_tokens"),
+        output=wire.count(usage, "output_tokens"),
+    )

@@ -1,0 +1,184 @@
+"""What every language model looks like from here: messages and tools in, one `Turn` out.
+
+Messages are plain dictionaries in the function-calling form that trajectories record: `system`,
+`user`, `assistant` (with `tool_calls`, whose `function.arguments` is JSON text as the model wrote
+it) and `tool` (with `tool_call_id`). A turn becomes an assistant message by `Turn.message()`. What
+only its own API understands (encrypted reasoning, signed thinking) rides along under `provider`, so
+that the next request repeats it exactly and the server finds its cached prefix.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, Protocol
+
+from toolkit.errors import InputError
+
+Message = Mapping[str, Any]
+
+TOOL_CHOICES = ("auto", "none", "required")
+
+
+def system(text: str) -> dict[str, Any]:
+    """The instructions that open a transcript."""
+    return {"role": "system", "content": text}
+
+
+def user(text: str) -> dict[str, Any]:
+    """A message of the user, or of the harness speaking as one."""
+    return {"role": "user", "content": text}
+
+
+def tool_result(call_id: str, text: str) -> dict[str, Any]:
+    """The answer to one tool call; every call of a turn needs one before the next request."""
+    return {"role": "tool", "tool_call_id": call_id, "content": text}
+
+
+@dataclass(frozen=True)
+class ToolCallRequest:
+    """A tool call as the model wrote it. `arguments` is raw text and may be malformed."""
+
+    id: str
+    name: str
+    arguments: str
+
+    def parsed(self) -> Any:
+        """The arguments as JSON; empty text is an empty object. `ValueError`, one line, where the
+        text is not JSON (NaN and Infinity are not)."""
+        try:
+            return json.loads(self.arguments or "{}", parse_constant=_refuse_constant)
+        except RecursionError:
+            raise ValueError("nested too deeply") from None
+
+
+def _refuse_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not JSON")
+
+
+@dataclass(frozen=True)
+class Usage:
+    """Tokens of one request as the server counted them; None where it did not tell.
+
+    `input` includes `cached` (read from a prefix cache) and `cache_write` (written to one, where
+    that is billed apart); `output` includes `reasoning`.
+    """
+
+    input: int | None = None
+    cached: int | None = None
+    reasoning: int | None = None
+    output: int | None = None
+    cache_write: int | None = None
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One reply. `finish_reason` is `stop`, `tool_calls`, `length`, `refusal`, or the server's own
+    word. `model` is what the server says that it used. `provider` is opaque, see the module."""
+
+    text: str = ""
+    reasoning: str = ""
+    tool_calls: Sequence[ToolCallRequest] = ()
+    usage: Usage = field(default_factory=Usage)
+    finish_reason: str = "stop"
+    model: str = ""
+    provider: Mapping[str, Any] = field(default_factory=dict)
+    attempts: int = 1
+
+    @property
+    def empty(self) -> bool:
+        """Neither text nor a tool call."""
+        return not self.text.strip() and not self.tool_calls
+
+    def message(self) -> dict[str, Any]:
+        """The assistant message to append to the transcript."""
+        message: dict[str, Any] = {"role": "assistant", "content": self.text}
+        if self.reasoning:
+            message["reasoning"] = self.reasoning
+        if self.tool_calls:
+            message["tool_calls"] = [
+                {
+                    "id": call.id,
+                    "type": "function",
+                    "function": {"name": call.name, "arguments": call.arguments},
+                }
+                for call in self.tool_calls
+            ]
+        if self.provider:
+            message["provider"] = dict(self.provider)
+        return message
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How to sample. None leaves a choice to the server.
+
+    `tool_choice` is `auto`, `none`, `required` or a tool's name; `timeout` seconds are for one
+    attempt, from sending to the last byte; `extra` goes into the request's body as it is.
+    """
+
+    temperature: float | None = None
+    top_p: float | None = None
+    max_output_tokens: int | None = None
+    reasoning_effort: str | None = None
+    seed: int | None = None
+    tool_choice: str = "auto"
+    timeout: float = 600.0
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        _within("temperature", self.temperature, 0, 2)
+        _within("top_p", self.top_p, 0, 1)
+        _within("max_output_tokens", self.max_output_tokens, 1, 10_000_000)
+        _within("timeout", self.timeout, 0.001, 86_400)
+        if not self.tool_choice:
+            raise InputError(
+                "tool_choice is empty", valid=f"{', '.join(TOOL_CHOICES)} or the name of a tool"
+            )
+
+    def given(self) -> dict[str, Any]:
+        """The settings that are not None, by name, for records."""
+        pairs = ((each.name, getattr(self, each.name)) for each in fields(self))
+        return {name: value for name, value in pairs if value is not None}
+
+    def refuse_seed(self, api: str) -> None:
+        """`InputError` where there is a seed: `api` has none, and leaving it out would mislead."""
+        if self.seed is not None:
+            raise InputError(
+                f"the seed is {self.seed}, and {api} has none",
+                valid="null",
+                do="set the seed to null, or use a server for chat completions",
+            )
+
+
+def _within(name: str, value: float | None, low: float, high: float) -> None:
+    if value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:
+        raise InputError(f"{name} is {value!r}", valid=f"a number from {low} to {high}, or null")
+
+
+class ChatModel(Protocol):
+    """One model behind one API; any number of requests at once, from one event loop or several."""
+
+    name: str
+
+    def ready(self) -> None:
+        """`InputError` where the SDK or the key is missing. Sends nothing."""
+        ...
+
+    async def respond(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Mapping[str, Any]] = (),
+        settings: Settings | None = None,
+    ) -> Turn:
+        """The next turn of the transcript. `tools` are specs as `SearchTool.specs()` gives them;
+        without `settings` the model's own. A `toolkit.llm.errors.ModelError` where there is none.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Close the connections of the running event loop."""
+        ...

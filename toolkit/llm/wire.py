@@ -1,0 +1,113 @@
+"""What the three wire formats share: messages made safe to send, tool specs, and reply fields.
+
+A model may write anything into a call: half a surrogate pair, a name no API accepts, arguments that
+are not JSON. The transcript keeps it as it was written; what is sent is repaired, always in the
+same way, because servers refuse the whole request otherwise, and a changed prefix is not cached.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from toolkit.llm.errors import BadReply
+from toolkit.llm.protocol import Message, ToolCallRequest
+
+_NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_-]")
+_LONGEST_NAME = 64
+
+
+def sendable(text: Any) -> str:
+    """`text` as UTF-8 can hold it: lone surrogates become U+FFFD, None becomes empty."""
+    if not text:
+        return ""
+    value = str(text)
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return value
+
+
+def sendable_name(name: str) -> str:
+    """A tool name that every API accepts."""
+    return _NOT_IN_NAMES.sub("_", name)[:_LONGEST_NAME] or "unnamed"
+
+
+def sendable_object(arguments: str) -> dict[str, Any]:
+    """A call's arguments as an object; what is none comes as `{"malformed": <the text>}`."""
+    try:
+        value = ToolCallRequest("", "", sendable(arguments)).parsed()
+    except ValueError:
+        value = None
+    return value if isinstance(value, dict) else {"malformed": sendable(arguments)}
+
+
+def sendable_arguments(arguments: str) -> str:
+    """A call's arguments as text of a JSON object; as it was written where it is one."""
+    text = sendable(arguments)
+    value = sendable_object(text)
+    if text and "malformed" not in value:
+        return text
+    return json.dumps(value, ensure_ascii=False)
+
+
+class Spec:
+    """A tool's name, description and parameters, whether or not wrapped in `function`."""
+
+    def __init__(self, spec: Mapping[str, Any]) -> None:
+        function = spec.get("function", spec)
+        self.name = str(function["name"])
+        self.description = str(function.get("description", ""))
+        self.parameters = dict(function.get("parameters") or {"type": "object", "properties": {}})
+
+
+def provider_part(message: Message, api: str) -> Mapping[str, Any]:
+    """What `api` itself left in an assistant message; empty for another's."""
+    part = message.get("provider") or {}
+    return part if part.get("api") == api else {}
+
+
+def sendable_tree(value: Any) -> Any:
+    """JSON values with every string made `sendable`, and without the entries that are None."""
+    if isinstance(value, Mapping):
+        return {key: sendable_tree(each) for key, each in value.items() if each is not None}
+    if isinstance(value, (list, tuple)):
+        return [sendable_tree(each) for each in value]
+    return sendable(value) if isinstance(value, str) else value
+
+
+def calls_before(messages: Sequence[Message]) -> int:
+    """Tool calls in the transcript, for ids that a server leaves out."""
+    return sum(len(message.get("tool_calls") or ()) for message in messages)
+
+
+def call_request(identifier: Any, name: Any, arguments: Any, index: int) -> ToolCallRequest:
+    """A call of a reply; an absent id becomes `call_<index>`."""
+    if isinstance(arguments, (dict, list)):  # Some servers send the object instead of its text.
+        arguments = json.dumps(arguments, ensure_ascii=False)
+    return ToolCallRequest(
+        str(identifier or f"call_{index}"), str(name or ""), str(arguments or "")
+    )
+
+
+def count(usage: Any, *path: str) -> int | None:
+    """A token count at a path of a reply's usage; None where it is absent."""
+    for name in path:
+        if not isinstance(usage, Mapping):
+            return None
+        usage = usage.get(name)
+    return usage if isinstance(usage, int) and not isinstance(usage, bool) else None
+
+
+def json_object(content: str, what: str) -> dict[str, Any]:
+    """A reply's body as an object, `BadReply` otherwise."""
+    try:
+        value = json.loads(content)
+    except (ValueError, RecursionError):
+        value = None
+    if not isinstance(value, dict):
+        raise BadReply(f"{what} answered with something that is no JSON object: {content[:80]!r}")
+    return value
