@@ -1,0 +1,256 @@
+"""Anserini itself where it is installed (`make anserini`); published figures, not ours."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import ir_measures
+import pandas as pd
+import pyterrier as pt
+import pytest
+from ir_measures import AP, P
+
+from pipelines.engines.anserini import AnseriniEngine, AnseriniIndex
+from pipelines.engines.anserini_process import AnseriniProcess
+from pipelines.lexical import LexicalIndex
+from toolkit.contracts import Unit
+from toolkit.errors import InputError
+
+UNITS = [
+    Unit("d1", "", "the cat sat on the mat"),
+    Unit("d2", "", "the cats sat with other cats"),
+    Unit("ünit 3%p0", "Dogs", "a dog’s life"),
+    Unit("empty", "", ""),
+]
+
+
+@pytest.fixture(scope="module")
+def engine() -> AnseriniEngine:
+    try:
+        AnseriniProcess()
+    except InputError as error:
+        pytest.skip(f"Anserini is optional and not installed: {error}")
+    return AnseriniEngine(heap="1g")
+
+
+@pytest.fixture(scope="module")
+def small(engine: AnseriniEngine, tmp_path_factory: pytest.TempPathFactory) -> AnseriniIndex:
+    path = tmp_path_factory.mktemp("anserini") / "small"
+    engine.build(UNITS, path, corpus_fingerprint="c1")
+    return engine.open(path, corpus_fingerprint="c1")
+
+
+def units(folder: Path) -> Iterator[Unit]:
+    with (folder / "corpus.jsonl").open(encoding="utf-8") as lines:
+        for line in lines:
+            row = json.loads(line)
+            yield Unit(row["_id"], row["title"], row["text"])
+
+
+def topics(folder: Path) -> pd.DataFrame:
+    rows = [json.loads(line) for line in (folder / "queries.jsonl").open(encoding="utf-8")]
+    return pd.DataFrame([{"qid": row["_id"], "query": row["text"]} for row in rows])
+
+
+@pytest.fixture(scope="module")
+def cacm(
+    engine: AnseriniEngine, data_root: Path, tmp_path_factory: pytest.TempPathFactory
+) -> AnseriniIndex:
+    path = tmp_path_factory.mktemp("anserini") / "cacm"
+    engine.build(units(data_root / "cacm"), path, corpus_fingerprint="cacm")
+    return engine.open(path, corpus_fingerprint="cacm")
+
+
+def measured(ranking: pd.DataFrame, folder: Path) -> tuple[float, float]:
+    qrels = pd.read_csv(
+        folder / "qrels" / "test.tsv",
+        sep="\t",
+        header=0,
+        names=["query_id", "doc_id", "relevance"],
+        dtype={"query_id": str, "doc_id": str},
+    )
+    run = ranking.rename(columns={"qid": "query_id", "docno": "doc_id"})
+    found = ir_measures.calc_aggregate([AP, P @ 30], qrels, run)
+    return round(found[AP], 4), round(found[P @ 30], 4)
+
+
+def test_cacm_gives_anserinis_published_figures_to_four_decimals(
+    cacm: AnseriniIndex, data_root: Path
+) -> None:
+    folder = data_root / "cacm"
+    queries = topics(folder)
+    assert measured(cacm.bm25().transform(queries), folder) == (0.3123, 0.1942)
+    assert measured(cacm.bm25().rm3().transform(queries), folder) == (0.3648, 0.2224)
+    assert measured(cacm.ql().transform(queries), folder) == (0.3265, 0.1942)
+
+
+@pytest.mark.parametrize(("k1", "b"), [(0.9, 0.4), (25.0, 1.0), (1.2, 0.75)])
+def test_our_index_ranks_and_scores_cacm_as_anserini_does(
+    cacm: AnseriniIndex, data_root: Path, tmp_path: Path, k1: float, b: float
+) -> None:
+    ours = LexicalIndex.build(units(data_root / "cacm"), tmp_path / "ours", processes=1)
+    queries = topics(data_root / "cacm")
+    ours_ranked = ours.bm25(k1=k1, b=b).transform(queries).groupby("qid")
+    common = hits = 0
+    for qid, theirs in zip(queries["qid"], cacm.lucene(list(queries["query"]), k1, b), strict=True):
+        mine = ours_ranked.get_group(qid)
+        scores = dict(zip(mine["docno"], mine["score"], strict=True))
+        pairs = [(scores[d], s) for d, s in zip(*theirs, strict=True) if d in scores]
+        assert len(mine) == len(theirs.docnos)
+        assert max((abs(a - b) for a, b in pairs), default=0) < 1e-4
+        common, hits = common + len(pairs), hits + len(mine)
+    assert hits > 50_000
+    assert common >= 0.999 * hits
+
+
+def test_the_ranker_gives_lucenes_scores_rounded(cacm: AnseriniIndex, data_root: Path) -> None:
+    queries = topics(data_root / "cacm").head(5)
+    rounded = cacm.bm25(depth=20).transform(queries).groupby("qid")
+    for qid, exact in zip(
+        queries["qid"], cacm.lucene(list(queries["query"]), depth=20), strict=True
+    ):
+        group = rounded.get_group(qid)
+        assert group["docno"].tolist() == exact.docnos
+        assert group["score"].to_numpy() == pytest.approx(exact.scores, abs=1e-4)
+
+
+def test_document_frequencies_are_of_index_terms(small: AnseriniIndex) -> None:
+    assert small.document_frequency("cat") == 2
+    assert small.document_frequency(["cat", "dog", "cats", "absent"]) == [2, 1, 0, 0]
+    assert len(small) == 3  # a unit without a term is left out
+
+
+def test_titles_are_indexed_and_ids_come_back_as_they_were(small: AnseriniIndex) -> None:
+    found = small.bm25().search("dogs")
+    assert found["docno"].tolist() == ["ünit 3%p0"]
+
+
+def test_every_column_of_the_input_comes_back(small: AnseriniIndex) -> None:
+    frame = pd.DataFrame(
+        [
+            {"qid": "q1", "query": "dog", "reasoning": "r1"},
+            {"qid": "q2", "query": "the of", "reasoning": "r2"},
+            {"qid": "q3", "query": "cat mat", "reasoning": "r3"},
+        ]
+    )
+    found = small.bm25().transform(frame)
+    assert list(found.columns) == ["qid", "query", "reasoning", "docno", "score", "rank"]
+    assert found["qid"].tolist() == ["q1", "q3", "q3"]
+    assert found["docno"].tolist() == ["ünit 3%p0", "d1", "d2"]
+    assert found["rank"].tolist() == [0, 0, 1]
+
+
+def test_an_empty_frame_gives_an_empty_ranking(small: AnseriniIndex) -> None:
+    found = small.bm25().transform(pd.DataFrame({"qid": [], "query": []}))
+    assert len(found) == 0
+    assert {"qid", "query", "docno", "score", "rank"} <= set(found.columns)
+
+
+def test_weights_by_term_rank_as_the_same_words_repeated(small: AnseriniIndex) -> None:
+    words = small.bm25().transform(pd.DataFrame([{"qid": "1", "query": "cat cat mat"}]))
+    weights = small.bm25().transform(
+        pd.DataFrame([{"qid": "1", "query_toks": {"cat": 2.0, "mat": 1.0}}])
+    )
+    assert weights[["docno", "score"]].equals(words[["docno", "score"]])
+
+
+def test_rankers_are_equal_when_index_and_settings_are(small: AnseriniIndex) -> None:
+    assert small.bm25(k1=1, b=0.5) == small.bm25(k1=1, b=0.5)
+    assert hash(small.bm25()) == hash(small.bm25())
+    assert small.bm25() != small.bm25(k1=2)
+    assert small.bm25() != small.bm25().rm3()
+    assert "k1=0.9" in repr(small.bm25())
+    assert small.bm25(depth=10).fuse_rank_cutoff(3) == small.bm25(depth=3)
+    assert isinstance(small.bm25() % 2, pt.Transformer)
+
+
+def test_a_pickled_index_searches_in_a_machine_of_its_own(small: AnseriniIndex) -> None:
+    again = pickle.loads(pickle.dumps(small.bm25()))
+    assert again == small.bm25()
+    assert again.search("cat")["docno"].tolist() == small.bm25().search("cat")["docno"].tolist()
+
+
+@pytest.mark.parametrize("settings", [{"k1": -1}, {"b": 1.5}, {"depth": 0}, {"k1": float("nan")}])
+def test_bad_settings_are_refused(small: AnseriniIndex, settings: dict[str, float]) -> None:
+    with pytest.raises(InputError):
+        small.bm25(**settings)  # type: ignore[arg-type]
+
+
+def test_bad_settings_of_feedback_and_smoothing_are_refused(small: AnseriniIndex) -> None:
+    with pytest.raises(InputError, match="fb_docs=0"):
+        small.bm25().rm3(fb_docs=0)
+    with pytest.raises(InputError, match="mu=0"):
+        small.ql(mu=0)
+    with pytest.raises(InputError, match="query_toks came to RM3"):
+        small.bm25().rm3().transform(pd.DataFrame([{"qid": "1", "query_toks": {"cat": 1.0}}]))
+
+
+def test_a_build_that_fails_leaves_nothing(engine: AnseriniEngine, tmp_path: Path) -> None:
+    def broken() -> Iterator[Unit]:
+        yield UNITS[0]
+        raise OSError("the disk went away")
+
+    with pytest.raises(OSError, match="went away"):
+        engine.build(broken(), tmp_path / "x", corpus_fingerprint="")
+    with pytest.raises(InputError, match="'d1' comes twice"):
+        engine.build([UNITS[0], UNITS[0]], tmp_path / "x", corpus_fingerprint="")
+    with pytest.raises(InputError, match="empty"):
+        engine.build([], tmp_path / "x", corpus_fingerprint="")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_index_of_another_corpus_or_damaged_is_refused(
+    engine: AnseriniEngine, tmp_path: Path
+) -> None:
+    path = tmp_path / "index"
+    engine.build(UNITS[:2], path, corpus_fingerprint="c1")
+    with pytest.raises(InputError, match=r"another corpus.*'c2'"):
+        engine.open(path, corpus_fingerprint="c2")
+    next((path / "lucene").glob("*.si")).unlink()
+    with pytest.raises(InputError, match="damaged"):
+        engine.open(path, corpus_fingerprint="c1")
+    with pytest.raises(InputError, match="there is no anserini index"):
+        engine.open(tmp_path / "absent", corpus_fingerprint="c1")
+
+
+def test_an_index_without_document_vectors_says_what_rm3_needs(
+    engine: AnseriniEngine, tmp_path: Path
+) -> None:
+    plain = AnseriniEngine(document_vectors=False, heap="1g")
+    plain.build(UNITS[:2], tmp_path / "index", corpus_fingerprint="")
+    index = plain.open(tmp_path / "index", corpus_fingerprint="")
+    assert index.bm25().search("cat")["docno"].tolist()
+    with pytest.raises(InputError, match="document_vectors=true"):
+        index.bm25().rm3()
+    assert plain.fingerprint != engine.fingerprint
+
+
+def test_a_machine_that_dies_is_an_error_with_its_last_words(
+    engine: AnseriniEngine, tmp_path: Path
+) -> None:
+    process = AnseriniEngine(heap="1k").process()
+    with pytest.raises(RuntimeError, match=r"(?s)process ended.*heap"):
+        process.ask("open", path=str(tmp_path))
+
+
+def test_importing_and_making_the_engine_loads_no_java() -> None:
+    code = (
+        "import sys; from pipelines.engines.anserini import AnseriniEngine; "
+        "AnseriniEngine().fingerprint; print('jnius' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+
+
+def test_an_engine_without_a_jar_is_one_clear_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pipelines.engines.java._jar_places", lambda: iter(()))
+    with pytest.raises(InputError, match=r"jar was not found.*make anserini"):
+        AnseriniEngine().build(UNITS, tmp_path / "x", corpus_fingerprint="")
+    assert list(tmp_path.iterdir()) == []
