@@ -37,7 +37,28 @@ def verdict(setting: Setting) -> list[Span]:
         rivals = [name for name in rivals if name != setting.baseline or len(rivals) == 1]
     if rivals and rivals[0] != setting.baseline:
         said += _against(setting, best.name, rivals[0], "the next best")
-    return said
+    return said + _elsewhere(setting)
+
+
+def _elsewhere(setting: Setting) -> list[Span]:
+    """Other measures on which pairs are resolved, each with its largest difference."""
+    tested = dict.fromkeys(row.measure for row in setting.verdicts if row.measure != setting.main)
+    found = [_resolved(setting, measure) for measure in tested]
+    said = [text for text in found if text]
+    return [Span(f" Resolved on other measures: {'; '.join(said)}.")] if said else []
+
+
+def _resolved(setting: Setting, measure: str) -> str:
+    pairs = setting.pairs(measure)
+    resolved = [pair for pair in pairs if setting.resolved(pair)]
+    if not resolved:
+        return ""
+    widest = max(resolved, key=lambda pair: abs(pair.difference))
+    size = number(widest.difference, describe(measure).digits, sign=True)
+    return (
+        f"{measure} in {len(resolved)} of {len(pairs)} pairs, most between "
+        f"{setting.label(widest.one)} and {setting.label(widest.other)} ({size})"
+    )
 
 
 def _against(setting: Setting, best: str, other: str, role: str) -> list[Span]:
