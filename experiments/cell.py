@@ -12,9 +12,10 @@ import pyterrier as pt
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
+from rich.console import Console
 
 from experiments.build import make, settings
-from experiments.prepare import Prepared, prepare
+from experiments.prepare import Prepared, notes, prepare
 from pipelines.composition import compose
 from toolkit.contracts import Benchmark, Segmenter
 from toolkit.errors import InputError
@@ -44,6 +45,8 @@ def ranking(config: DictConfig) -> Ranking:
     segmenter = make(config.unit)
     benchmark = make(config.benchmark)
     prepared = prepare(benchmark, segmenter, engine, Path(config.paths.indexes))
+    for note in notes(benchmark, prepared):
+        Console(stderr=True).print(note)
     pipeline = compose(retriever(prepared.index), aggregate=segmenter.aggregate)
     return Ranking(benchmark, segmenter, prepared, pipeline)
 

@@ -9,18 +9,21 @@ from rich.console import Console
 
 from experiments.build import make
 from experiments.entry import main
-from experiments.prepare import prepare
+from experiments.prepare import notes, prepare
 
 
 def index(config: DictConfig) -> None:
     """Build what is missing; print where the index stands and what it holds."""
     engine, segmenter, benchmark = make(config.engine), make(config.unit), make(config.benchmark)
     prepared = prepare(benchmark, segmenter, engine, Path(config.paths.indexes))
-    Console().print(
+    console = Console()
+    console.print(
         f"{prepared.path}: {len(prepared.index):,} units of {len(prepared.store):,} documents",
         highlight=False,
         soft_wrap=True,
     )
+    for note in notes(benchmark, prepared):
+        console.print(note)
 
 
 if __name__ == "__main__":

@@ -59,3 +59,30 @@ def _store(benchmark: Benchmark, segmenter: Segmenter, folder: Path, corpus: str
         corpus_fingerprint=corpus,
         segmenter_fingerprint=segmenter.fingerprint,
     )
+
+
+def notes(benchmark: Benchmark, prepared: Prepared) -> list[str]:
+    """What a user must know about the benchmark's data before believing a number."""
+    unknown = unknown_judged(benchmark, prepared.store)
+    evidence = benchmark.judgements.get("evidence", {})
+    unjudged = sum(not evidence.get(topic.qid) for topic in benchmark.topics)
+    asked = len(benchmark.topics)
+    found = {
+        f"{unknown} judgements of {benchmark.name} name documents that its corpus lacks; they "
+        "stay, and count as not found": unknown,
+        f"{unjudged} of {asked} questions of {benchmark.name} have no judgements": unjudged,
+    }
+    return [note for note, count in found.items() if count]
+
+
+def unknown_judged(benchmark: Benchmark, store: SqliteStore) -> int:
+    """Judgements of documents that the corpus lacks. They stay, as published: a measure counts
+    them as not found."""
+    judged = (
+        docid
+        for questions in benchmark.judgements.values()
+        for grades in questions.values()
+        for docid in grades
+    )
+    known: dict[str, bool] = {}
+    return sum(not known.setdefault(docid, docid in store) for docid in judged)
