@@ -25,6 +25,7 @@ from pipelines.lexical.index import check_settings
 from toolkit.contracts import Unit
 from toolkit.errors import InputError
 from toolkit.files import fingerprint, folder_made_whole
+from toolkit.progress import track
 
 NAME = "anserini"
 _LUCENE = "lucene"
@@ -58,7 +59,7 @@ class AnseriniEngine:
         `InputError` for an empty corpus, a repeated id, a missing jar or machine. Whole or not at
         all.
         """
-        checked = Checked(units)
+        checked = Checked(track(units, "indexing (anserini)"))
         process = self.process()
         try:
             with folder_made_whole(Path(path)) as folder:

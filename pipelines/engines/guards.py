@@ -1,0 +1,56 @@
+"""Guards around native code: one process at a time, nothing printed."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+
+class _Silent:
+    """In place of the library's logger, whose bars cannot be turned off."""
+
+    def info(self, message: str) -> None: ...
+
+    def pbar(self, items: Iterable[Any], **settings: Any) -> Iterable[Any]:
+        return items
+
+
+@contextmanager
+def quiet_logger(pisa: Any) -> Iterator[None]:
+    """`pyterrier_pisa` indexes without its own lines and bars; other output stays."""
+    logger, pisa.indexers._logger = pisa.indexers._logger, _Silent()
+    try:
+        yield
+    finally:
+        pisa.indexers._logger = logger
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Nothing on standard output and error, what C++ prints included."""
+    kept = os.dup(1), os.dup(2)
+    silence = os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(silence, 1)
+        os.dup2(silence, 2)
+        yield
+    finally:
+        os.dup2(kept[0], 1)
+        os.dup2(kept[1], 2)
+        for handle in (*kept, silence):
+            os.close(handle)
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Alone among all processes of this machine that lock the same file."""
+    handle = os.open(path, os.O_CREAT | os.O_RDWR, 0o644)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)

@@ -1,0 +1,279 @@
+"""PISA (C++; Mallia et al., OSIRRC 2019) as an engine, through `pyterrier_pisa`.
+
+Text is analysed as for our own index, so that engines differ in scoring, not in tokens. PISA's
+idf is not Lucene's and its lengths are exact; see docs/engines.md. Its known traps are closed: a
+failed build leaves nothing, a length of the corpus is checked, each (k1, b) is prepared once, by
+one process, into a folder of its own that appears when it is whole.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import cached_property
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, overload
+
+import numpy as np
+import pandas as pd
+import pyterrier as pt
+
+from pipelines.engines.frames import Ranking, queries_of, ranked
+from pipelines.engines.guards import locked, quiet, quiet_logger
+from pipelines.engines.whole import Checked, read_manifest, write_manifest
+from pipelines.lexical import Analyzer, make_analyzer
+from pipelines.lexical.index import check_settings
+from toolkit.contracts import Unit
+from toolkit.errors import InputError
+from toolkit.files import fingerprint, folder_made_whole, write_json
+from toolkit.progress import track
+
+NAME = "pisa"
+_INDEX = "pisa"
+_PREPARED = "prepared"
+_UNITS = "units.txt"
+
+
+def _pisa() -> Any:
+    if find_spec("pyterrier_pisa") is None:
+        raise InputError(
+            "pyterrier-pisa is not installed",
+            valid="Linux with pyterrier-pisa 0.4.9 or newer",
+            do="pip install 'soundingline[bench]'",
+        )
+    import pyterrier_pisa
+
+    return pyterrier_pisa
+
+
+@dataclass(frozen=True)
+class PisaEngine:
+    """Builds and opens PISA indexes. `analyzer` as for our own index; `algorithm` is PISA's query
+    processing, which changes speed only (`maxscore`; the library's own default is slow on long
+    queries); `threads` search a frame of queries."""
+
+    analyzer: str = "english"
+    algorithm: str = "maxscore"
+    threads: int = 1
+    name: str = NAME
+
+    def __post_init__(self) -> None:
+        make_analyzer(self.analyzer)
+        if self.threads < 1:
+            raise InputError(f"engine.threads={self.threads}", valid="1 or more")
+
+    @property
+    def fingerprint(self) -> str:
+        return fingerprint(self.name, make_analyzer(self.analyzer).fingerprint)
+
+    def build(self, units: Iterable[Unit], path: Path, *, corpus_fingerprint: str) -> None:
+        """Index the `contents` of the units, in their order.
+
+        `InputError` for an empty corpus, a repeated id, an id with a line break. Whole or not at
+        all.
+        """
+        pisa, analyzer = _pisa(), make_analyzer(self.analyzer)
+        checked = Checked(track(units, "indexing (pisa)"))
+        with folder_made_whole(Path(path)) as folder:
+            index = pisa.PisaIndex(str(folder / _INDEX), text_field="toks", stemmer="none")
+            with (
+                (folder / _UNITS).open("w", encoding="utf-8") as names,
+                quiet_logger(pisa),
+                ExitStack() as native,
+            ):
+                rows = _rows(checked, analyzer, names)
+                index.toks_indexer("toks", scale=1).index(_then_quiet(rows, native))
+            total = checked.finish()
+            if index.num_docs() != total:
+                raise RuntimeError(f"PISA indexed {index.num_docs()} of {total} units")
+            content = {
+                "analyzer_fingerprint": analyzer.fingerprint,
+                "corpus_fingerprint": corpus_fingerprint,
+                "counts": {"units": total},
+                "versions": {"pyterrier_pisa": version("pyterrier_pisa")},
+            }
+            write_manifest(folder, NAME, content)
+
+    def open(self, path: Path, *, corpus_fingerprint: str | None = None) -> PisaIndex:
+        """`InputError` if there is no whole index of that corpus and analyzer."""
+        _pisa()
+        manifest = read_manifest(Path(path), NAME, corpus_fingerprint)
+        analyzer = make_analyzer(self.analyzer)
+        if manifest["analyzer_fingerprint"] != analyzer.fingerprint:
+            raise InputError(
+                f"the pisa index at '{path}' was made by another analyzer than '{self.analyzer}'",
+                do="build it again: python -m experiments.index",
+            )
+        return PisaIndex(Path(path), manifest, self)
+
+
+def _rows(units: Checked, analyzer: Analyzer, names: Any) -> Iterator[dict[str, Any]]:
+    # PISA cuts names at white space, so it gets numbers; the names are kept beside it.
+    for number, unit in enumerate(units):
+        if "\n" in unit.unit_id or "\r" in unit.unit_id:
+            raise InputError(f"unit id {unit.unit_id!r} has a line break", do="rename it")
+        names.write(unit.unit_id + "\n")
+        yield {"docno": str(number), "toks": dict(Counter(analyzer.terms(unit.contents)))}
+    units.finish()  # here, because PISA does not survive an empty corpus
+
+
+def _then_quiet(rows: Iterator[dict[str, Any]], native: ExitStack) -> Iterator[dict[str, Any]]:
+    yield from rows
+    native.enter_context(quiet())  # what follows is C++, which prints
+
+
+class PisaIndex:
+    """An opened PISA index."""
+
+    def __init__(self, path: Path, manifest: dict[str, Any], engine: PisaEngine) -> None:
+        self.path = path
+        self.manifest = manifest
+        self.engine = engine
+        self.analyzer: Analyzer = make_analyzer(engine.analyzer)
+        self._retrievers: dict[tuple[float, float, int], Any] = {}
+
+    @cached_property
+    def docnos(self) -> np.ndarray[Any, np.dtype[Any]]:
+        """Unit ids in the order of the index."""
+        text = (self.path / _UNITS).read_text("utf-8")
+        return np.array(text.split("\n")[:-1], dtype=object)
+
+    def __len__(self) -> int:
+        return int(self.manifest["counts"]["units"])
+
+    @overload
+    def document_frequency(self, terms: str) -> int: ...  # type: ignore[overload-overlap]
+    @overload
+    def document_frequency(self, terms: Iterable[str]) -> list[int]: ...
+    def document_frequency(self, terms: str | Iterable[str]) -> int | list[int]:
+        """In how many documents an index term occurs; a list for several terms."""
+        if isinstance(terms, str):
+            return self._frequencies.get(terms, 0)
+        return [self._frequencies.get(term, 0) for term in terms]
+
+    @cached_property
+    def _frequencies(self) -> dict[str, int]:
+        """PISA's own lists: a first pair (1, documents), then for each term its length and ids."""
+        terms = (self.path / _INDEX / "fwd.terms").read_text("utf-8").split("\n")[:-1]
+        lists = np.memmap(self.path / _INDEX / "inv.docs", dtype=np.uint32, mode="r")
+        place, found = 2, {}
+        for term in terms:
+            found[term] = int(lists[place])
+            place += 1 + found[term]
+        return found
+
+    def bm25(self, k1: float = 0.9, b: float = 0.4, depth: int = 1000) -> PisaRanker:
+        """PISA's BM25 with exact lengths and its own idf."""
+        check_settings(k1, b, depth, "lucene")
+        return PisaRanker(self, float(k1), float(b), depth)
+
+    def search(self, frame: pd.DataFrame, k1: float, b: float, depth: int) -> pd.DataFrame:
+        """PISA's ranking of a frame with `qid` and `query_toks`; `docno` is a number as text."""
+        key = k1, b, depth
+        if key not in self._retrievers:
+            self._retrievers[key] = self._retriever(*key)
+        found: pd.DataFrame = self._retrievers[key].transform(frame)
+        return found
+
+    def _retriever(self, k1: float, b: float, depth: int) -> Any:
+        folder = self._prepared(k1, b)
+        return _retriever(folder, k1, b, depth, self.engine.algorithm, self.engine.threads)
+
+    def _prepared(self, k1: float, b: float) -> Path:
+        """The folder in which PISA has compressed the lists for (k1, b)."""
+        folder = self.path / _PREPARED / f"k1={k1!r},b={b!r}"
+        with locked(self.path / f".{_PREPARED}.lock"):
+            if not (folder / "done.json").is_file():
+                with folder_made_whole(folder) as made:
+                    for file in (self.path / _INDEX).iterdir():
+                        (made / file.name).symlink_to(Path("..", "..", _INDEX, file.name))
+                    with quiet():
+                        _retriever(made, k1, b, 1, self.engine.algorithm, 1)
+                    write_json(made / "done.json", {"k1": k1, "b": b})
+        return folder
+
+    def __repr__(self) -> str:
+        return f"PisaIndex({str(self.path)!r})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, PisaIndex) and self._identity == other._identity
+
+    def __hash__(self) -> int:
+        return hash(self._identity)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _reopen, (self.engine, self.path)
+
+    @property
+    def _identity(self) -> tuple[str, str]:
+        return str(self.path.absolute()), self.manifest["corpus_fingerprint"]
+
+
+def _retriever(folder: Path, k1: float, b: float, depth: int, algorithm: str, threads: int) -> Any:
+    pisa = _pisa()
+    return pisa.PisaIndex(str(folder), stemmer="none", stops="none", threads=threads).bm25(
+        k1=k1,
+        b=b,
+        num_results=depth,
+        query_algorithm=algorithm,
+        query_weighted=True,  # without it, PISA takes a repeated word for one
+        toks_scale=1,
+    )
+
+
+def _reopen(engine: PisaEngine, path: Path) -> PisaIndex:
+    return engine.open(path)
+
+
+class PisaRanker(pt.Transformer):
+    """PISA's BM25 as a transformer.
+
+    In: `qid` and `query` (text, analysed as the index was), or `query_toks` (index term -> weight),
+    which is taken where both are there. Out: every column of the input, and `docno`, `score`,
+    `rank` (from 0); equal scores in the order of the index.
+    """
+
+    def __init__(self, index: PisaIndex, k1: float, b: float, depth: int) -> None:
+        self.index, self.k1, self.b, self.depth = index, k1, b, depth
+
+    def transform(self, inp: pd.DataFrame) -> pd.DataFrame:
+        known = [self._known(query) for query in queries_of(inp)]
+        rows = [(str(n), toks) for n, toks in enumerate(known) if toks]
+        rankings = [Ranking((), ())] * len(inp)
+        if rows:
+            frame = pd.DataFrame(rows, columns=["qid", "query_toks"])
+            found = self.index.search(frame, self.k1, self.b, self.depth)
+            for number, hits in found.groupby("qid", sort=False):
+                rankings[int(str(number))] = self._ranking(hits)
+        return ranked(inp, rankings)
+
+    def _known(self, query: Any) -> dict[str, float]:
+        toks = Counter(self.index.analyzer.terms(query)) if isinstance(query, str) else query
+        return {term: w for term, w in toks.items() if self.index.document_frequency(term)}
+
+    def _ranking(self, hits: pd.DataFrame) -> Ranking:
+        numbers = hits["docno"].astype(np.int64).to_numpy()
+        scores = hits["score"].to_numpy(dtype=np.float64)
+        order = np.lexsort((numbers, -scores))
+        return Ranking(self.index.docnos[numbers[order]].tolist(), scores[order].tolist())
+
+    def fuse_rank_cutoff(self, k: int) -> PisaRanker | None:
+        """`ranker % k` as one stage; PyTerrier's optimiser asks for it."""
+        return PisaRanker(self.index, self.k1, self.b, k) if k < self.depth else None
+
+    def __repr__(self) -> str:
+        return f"PisaRanker({self.index!r}, k1={self.k1}, b={self.b}, depth={self.depth})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, PisaRanker) and self._settings == other._settings
+
+    def __hash__(self) -> int:
+        return hash(self._settings)
+
+    @property
+    def _settings(self) -> tuple[Any, ...]:
+        return self.index, self.k1, self.b, self.depth
