@@ -1,0 +1,129 @@
+"""Bad input ends in one line, exit code 2, no traceback, and nothing half-made."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from experiment_samples import CORPUS, QRELS, QUERIES, TINY, folder
+
+Entry = Callable[..., int]
+BROKEN = {
+    "malformed JSON": (
+        {"corpus": CORPUS + '{"_id": "d4", "text":\n', "queries": QUERIES, "qrels": QRELS},
+        r"corpus.jsonl:4",
+    ),
+    "duplicate docid": (
+        {"corpus": CORPUS + CORPUS.splitlines()[0] + "\n", "queries": QUERIES, "qrels": QRELS},
+        "d1",
+    ),
+    "empty corpus": ({"corpus": "", "queries": QUERIES, "qrels": QRELS}, "corpus"),
+    "malformed judgement": (
+        {"corpus": CORPUS, "queries": QUERIES, "qrels": QRELS + "q2\td2\thigh\n"},
+        r"test.tsv:5",
+    ),
+    "no queries": ({"corpus": CORPUS, "qrels": QRELS}, "queries.jsonl"),
+}
+
+
+def told(capsys: pytest.CaptureFixture[str]) -> str:
+    """The one line on standard error."""
+    error = capsys.readouterr().err
+    assert "Traceback" not in error
+    lines = [line for line in error.splitlines() if line.startswith("soundingline: ")]
+    assert len(lines) == 1
+    return lines[0]
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_a_broken_folder_is_told_with_its_place(
+    case: str, entry: Entry, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files, said = BROKEN[case]
+    path = folder(tmp_path / "broken", **files)
+    code = entry("rank", "benchmark=beir", f"benchmark.path={path}", "name=x")
+    assert code == 2
+    assert said in told(capsys)
+    assert not list(Path("runs").glob("*/metrics.json"))
+    assert not [p for p in Path("indexes").rglob("*") if p.is_dir() and p.parent.name == "broken"]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (["benchmrk=fictional"], "did you mean benchmark?"),
+        (["benchmark=fictionl"], "fictional"),
+        (["retriever.kk=1"], "retriever.kk"),
+        (["retriever.k1=-1"], "k1=-1"),
+        (["retriever.k1=much"], "retriever.k1='much'"),
+        (["retriever.b=1.5"], "b=1.5"),
+        (["retriever.depth=0"], "depth=0"),
+        (["measures=[nDCG@ten]"], "nDCG@ten"),
+        (["name=../x"], "../x"),
+        (["benchmark=beir", "benchmark.path=/no/such/folder"], "/no/such/folder"),
+        (["benchmark=beir"], "benchmark.path=VALUE"),
+        (["engine.analyzer=klingon"], "klingon"),
+    ],
+    ids=lambda value: value[-1] if isinstance(value, list) else "",
+)
+def test_a_mistyped_setting_is_told_and_nothing_is_made(
+    overrides: list[str], said: str, entry: Entry, capsys: pytest.CaptureFixture[str]
+) -> None:
+    base = [] if overrides[0].startswith("benchmark=") else list(TINY)
+    assert entry("rank", *base, *overrides) == 2
+    assert said in told(capsys)
+    assert not Path("runs").exists()
+
+
+@pytest.mark.parametrize("overrides", [["concurrency=0"], ["tool.page=0"], ["agent.max_reads=-1"]])
+def test_an_agent_run_checks_its_settings_first(
+    overrides: list[str], entry: Entry, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert entry("run", *TINY, *overrides) == 2
+    assert told(capsys)
+    assert not Path("runs").exists()
+
+
+def test_a_benchmark_without_judgements_cannot_be_ranked(
+    entry: Entry, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = folder(tmp_path / "b", corpus=CORPUS, queries=QUERIES, qrels=QRELS.splitlines()[0])
+    assert entry("rank", "benchmark=beir", f"benchmark.path={path}", "benchmark.split=null") == 2
+    assert "judged" in told(capsys)
+
+
+def test_an_index_of_another_corpus_is_refused(
+    entry: Entry, beir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = ("benchmark=beir", f"benchmark.path={beir}")
+    assert entry("index", *given) == 0
+    manifest = next(Path("indexes").glob("*/document-lexical-*/manifest.json"))
+    content = json.loads(manifest.read_text())
+    content["corpus_fingerprint"] = "another"
+    manifest.write_text(json.dumps(content))
+    capsys.readouterr()
+    assert entry("index", *given) == 2
+    assert "another" in told(capsys)
+
+
+def test_a_run_under_a_taken_name_with_other_settings_is_refused(
+    entry: Entry, beir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = ("benchmark=beir", f"benchmark.path={beir}", "name=x")
+    assert entry("rank", *given) == 0
+    before = Path("runs/x/metrics.json").read_bytes()
+    capsys.readouterr()
+    assert entry("rank", *given, "retriever.k1=2") == 2
+    assert "retriever" in told(capsys)
+    assert Path("runs/x/metrics.json").read_bytes() == before
+
+
+def test_comparing_needs_two_evaluated_runs(
+    entry: Entry, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert entry("compare", "runs/nothing") == 2
+    assert "two or more" in told(capsys)
+    assert entry("compare", "runs/a", "runs/b") == 2
+    assert "runs/a" in told(capsys)

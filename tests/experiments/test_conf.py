@@ -1,0 +1,109 @@
+"""Every option of every group composes, fits its target's signature, and is instantiated."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+
+import pytest
+from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from hydra.utils import get_object
+from omegaconf import OmegaConf
+
+from experiments.build import check_arguments, fits, make
+from experiments.entry import CONF
+from experiments.schema import register
+from toolkit.errors import InputError
+
+GROUPS = sorted(path.name for path in CONF.iterdir() if path.is_dir() and path.name != "paths")
+OPTIONS = [
+    (group, str(path.relative_to(CONF / group).with_suffix("")))
+    for group in GROUPS
+    if group not in ("experiment", "__pycache__")
+    for path in sorted((CONF / group).rglob("*.yaml"))
+]
+EXPERIMENTS = sorted(
+    str(path.relative_to(CONF / "experiment").with_suffix(""))
+    for path in (CONF / "experiment").rglob("*.yaml")
+)
+# Arguments that the experiment itself gives, and an engine's name, which is what it is.
+GIVEN = {"documents", "name"}
+# Values that an option leaves to its user.
+NEEDED = {
+    ("benchmark", "beir"): "benchmark.path=PATH",
+    ("retriever", "file"): "retriever.path=PATH",
+}
+
+
+@pytest.fixture(autouse=True)
+def composed() -> object:
+    register()
+    GlobalHydra.instance().clear()
+    with initialize_config_dir(version_base="1.3", config_dir=str(CONF)):
+        yield
+
+
+def test_there_are_options_and_experiments() -> None:
+    assert len(OPTIONS) > 15
+    assert "demo" in EXPERIMENTS
+
+
+@pytest.mark.parametrize(("group", "option"), OPTIONS, ids=lambda value: value)
+def test_option_composes_and_fits_its_target(group: str, option: str, beir: Path) -> None:
+    overrides = [f"{group}={option}"]
+    if (group, option) in NEEDED:
+        overrides.append(NEEDED[group, option].replace("PATH", str(beir)))
+    config = compose("config", overrides=overrides)
+    if config[group].get("_target_"):
+        check_arguments(config[group])
+
+
+@pytest.mark.parametrize(("group", "option"), OPTIONS, ids=lambda value: value)
+def test_option_lists_every_setting_that_can_be_overridden(group: str, option: str) -> None:
+    """Hydra refuses to override a key that an option does not have."""
+    leaf = OmegaConf.load(CONF / group / f"{option}.yaml")
+    target = leaf.get("_target_")
+    if not target:
+        return
+    parameters = inspect.signature(get_object(target)).parameters.values()
+    settings = {p.name for p in parameters if is_setting(p.annotation) and p.name not in GIVEN}
+    assert settings <= set(leaf)
+
+
+def is_setting(annotation: object) -> bool:
+    return str(annotation).split(" | ")[0] in ("int", "float", "str", "bool")
+
+
+@pytest.mark.parametrize("group", ["benchmark", "unit", "engine", "retriever", "tool", "judge"])
+def test_default_option_is_instantiated(group: str) -> None:
+    assert make(compose("config")[group]) is not None
+
+
+@pytest.mark.parametrize("experiment", EXPERIMENTS)
+def test_experiment_composes(experiment: str) -> None:
+    config = compose("config", overrides=[f"experiment={experiment}"])
+    for group in ("benchmark", "unit", "engine", "retriever", "tool", "agent", "judge"):
+        check_arguments(config[group])
+
+
+@pytest.mark.parametrize(
+    ("value", "hint", "whole"),
+    [
+        (1, float, True),
+        (True, float, False),
+        (True, int, False),
+        (None, int | None, True),
+        ("1", int | None, False),
+        ([1], list, True),
+        (2.5, int, False),
+    ],
+)
+def test_a_value_fits_its_annotation(value: object, hint: object, whole: bool) -> None:
+    assert fits(value, hint) is whole
+
+
+def test_an_unknown_argument_is_refused_with_the_valid_ones() -> None:
+    leaf = OmegaConf.create({"_target_": "toolkit.corpus.DocumentHead", "tokens": 5})
+    with pytest.raises(InputError, match=r"has no argument tokens.*max_tokens"):
+        make(leaf)

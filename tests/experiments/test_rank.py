@@ -1,0 +1,60 @@
+"""Ranking without an agent: published figures, and measures of parents."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from toolkit.contracts import Topic
+from toolkit.evaluation import RunRow, evaluate_ranking
+
+Entry = Callable[..., int]
+
+
+def test_cacm_with_default_bm25_gives_the_published_figures(entry: Entry, data_root: Path) -> None:
+    """Anserini's regression on CACM (k1=0.9, b=0.4, 1000 hits): AP 0.3123, P@30 0.1942."""
+    code = entry("rank", "benchmark=cacm", f"paths.data={data_root}", "name=cacm")
+    assert code == 0
+    found = json.loads(Path("runs/cacm/metrics.json").read_text())
+    assert found["AP"] == pytest.approx(0.3123, abs=0.001)
+    assert found["P@30"] == pytest.approx(0.1942, abs=0.002)
+
+
+def test_unjudged_questions_and_unknown_documents_are_counted_and_shown(
+    entry: Entry, data_root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = ("benchmark=cacm", f"paths.data={data_root}", "benchmark.split=null")
+    assert entry("rank", *given, "name=all") == 0
+    said = " ".join(capsys.readouterr().err.split())
+    assert "55 judgements" in said
+    assert "12 of 64 questions" in said
+    summary = json.loads(Path("runs/all/evaluation/summary.json").read_text())
+    assert summary["counts"]["unjudged"] == 12
+    assert set(summary["denominators"].values()) == {52}
+
+
+@pytest.mark.parametrize("unit", ["passage", "maxp"])
+def test_passages_are_measured_as_their_documents(unit: str, entry: Entry, beir: Path) -> None:
+    given = ("benchmark=beir", f"benchmark.path={beir}", f"unit={unit}", "unit.max_tokens=8")
+    assert entry("rank", *given, "name=x") == 0
+    rows = [line.split() for line in Path("runs/x/run.trec").read_text().splitlines()]
+    assert {docid for _, _, docid, *_ in rows} <= {"d1", "d2", "d3"}
+    assert len({(qid, docid) for qid, _, docid, *_ in rows}) == len(rows)
+
+
+def test_pt_experiment_and_the_run_file_agree(entry: Entry, beir: Path) -> None:
+    assert entry("rank", "benchmark=beir", f"benchmark.path={beir}", "name=x") == 0
+    rows = [line.split() for line in Path("runs/x/run.trec").read_text().splitlines()]
+    judgements = {"../../x": {"d2": 1}, "q2": {"d1": 1, "gone": 1}}
+    again = evaluate_ranking(
+        [RunRow(qid, docid, int(rank)) for qid, _, docid, rank, *_ in rows],
+        judgements,
+        ["AP", "nDCG@10", "R@100"],
+        topics=[Topic(qid, "") for qid in judgements],
+    )
+    found = json.loads(Path("runs/x/evaluation/questions.json").read_text())
+    for measure, values in again.per_question.items():
+        assert found[measure] == pytest.approx(values)

@@ -1,0 +1,148 @@
+"""The main path: a run, its resumption, its evaluation, a sweep and its comparison."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from experiment_samples import TINY
+
+from toolkit.runs import RunFolder, read_trajectory
+
+Entry = Callable[..., int]
+
+
+@pytest.fixture
+def small(beir: Path) -> tuple[str, ...]:
+    return ("benchmark=beir", f"benchmark.path={beir}")
+
+
+def metrics(run: str) -> dict[str, float]:
+    found: dict[str, float] = json.loads(Path(run, "metrics.json").read_text())
+    return found
+
+
+def test_a_run_answers_every_question_and_is_measured(entry: Entry, small: tuple[str, ...]) -> None:
+    assert entry("run", *small, "name=first") == 0
+    found = metrics("runs/first")
+    wanted = {"AP", "P@30", "nDCG@10", "R@100", "R@1000", "accuracy", "search_calls", "completion"}
+    assert wanted | {f"recall_{t}" for t in ("surfaced", "previewed", "opened", "cited")} <= set(
+        found
+    )
+    assert found["completion"] == 1.0
+    # q2 is judged on a document that exists and on one that does not, ../../x on one that does.
+    assert found["recall_surfaced"] == pytest.approx(0.75)
+    qids = {trajectory.qid for trajectory in RunFolder("runs/first").trajectories()}
+    assert qids == {"../../x", "q2"}
+    assert not Path("x").exists() and not Path("runs/x").exists()
+
+
+def test_the_same_command_repeats_nothing(entry: Entry, small: tuple[str, ...]) -> None:
+    assert entry("run", *small, "name=again") == 0
+    files = sorted(Path("runs/again/queries").glob("*.json"))
+    before = [(path.name, path.stat().st_mtime_ns) for path in files]
+    assert entry("run", *small, "name=again") == 0
+    assert [(path.name, path.stat().st_mtime_ns) for path in files] == before
+
+
+def test_evaluating_again_gives_the_same_numbers(entry: Entry, small: tuple[str, ...]) -> None:
+    assert entry("run", *small, "name=twice") == 0
+    first = metrics("runs/twice")
+    Path("runs/twice/metrics.json").unlink()
+    assert entry("evaluate", "runs/twice") == 0
+    assert metrics("runs/twice") == first
+
+
+@pytest.mark.parametrize("unit", ["document", "document_head", "passage", "maxp"])
+@pytest.mark.parametrize("tool", ["ranked_browsing", "top_k"])
+def test_units_and_tools_measure_documents(
+    unit: str, tool: str, entry: Entry, small: tuple[str, ...]
+) -> None:
+    assert entry("run", *small, f"unit={unit}", f"tool={tool}", "name=x") == 0
+    shown = [
+        unit_id
+        for trajectory in RunFolder("runs/x").trajectories()
+        for call in trajectory.calls
+        if call.name == "search"
+        for unit_id in call.ranking
+    ]
+    assert shown
+    assert all(("%p" in unit_id) is (unit == "passage") for unit_id in shown)
+    assert metrics("runs/x")["recall_surfaced"] == pytest.approx(0.75)
+
+
+def test_a_sweep_is_compared_and_reported(entry: Entry, capsys: pytest.CaptureFixture[str]) -> None:
+    code = entry("run", "-m", *TINY, "unit=document,maxp", "retriever=bm25_default", "name=sweep")
+    assert code == 0
+    cells = sorted(path.parent.name for path in Path("runs/sweep").glob("*/metrics.json"))
+    assert cells == ["document-bm25_default-keyword", "maxp-bm25_default-keyword"]
+    report = Path("runs/sweep/report.html").read_text()
+    assert "document" in report and "maxp" in report and "http" not in report
+    assert "runs/sweep/report.html" in capsys.readouterr().out
+    paths = [f"runs/sweep/{cell}" for cell in cells]
+    assert entry("compare", *paths, "name=both", "comparison.measures=[AP]") == 0
+    verdicts = json.loads(Path("runs/both/verdicts.json").read_text())
+    assert [(row["measure"], row["n"]) for row in verdicts] == [("AP", 6)]
+
+
+def test_a_sweep_without_a_name_finds_its_folder_again(entry: Entry) -> None:
+    given = ("-m", *TINY, "unit=document", "retriever.k1=1,2")
+    assert entry("run", *given) == 0
+    made = sorted(Path("runs").iterdir())
+    assert entry("run", *given) == 0
+    assert sorted(Path("runs").iterdir()) == made
+    cells = {path.parent.name for path in made[0].glob("*/metrics.json")}
+    assert cells == {f"document-bm25_default-keyword-retriever.k1={k1}" for k1 in (1, 2)}
+
+
+def test_a_cell_with_bad_input_does_not_stop_the_sweep(
+    entry: Entry, small: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert entry("run", "-m", *small, "retriever.k1=-1,2", "name=part") == 2
+    assert "k1=-1" in capsys.readouterr().err
+    assert [path.parent.name for path in Path("runs/part").glob("*/metrics.json")] == [
+        "document-bm25_default-keyword-retriever.k1=2"
+    ]
+
+
+def test_kill_9_at_any_moment_loses_doubles_and_halves_nothing(
+    tmp_path: Path, entry: Entry
+) -> None:
+    command = [sys.executable, "-m", "experiments.run", *TINY, "name=killed"]
+    command += ["benchmark.documents=128", "benchmark.questions=40"]
+    root = str(Path(__file__).resolve().parents[2])
+    surroundings = {**os.environ, "PYTHONPATH": root}
+    draw = random.Random(5)
+    written: dict[str, bytes] = {}
+    for attempt in range(4):
+        process = subprocess.Popen(
+            command, cwd=tmp_path, env=surroundings, stdout=-3, stderr=-3, start_new_session=True
+        )
+        # The first kills fall into the imports and the index build, the later ones among answers.
+        queries = tmp_path / "runs" / "killed" / "queries"
+        until = time.monotonic() + 60
+        while attempt and not list(queries.glob("[!.]*.json")) and time.monotonic() < until:
+            time.sleep(0.01)
+        time.sleep(draw.uniform(0, 0.4 if attempt else 3))
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        for path in queries.glob("[!.]*.json"):
+            read_trajectory(path)
+            kept = written.setdefault(path.name, path.read_bytes())
+            assert path.read_bytes() == kept
+    done = subprocess.run(command, cwd=tmp_path, env=surroundings, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    folder = RunFolder(tmp_path / "runs" / "killed")
+    qids = [trajectory.qid for trajectory in folder.trajectories()]
+    assert len(qids) == len(set(qids)) == 40
+    assert all((folder.queries / name).read_bytes() == text for name, text in written.items())
+    assert not list(folder.path.rglob("*.tmp"))
+    assert metrics(str(folder.path))["completion"] == 1.0
