@@ -7,11 +7,8 @@ a place in flight while they wait.
 from __future__ import annotations
 
 import asyncio
-import importlib
 import json
-import os
 import random
-import re
 import threading
 import time
 import weakref
@@ -22,6 +19,7 @@ from typing import Any, ClassVar, NamedTuple
 from urllib.parse import urlsplit
 
 from toolkit.errors import InputError
+from toolkit.llm.access import Key, checked_url, is_local, load
 from toolkit.llm.errors import (
     BadReply,
     ContextOverflow,
@@ -34,8 +32,6 @@ from toolkit.llm.errors import (
 from toolkit.llm.faults import fault
 from toolkit.llm.protocol import Message, Settings, Turn
 
-_VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]*")
-_LOOPBACK = ("localhost", "127.0.0.1", "::1")
 # Below the five seconds after which uvicorn closes an idle connection: reusing one at that moment
 # loses a request.
 _KEEP_ALIVE = 4.0
@@ -83,11 +79,11 @@ class ApiModel(ABC):
             )
         self.name = model
         self.settings = settings or Settings()
-        self.base_url = _checked_url(base_url or self.default_url)
+        self.base_url = checked_url(base_url or self.default_url)
         self.concurrency = concurrency
         self.attempts = attempts
         self.longest_wait = longest_wait
-        self._key_env = _checked_variable(key_env)
+        self._key = Key(key_env)
         self._sleep = sleep
         # Of its own, so that waiting never moves a seeded generator of the experiment.
         self._chance = chance or random.Random().random
@@ -103,7 +99,7 @@ class ApiModel(ABC):
         """`InputError` where the SDK or the key is missing. Sends nothing."""
         load(self.sdk)
         load("tenacity")
-        self._key()
+        self._key.value(self._where)
 
     async def respond(
         self,
@@ -168,7 +164,7 @@ class ApiModel(ABC):
                 known = self._translated(error)
                 if known is None:
                     raise
-                # Not chained: the SDK's errors quote what the server said, and it may quote the key.
+                # Not chained: the SDK's errors quote the server, which may quote the key.
                 raise known from None
         return self._whole(self._read(reply, messages))
 
@@ -241,75 +237,27 @@ class ApiModel(ABC):
             return self._sessions[loop]
 
     def _open(self) -> Session:
-        sdk, http = load(self.sdk), load("httpx2")
-        local = urlsplit(self.base_url).hostname in _LOOPBACK
+        sdk = load(self.sdk)
+        client = self._client(
+            sdk,
+            api_key=self._key.value(self._where) or "none",
+            base_url=self.base_url,
+            max_retries=0,
+            http_client=self._http(sdk),
+        )
+        return Session(client, asyncio.Semaphore(self.concurrency))
+
+    def _http(self, sdk: Any) -> Any:
+        http = load("httpx2")
         limits = http.Limits(
             max_connections=self.concurrency,
             max_keepalive_connections=self.concurrency,
             keepalive_expiry=_KEEP_ALIVE,
         )
-        client = self._client(
-            sdk,
-            api_key=self._key() or "none",
-            base_url=self.base_url,
-            max_retries=0,
-            # A proxy of the environment is not meant for a server on this machine.
-            http_client=sdk.DefaultAsyncHttpxClient(trust_env=not local, limits=limits),
-        )
-        return Session(client, asyncio.Semaphore(self.concurrency))
-
-    def _key(self) -> str:
-        if not self._key_env:
-            return ""
-        key = os.environ.get(self._key_env, "").strip()
-        if not key:
-            raise InputError(
-                f"the environment variable {self._key_env} with the key for {self._where} is not set",
-                do=f"export {self._key_env}=... in the shell that starts the run",
-            )
-        if not key.isascii() or not key.isprintable() or " " in key:
-            raise InputError(
-                f"the key in {self._key_env} has characters that no key has",
-                do="export it again, without quotation marks or line breaks",
-            )
-        return key
+        if is_local(self.base_url):
+            # The environment's proxies, which the SDKs look up, are not for this machine.
+            return http.AsyncClient(trust_env=False, limits=limits, follow_redirects=True)
+        return sdk.DefaultAsyncHttpxClient(limits=limits)
 
     def _hide(self, text: str) -> str:
-        """`text` without the key, which a server may quote back."""
-        key = self._key()
-        return text.replace(key, "***") if key else text
-
-
-def load(name: str) -> Any:
-    """An optional module, imported when it is first needed."""
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        raise InputError(
-            f"the Python package {name!r} is not installed",
-            do="pip install 'soundingline[llm]'",
-        ) from error
-
-
-def _checked_url(url: str) -> str:
-    parts = urlsplit(url)
-    if parts.username or parts.password:
-        raise InputError(
-            "base_url has a user name or password in it",
-            valid="http://host:port/v1, and the key in an environment variable",
-            do="name that variable in key_env",
-        )
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise InputError(f"base_url is {url!r}", valid="http://host:port/v1 or https://host/v1")
-    return url.rstrip("/")
-
-
-def _checked_variable(name: str | None) -> str | None:
-    # The value is not repeated: it may be the key itself.
-    if name is not None and not _VARIABLE.fullmatch(name):
-        raise InputError(
-            "key_env is not the name of an environment variable",
-            valid="capital letters, digits and underscores, such as OPENAI_API_KEY",
-            do="export the key under such a name; never write it into the configuration",
-        )
-    return name
+        return self._key.hide(text)

@@ -1,8 +1,8 @@
 """Tells apart, from what a server answered, why a request has no reply.
 
-Servers agree on the status codes and on little else: exhausted quota comes as 429, 402, 403 or 400,
-an overflowing context as 400 or 413 with a code or only with a sentence. The phrases below are those
-of OpenAI, Anthropic, DeepSeek, vLLM and llama.cpp.
+Servers agree on the status codes and on little else: exhausted quota comes as 429, 402, 403 or
+400, an overflowing context as 400 or 413, with a code or only with a sentence. The phrases below
+are those of OpenAI, Anthropic, DeepSeek, vLLM and llama.cpp.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _BY_STATUS: Mapping[int, type[ModelError]] = {
     429: RateLimited,
     504: ServerTimeout,
 }
-# Errors that Anthropic sends inside a stream whose status was 200.
+# Errors inside a reply whose status was 200; those of Anthropic's streams first.
 _BY_TYPE: Mapping[str, type[ModelError]] = {
     "overloaded_error": ServerFailed,
     "api_error": ServerFailed,
@@ -64,6 +64,9 @@ _BY_TYPE: Mapping[str, type[ModelError]] = {
     "authentication_error": AuthenticationFailed,
     "permission_error": AuthenticationFailed,
     "not_found_error": UnknownModel,
+    # Codes of a failed reply of the Responses API.
+    "rate_limit_exceeded": RateLimited,
+    "invalid_prompt": Refused,
 }
 
 

@@ -1,4 +1,4 @@
-"""OpenAI's Responses API, also spoken by vLLM (which BrowseComp-Plus used for gpt-oss) and DeepSeek.
+"""OpenAI's Responses API; vLLM speaks it too, and BrowseComp-Plus used it there for gpt-oss.
 
 Nothing is stored at the server: every request carries the whole transcript, the model's reasoning
 items among it, encrypted where the server encrypts them.
@@ -103,7 +103,7 @@ class OpenAIResponses(ApiModel):
         finish = "refusal" if refusals else ("tool_calls" if calls else "stop")
         if reply.get("status") == "incomplete":
             reason = (reply.get("incomplete_details") or {}).get("reason")
-            finish = _INCOMPLETE.get(reason, str(reason or "incomplete"))
+            finish = _INCOMPLETE.get(str(reason), str(reason or "incomplete"))
         return Turn(
             text="".join(str(part["text"]) for part in _of(contents, "output_text")) or refusals,
             reasoning="\n\n".join(filter(None, map(_reasoning, _of(items, "reasoning")))),
@@ -146,7 +146,7 @@ def _items(message: Message) -> list[dict[str, Any]]:
 
 
 def _replayed(item: Mapping[str, Any]) -> dict[str, Any]:
-    """An output item as input: without its status and empty fields, and repaired where it must be."""
+    """An output item as input: without status and empty fields, repaired where it must be."""
     sent = wire.sendable_tree({key: value for key, value in item.items() if key != "status"})
     if item.get("type") == "function_call":
         sent["name"] = wire.sendable_name(str(item.get("name") or ""))

@@ -1,0 +1,615 @@
+"""What every adapter must do, whatever its wire format: each test runs against all three."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import sys
+import time
+import traceback
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
+
+import pytest
+from scripted_peer import Cut, Fail, Peer, Raw, Say, Stall, running_peer
+
+from toolkit.errors import InputError
+from toolkit.llm import errors
+from toolkit.llm.anthropic_messages import AnthropicMessages
+from toolkit.llm.client import ApiModel
+from toolkit.llm.openai_chat import OpenAIChat
+from toolkit.llm.openai_responses import OpenAIResponses
+from toolkit.llm.protocol import Settings, ToolCallRequest, Turn, Usage, system, tool_result, user
+
+ADAPTERS = {
+    "chat": OpenAIChat,
+    "responses": OpenAIResponses,
+    "messages": AnthropicMessages,
+}
+SEARCH = {
+    "name": "search",
+    "description": "Ranks documents.",
+    "parameters": {
+        "type": "object",
+        "properties": {
+            "query": {"type": "string", "description": "What to look for."},
+            "offset": {
+                "type": ["integer", "null"],
+                "minimum": 1,
+                "maximum": 1000,
+                "description": "First rank.",
+            },
+        },
+        "required": ["query", "offset"],
+        "additionalProperties": False,
+    },
+}
+QUESTION = [system("Answer."), user("Who?")]
+KEY = "sk-very-secret-0123456789"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Peer]:
+    with running_peer() as running:
+        yield running
+
+
+@pytest.fixture
+def peer(server: Peer) -> Peer:
+    server.script.clear()
+    server.requests.clear()
+    server.default = Say(text="done")
+    server.most_in_flight = 0
+    return server
+
+
+class Waits(list[float]):
+    """The waits that were asked for; none takes any time."""
+
+    async def __call__(self, seconds: float) -> None:
+        self.append(seconds)
+
+
+@pytest.fixture(params=list(ADAPTERS))
+def make(request: pytest.FixtureRequest, peer: Peer) -> Callable[..., ApiModel]:
+    """Makes the adapter under test, aimed at the peer."""
+    adapter = ADAPTERS[request.param]
+    url = peer.anthropic_url if adapter is AnthropicMessages else peer.openai_url
+
+    def made(**arguments: Any) -> ApiModel:
+        defaults = {"model": "m", "base_url": url, "sleep": Waits(), "chance": lambda: 1.0}
+        return adapter(**{**defaults, **arguments})
+
+    return made
+
+
+def using(model: ApiModel, work: Callable[[ApiModel], Awaitable[Any]]) -> Any:
+    async def main() -> Any:
+        try:
+            return await work(model)
+        finally:
+            await model.close()
+
+    return asyncio.run(main())
+
+
+def ask(model: ApiModel, messages: Any = QUESTION, tools: Any = (SEARCH,), **settings: Any) -> Turn:
+    given = Settings(**settings) if settings else None
+    return using(model, lambda it: it.respond(messages, tools, given))
+
+
+def wrong(model: ApiModel, kind: type[errors.ModelError], **settings: Any) -> errors.ModelError:
+    with pytest.raises(errors.ModelError) as raised:
+        ask(model, **settings)
+    assert type(raised.value) is kind
+    assert "\n" not in str(raised.value)
+    return raised.value
+
+
+def test_text_usage_and_served_model_come_back(peer: Peer, make: Callable[..., ApiModel]) -> None:
+    peer.script.append(Say(text="Ada Lovelace."))
+    turn = ask(make())
+    assert (turn.text, turn.tool_calls, turn.finish_reason) == ("Ada Lovelace.", (), "stop")
+    assert turn.usage.input == 100
+    assert turn.usage.cached == 80
+    assert turn.usage.reasoning == 5
+    assert turn.usage.output == 20
+    assert (turn.model, turn.attempts) == ("m-served", 1)
+
+
+def test_reasoning_comes_back_apart_from_the_text(
+    peer: Peer, make: Callable[..., ApiModel]
+) -> None:
+    peer.script.append(Say(text="Ada.", reasoning="First, who wrote it?"))
+    turn = ask(make())
+    assert (turn.text, turn.reasoning) == ("Ada.", "First, who wrote it?")
+
+
+def test_several_calls_of_a_turn_come_back_in_order(
+    peer: Peer, make: Callable[..., ApiModel]
+) -> None:
+    peer.script.append(
+        Say(
+            text="I look.",
+            calls=[
+                ("a", "search", '{"query": "x", "offset": null}'),
+                ("b", "search", '{"query": "é", "offset": 2}'),
+            ],
+        )
+    )
+    turn = ask(make())
+    assert turn.finish_reason == "tool_calls"
+    assert [(call.id, call.name) for call in turn.tool_calls] == [("a", "search"), ("b", "search")]
+    assert [call.parsed() for call in turn.tool_calls] == [
+        {"query": "x", "offset": None},
+        {"query": "é", "offset": 2},
+    ]
+
+
+@pytest.mark.parametrize("arguments", ['{"query": ', "plain words", "[1]", '{"query": NaN}'])
+def test_malformed_arguments_are_kept_and_sent_back_as_an_object(
+    peer: Peer, make: Callable[..., ApiModel], arguments: str
+) -> None:
+    peer.script.append(Say(calls=[("a", "search", arguments)]))
+    model = make()
+    turn = ask(model)
+    assert turn.tool_calls == (ToolCallRequest("a", "search", arguments),)
+    ask(model, [*QUESTION, turn.message(), tool_result("a", "[error] not an object")])
+    assert sent_calls(peer) == [("a", "search", {"malformed": arguments})]
+
+
+def test_an_unknown_tool_comes_back_and_is_sent_under_a_name_that_servers_take(
+    peer: Peer, make: Callable[..., ApiModel]
+) -> None:
+    peer.script.append(Say(calls=[("a", "functions.search<|channel|>", "{}")]))
+    model = make()
+    turn = ask(model)
+    assert turn.tool_calls[0].name == "functions.search<|channel|>"
+    ask(model, [*QUESTION, turn.message(), tool_result("a", "[error] unknown tool")])
+    assert sent_calls(peer) == [("a", "functions_search__channel__", {})]
+
+
+def sent_calls(peer: Peer) -> list[tuple[str, str, Any]]:
+    """The tool calls in the last request, whatever its wire format."""
+    body = peer.requests[-1].body
+    items = body.get("input", [])
+    messages = body.get("messages", [])
+    calls = [call for message in messages for call in message.get("tool_calls") or []]
+    blocks = [block for message in messages for block in message["content"] or []]
+    return [
+        *(
+            (item["call_id"], item["name"], json.loads(item["arguments"]))
+            for item in items
+            if item.get("type") == "function_call"
+        ),
+        *(
+            (call["id"], call["function"]["name"], json.loads(call["function"]["arguments"]))
+            for call in calls
+        ),
+        *(
+            (block["id"], block["name"], block["input"])
+            for block in blocks
+            if isinstance(block, dict) and block["type"] == "tool_use"
+        ),
+    ]
+
+
+def test_a_transcript_only_grows_at_its_end(peer: Peer, make: Callable[..., ApiModel]) -> None:
+    model = make()
+    messages: list[Any] = list(QUESTION)
+
+    async def episode(it: ApiModel) -> None:
+        for number in range(4):
+            calls = [(f"c{number}", "search", '{"query": "x", "offset": null}')]
+            peer.script.append(Say(text=f"t{number}", reasoning=f"r{number}", calls=calls))
+            turn = await it.respond(messages, [SEARCH])
+            messages.append(turn.message())
+            messages.append(tool_result(f"c{number}", f"page {number}"))
+        messages.append(user("Time is nearly gone."))
+        await it.respond(messages, [SEARCH], Settings(tool_choice="none"))
+
+    using(model, episode)
+    sent = [flattened(request.body) for request in peer.requests]
+    assert len(sent) == 5
+    for before, after in itertools.pairwise(sent):
+        assert len(after) > len(before)
+        assert after[: len(before)] == before
+    assert all(f"r{number}" in json.dumps(sent[-1]) for number in range(4))
+
+
+def flattened(body: dict[str, Any]) -> list[Any]:
+    """A request's tools and content in the order in which servers read them, cache marks aside."""
+    parts: list[Any] = [body["tools"], body.get("system"), *body.get("input", [])]
+    for message in body.get("messages", []):
+        content = message["content"] if isinstance(message["content"], list) else [message]
+        parts += [(message["role"], part) for part in content]
+    text = json.dumps(parts).replace(', "cache_control": {"type": "ephemeral"}', "")
+    return list(json.loads(text))
+
+
+def test_a_turn_of_another_api_is_understood(peer: Peer, make: Callable[..., ApiModel]) -> None:
+    foreign = Turn(
+        text="I look.",
+        reasoning="Hm.",
+        tool_calls=(ToolCallRequest("a", "search", '{"query": "x", "offset": null}'),),
+        provider={"api": "elsewhere", "items": [{"type": "secret"}]},
+    )
+    ask(make(), [*QUESTION, foreign.message(), tool_result("a", "page")])
+    assert sent_calls(peer) == [("a", "search", {"query": "x", "offset": None})]
+    text = json.dumps(peer.requests[-1].body)
+    assert "I look." in text and "page" in text and "secret" not in text
+
+
+def test_tools_are_strict_and_one_call_a_turn_is_asked_for(
+    peer: Peer, make: Callable[..., ApiModel]
+) -> None:
+    ask(make())
+    body = peer.requests[0].body
+    tool = body["tools"][0]
+    function = tool.get("function", tool)
+    schema = function.get("parameters") or function["input_schema"]
+    assert function["strict"] is True
+    assert (schema["additionalProperties"], schema["required"]) == (False, ["query", "offset"])
+    one = body.get("parallel_tool_calls") is False
+    assert one or body["tool_choice"]["disable_parallel_tool_use"] is True
+
+
+@pytest.mark.parametrize(
+    ("choice", "forms"),
+    [
+        ("auto", ["auto", {"type": "auto", "disable_parallel_tool_use": True}]),
+        ("none", ["none", {"type": "none"}]),
+        ("required", ["required", {"type": "any", "disable_parallel_tool_use": True}]),
+        (
+            "search",
+            [
+                {"type": "function", "function": {"name": "search"}},
+                {"type": "function", "name": "search"},
+                {"type": "tool", "name": "search", "disable_parallel_tool_use": True},
+            ],
+        ),
+    ],
+)
+def test_tool_choice_reaches_the_server(
+    peer: Peer, make: Callable[..., ApiModel], choice: str, forms: list[Any]
+) -> None:
+    ask(make(), tool_choice=choice)
+    assert peer.requests[0].body["tool_choice"] in forms
+
+
+def test_settings_reach_the_server_and_unset_ones_do_not(
+    peer: Peer, make: Callable[..., ApiModel]
+) -> None:
+    ask(
+        make(),
+        temperature=0.5,
+        top_p=0.9,
+        max_output_tokens=77,
+        reasoning_effort="low",
+        extra={"top_k": 20},
+    )
+    body = peer.requests[0].body
+    assert (body["temperature"], body["top_p"], body["top_k"]) == (0.5, 0.9, 20)
+    limits = [
+        body.get(name) for name in ("max_completion_tokens", "max_output_tokens", "max_tokens")
+    ]
+    assert limits.count(77) == 1
+    efforts = [
+        body.get("reasoning_effort"),
+        (body.get("reasoning") or {}).get("effort"),
+        (body.get("output_config") or {}).get("effort"),
+    ]
+    assert efforts.count("low") == 1
+    peer.requests.clear()
+    ask(make())
+    unset = {"temperature", "top_p", "seed", "reasoning_effort", "output_config", "thinking"}
+    assert not unset & set(peer.requests[0].body)
+
+
+def test_a_seed_is_sent_or_refused_and_never_dropped(
+    peer: Peer, make: Callable[..., ApiModel]
+) -> None:
+    model = make()
+    if isinstance(model, OpenAIChat):
+        ask(model, seed=7)
+        assert peer.requests[0].body["seed"] == 7
+    else:
+        with pytest.raises(InputError, match="has none"):
+            ask(model, seed=7)
+        assert peer.requests == []
+
+
+def test_absent_usage_is_unknown_and_not_zero(peer: Peer, make: Callable[..., ApiModel]) -> None:
+    peer.script.append(Say(text="x", usage=None))
+    usage = ask(make()).usage
+    if isinstance(make(), AnthropicMessages):  # Its protocol has no reply without counts.
+        assert (usage.cached, usage.reasoning) == (None, None)
+    else:
+        assert usage == Usage()
+
+
+def test_an_empty_reply_is_a_turn_and_can_be_sent_back(
+    peer: Peer, make: Callable[..., ApiModel]
+) -> None:
+    peer.script.append(Say(reasoning="Hm."))
+    model = make()
+    turn = ask(model)
+    assert turn.empty and turn.finish_reason == "stop"
+    ask(model, [*QUESTION, turn.message(), user("Please answer.")])
+    blocks = [
+        block
+        for message in peer.requests[-1].body.get("messages", [])
+        if isinstance(message["content"], list)
+        for block in message["content"]
+    ]
+    assert all(block["text"].strip() for block in blocks if block["type"] == "text")
+
+
+def test_lone_surrogates_are_sent_as_replacement_characters(
+    peer: Peer, make: Callable[..., ApiModel]
+) -> None:
+    calls = [("a", "search", '{"query": "\ud83d", "offset": null}')]
+    peer.script.append(Say(text="x\udc00y", calls=calls))
+    model = make()
+    turn = ask(model)
+    ask(model, [*QUESTION, turn.message(), tool_result("a", "half \ud83d")])
+    text = json.dumps(peer.requests[-1].body, ensure_ascii=False)
+    assert "x�y" in text and "half �" in text
+
+
+@pytest.mark.parametrize(
+    ("status", "message", "kind", "error"),
+    [
+        (401, "wrong key", "authentication_error", errors.AuthenticationFailed),
+        (403, "not yours", "permission_error", errors.AuthenticationFailed),
+        (404, "The model `m` does not exist", "model_not_found", errors.UnknownModel),
+        (400, "'temperature' is too hot", "invalid_request_error", errors.BadRequest),
+        (422, "field required", "invalid_request_error", errors.BadRequest),
+        (
+            400,
+            "This model's maximum context length is 4096 tokens.",
+            "context_length_exceeded",
+            errors.ContextOverflow,
+        ),
+        (400, "prompt is too long: 9 > 8", "invalid_request_error", errors.ContextOverflow),
+        (413, "Request exceeds the maximum size", "request_too_large", errors.ContextOverflow),
+        (400, "Your credit balance is too low", "invalid_request_error", errors.OutOfQuota),
+        (402, "Insufficient Balance", "unknown_error", errors.OutOfQuota),
+        (429, "You exceeded your current quota", "insufficient_quota", errors.OutOfQuota),
+        (400, "flagged", "content_filter", errors.Refused),
+    ],
+)
+def test_what_cannot_succeed_is_told_apart_and_not_tried_again(
+    peer: Peer,
+    make: Callable[..., ApiModel],
+    status: int,
+    message: str,
+    kind: str,
+    error: type[errors.ModelError],
+) -> None:
+    peer.script.append(Fail(status, message, kind))
+    raised = wrong(make(), error)
+    assert message in str(raised) and str(status) in str(raised)
+    assert (len(peer.requests), raised.attempts) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("step", "error"),
+    [
+        (Fail(429, "slow down", "rate_limit_error"), errors.RateLimited),
+        (Fail(500, "oh no", "api_error"), errors.ServerFailed),
+        (Fail(529, "overloaded", "overloaded_error"), errors.ServerFailed),
+        (Fail(503, raw="<html>bad gateway</html>"), errors.ServerFailed),
+        (Fail(504, "late", "timeout_error"), errors.ServerTimeout),
+        (Cut(), errors.ServerGone),
+        (Cut(Say(calls=[("a", "search", '{"query": "x"}')] * 20)), errors.ServerGone),
+    ],
+)
+def test_what_may_pass_is_tried_again_and_then_told(
+    peer: Peer, make: Callable[..., ApiModel], step: Any, error: type[errors.ModelError]
+) -> None:
+    peer.script.extend([step, step, Say(text="at last")])
+    turn = ask(make())
+    assert (turn.text, turn.attempts) == ("at last", 3)
+    peer.default = step
+    peer.requests.clear()
+    raised = wrong(make(attempts=4), error)
+    assert (len(peer.requests), raised.attempts) == (4, 4)
+
+
+@pytest.mark.parametrize("body", ["<html>hello</html>", "[]", "null", "{}", '{"choices": [{}]}'])
+def test_a_reply_out_of_protocol_is_a_bad_reply(
+    peer: Peer, make: Callable[..., ApiModel], body: str
+) -> None:
+    peer.default = Raw(body)
+    model = make(attempts=2)
+    with pytest.raises((errors.BadReply, errors.ServerGone)):
+        ask(model)
+    assert len(peer.requests) == 2
+
+
+def test_a_stalled_server_is_given_up_after_the_timeout(
+    peer: Peer, make: Callable[..., ApiModel]
+) -> None:
+    peer.script.extend([Stall(0.5), Say(text="awake")])
+    began = time.monotonic()
+    turn = ask(make(), timeout=0.15)
+    assert (turn.text, turn.attempts) == ("awake", 2)
+    assert time.monotonic() - began < 0.5
+    peer.script.append(Stall(0.5))
+    wrong(make(attempts=1), errors.ServerTimeout, timeout=0.1)
+
+
+def test_a_server_that_is_not_there_is_gone(make: Callable[..., ApiModel]) -> None:
+    raised = wrong(make(base_url="http://127.0.0.1:9", attempts=2), errors.ServerGone)
+    assert raised.attempts == 2
+
+
+def test_retry_after_is_honoured(peer: Peer, make: Callable[..., ApiModel]) -> None:
+    peer.script.extend(
+        [
+            Fail(429, headers={"retry-after": "7"}),
+            Fail(429, headers={"retry-after-ms": "1500"}),
+            Fail(500),
+            Fail(500),
+        ]
+    )
+    waits = Waits()
+    ask(make(sleep=waits, chance=lambda: 0.0))
+    assert waits == [7.0, 1.5, 0.0, 0.0]
+
+
+def test_waits_double_up_to_their_bound_with_jitter(
+    peer: Peer, make: Callable[..., ApiModel]
+) -> None:
+    peer.default = Fail(500)
+    waits = Waits()
+    wrong(make(sleep=waits, attempts=8, longest_wait=10.0), errors.ServerFailed)
+    assert waits == [1.0, 2.0, 4.0, 8.0, 10.0, 10.0, 10.0]
+    half = Waits()
+    wrong(make(sleep=half, attempts=3, chance=lambda: 0.5), errors.ServerFailed)
+    assert half == [0.5, 1.0]
+
+
+def test_a_wait_beyond_the_bound_is_not_waited_for(
+    peer: Peer, make: Callable[..., ApiModel]
+) -> None:
+    peer.default = Fail(429, headers={"retry-after": "3600"})
+    raised = wrong(make(), errors.RateLimited)
+    assert (len(peer.requests), raised.retry_after) == (1, 3600.0)
+
+
+@pytest.mark.parametrize(
+    ("finish", "error"), [("length", errors.Truncated), ("refusal", errors.Refused)]
+)
+def test_truncation_and_refusal_are_errors_that_keep_the_paid_turn(
+    peer: Peer, make: Callable[..., ApiModel], finish: str, error: type[errors.ModelError]
+) -> None:
+    peer.script.append(Say(text="I cannot", finish=finish))
+    raised = wrong(make(), error)
+    assert raised.turn is not None
+    assert (raised.turn.text, raised.turn.usage.output) == ("I cannot", 20)
+    assert len(peer.requests) == 1
+
+
+def test_no_more_requests_are_in_flight_than_allowed(
+    peer: Peer, make: Callable[..., ApiModel]
+) -> None:
+    peer.default = Stall(0.02)
+
+    async def crowd(it: ApiModel) -> None:
+        await asyncio.gather(*(it.respond(QUESTION) for _ in range(12)))
+
+    using(make(concurrency=3), crowd)
+    assert len(peer.requests) == 12
+    assert peer.most_in_flight == 3
+
+
+def test_a_cancelled_request_frees_its_place(peer: Peer, make: Callable[..., ApiModel]) -> None:
+    peer.script.append(Stall(0.5))
+
+    async def cancel(it: ApiModel) -> str:
+        task = asyncio.create_task(it.respond(QUESTION))
+        while not peer.requests:
+            await asyncio.sleep(0.005)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        return (await asyncio.wait_for(it.respond(QUESTION), 2)).text
+
+    assert using(make(concurrency=1), cancel) == "done"
+
+
+def test_one_model_serves_one_event_loop_after_another(
+    peer: Peer, make: Callable[..., ApiModel]
+) -> None:
+    model = make()
+    assert [ask(model).text for _ in range(3)] == ["done"] * 3
+
+
+def test_the_key_is_sent_and_shown_nowhere(
+    peer: Peer,
+    make: Callable[..., ApiModel],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setenv("PEER_KEY", KEY)
+    model = make(key_env="PEER_KEY", attempts=2)
+    caplog.set_level("DEBUG")
+    echo = f"Incorrect API key provided: {KEY}."
+    peer.script.extend(
+        [
+            Say(text="fine"),
+            Fail(401, echo, "invalid_api_key"),
+            Fail(500, raw=f"<p>{echo}</p>"),
+            Raw(f"key {KEY}"),
+        ]
+    )
+    turn = ask(model)
+    told = [repr(model), repr(vars(model)), repr(turn), json.dumps(turn.message())]
+    for kind in (errors.AuthenticationFailed, errors.ModelError):
+        with pytest.raises(kind) as raised:
+            ask(model)
+        told += [str(raised.value), repr(raised.value), *map(str, raised.value.args)]
+        told.append("".join(formatted(raised.value)))
+    sent = peer.requests[0].headers
+    assert KEY in (sent.get("authorization") or sent.get("Authorization") or "") + str(
+        sent.get("x-api-key") or sent.get("X-Api-Key")
+    )
+    assert KEY not in "".join(told)
+    assert KEY not in caplog.text
+
+
+def formatted(error: BaseException) -> list[str]:
+    return traceback.format_exception(type(error), error, error.__traceback__)
+
+
+def test_an_absent_key_is_told_before_anything_is_sent(
+    peer: Peer, make: Callable[..., ApiModel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PEER_KEY", raising=False)
+    model = make(key_env="PEER_KEY")
+    with pytest.raises(InputError, match="PEER_KEY"):
+        model.ready()
+    with pytest.raises(InputError, match="PEER_KEY"):
+        ask(model)
+    assert peer.requests == []
+
+
+def test_a_key_in_the_configuration_is_refused_without_repeating_it(
+    make: Callable[..., ApiModel],
+) -> None:
+    for arguments in ({"key_env": KEY}, {"base_url": f"http://user:{KEY}@host/v1"}):
+        with pytest.raises(InputError) as raised:
+            make(**arguments)
+        assert KEY not in str(raised.value)
+
+
+def test_a_key_with_a_line_break_is_refused_without_repeating_it(
+    make: Callable[..., ApiModel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PEER_KEY", f"{KEY}\n{KEY}")
+    with pytest.raises(InputError, match="characters") as raised:
+        make(key_env="PEER_KEY").ready()
+    assert KEY not in str(raised.value)
+
+
+def test_addresses_and_keys_of_other_variables_change_nothing(
+    peer: Peer, make: Callable[..., ApiModel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("OPENAI_BASE_URL", "ANTHROPIC_BASE_URL", "HTTP_PROXY", "ALL_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    for name in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN"):
+        monkeypatch.setenv(name, KEY)
+    assert ask(make()).text == "done"
+    assert KEY not in str(peer.requests[0].headers)
+
+
+def test_a_missing_sdk_is_told_with_the_way_to_install_it(
+    make: Callable[..., ApiModel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = make()
+    monkeypatch.setitem(sys.modules, model.sdk, None)
+    with pytest.raises(InputError, match=r"soundingline\[llm\]"):
+        model.ready()

@@ -1,0 +1,94 @@
+"""What the configuration calls an `llm`: a model's client, its settings, its price, and how to
+serve it where it is a local one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from toolkit.llm.command import SERVE, serve_command
+from toolkit.llm.prices import UNKNOWN, Price
+from toolkit.llm.protocol import ChatModel, Settings
+from toolkit.llm.server import serving
+
+
+@dataclass(frozen=True)
+class VllmServer:
+    """A local vLLM. `weights` is a folder or a name on a hub (None: the model's name); `options`
+    are keywords of `serve_command`; `environment` is added to the server's; `start_seconds` is how
+    long loading may take."""
+
+    weights: str | None = None
+    launcher: Sequence[str] = SERVE
+    options: Mapping[str, Any] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict)
+    start_seconds: float = 1800.0
+
+    def command(self, model: str, port: int) -> list[str]:
+        """The command line that serves `model` under that name."""
+        return serve_command(
+            self.weights or model,
+            port=port,
+            launcher=self.launcher,
+            served_name=model if self.weights else None,
+            **self.options,
+        )
+
+
+class LanguageModel:
+    """`model` is its name at the server. `client` is an adapter's class, its own arguments bound;
+    it is given the rest. `base_url` (None: the API's own, or a server that we start) is a server
+    that runs already; `key_env` names the variable with its key. `server` is None for an API.
+    `context_window` in tokens is told to whoever budgets. Making one needs no key, no SDK and no
+    server."""
+
+    def __init__(
+        self,
+        *,
+        model: str,
+        client: Callable[..., ChatModel],
+        base_url: str | None = None,
+        key_env: str | None = None,
+        settings: Settings | None = None,
+        price: Price | None = None,
+        server: VllmServer | None = None,
+        context_window: int | None = None,
+        concurrency: int = 64,
+    ) -> None:
+        self.name = model
+        self.price = price or UNKNOWN
+        self.settings = settings or Settings()
+        self.context_window = context_window
+        self._server = server
+        self._client = client
+        self._given = base_url is not None
+        self._common = {
+            "model": model,
+            "key_env": key_env,
+            "settings": self.settings,
+            "concurrency": concurrency,
+        }
+        # Made here, so that wrong arguments are told before anything is started.
+        self._made = client(base_url=base_url, **self._common)
+        if server:
+            server.command(model, 0)
+
+    @contextmanager
+    def running(self, log: Path) -> Iterator[ChatModel]:
+        """The model, ready to be asked; a server of our own runs as long as the block, its output
+        in `log`. Close the model before the block ends. Errors of `ready` and of `serving`."""
+        self._made.ready()
+        if self._server is None or self._given:
+            yield self._made
+            return
+        server = self._server
+        with serving(
+            lambda port: server.command(self.name, port),
+            log=log,
+            start_seconds=server.start_seconds,
+            environment=server.environment,
+        ) as address:
+            yield self._client(base_url=f"{address}/v1", **self._common)

@@ -1,0 +1,135 @@
+"""A model server of our own: started on a free port, waited for, and ended whatever happens."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from toolkit.errors import InputError
+from toolkit.progress import bar
+
+HOST = "127.0.0.1"
+_GUARD = Path(__file__).with_name("guard.py")
+_TAIL = 15
+
+
+@contextmanager
+def serving(
+    command: Callable[[int], Sequence[str]],
+    *,
+    log: Path,
+    health: str = "/health",
+    start_seconds: float = 1800.0,
+    grace: float = 20.0,
+    environment: Mapping[str, str] | None = None,
+) -> Iterator[str]:
+    """Run `command(port)` while the block runs; yields `http://127.0.0.1:<port>`.
+
+    The block begins when `health` answers 200. Output goes to the end of `log`. At the end, however
+    it comes, the server's process group is asked to end and after `grace` seconds killed; it also
+    ends when this process is killed. `environment` is added to ours. `InputError` where the program
+    is not installed, and, with the log's last lines, where it ends before it is healthy or is not
+    healthy within `start_seconds`.
+    """
+    port = free_port()
+    words = [str(word) for word in command(port)]
+    _check_installed(words[0])
+    log.parent.mkdir(parents=True, exist_ok=True)
+    address = f"http://{HOST}:{port}"
+    with log.open("ab") as output:
+        guard = subprocess.Popen(
+            [sys.executable, "-I", str(_GUARD), str(grace), *words],
+            stdin=subprocess.PIPE,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, **(environment or {})},
+            start_new_session=True,
+        )
+    try:
+        _wait(guard, address + health, words[0], log, start_seconds)
+        yield address
+    finally:
+        _end(guard, grace)
+
+
+def free_port() -> int:
+    """A port of the loopback interface that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        return int(probe.getsockname()[1])
+
+
+def _wait(
+    guard: subprocess.Popen[bytes], url: str, program: str, log: Path, seconds: float
+) -> None:
+    deadline = time.monotonic() + seconds
+    pause = 0.02
+    with bar(transient=True) as progress:
+        task = progress.add_task(f"starting {program}", total=None, note="")
+        while not _healthy(url):
+            if guard.poll() is not None:
+                raise _not_ready(f"{program} ended before it was ready", log)
+            if time.monotonic() > deadline:
+                raise _not_ready(f"{program} was not ready within {seconds:g} s", log)
+            progress.update(task, note=tail(log, 1)[:60])
+            time.sleep(pause)
+            pause = min(1.0, pause * 1.5)
+
+
+def _not_ready(what: str, log: Path) -> InputError:
+    return InputError(f"{what}. Its log ends: {tail(log)}", do=f"see {log}")
+
+
+def _healthy(url: str) -> bool:
+    # No proxies: the environment's are not for this machine.
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(url, timeout=5) as answer:
+            return int(answer.status) == 200
+    except (urllib.error.URLError, OSError, ValueError):
+        return False
+
+
+def _end(guard: subprocess.Popen[bytes], grace: float) -> None:
+    """Closing its standard input ends the guard and its group; killing is for a guard that hangs.
+
+    Waits even if Ctrl-C comes again, because the child is in another group and does not get it.
+    """
+    if guard.stdin is not None:
+        with contextlib.suppress(OSError):
+            guard.stdin.close()
+    try:
+        guard.wait(grace + 5)
+    finally:
+        if guard.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(guard.pid, signal.SIGKILL)
+            guard.wait()
+
+
+def _check_installed(program: str) -> None:
+    if shutil.which(program) is None:
+        raise InputError(
+            f"the program {program!r} is not installed here",
+            do="install it (pip install 'soundingline[vllm]' for vllm), or set llm.base_url to a "
+            "server that runs already",
+        )
+
+
+def tail(log: Path, lines: int = _TAIL) -> str:
+    """The last lines of a log, joined by ` | `."""
+    with log.open(encoding="utf-8", errors="replace") as stream:
+        kept = deque((line.strip() for line in stream if line.strip()), maxlen=lines)
+    return " | ".join(kept)
