@@ -63,7 +63,7 @@ def in_own_process(function: Callable[..., Any], *arguments: Any) -> Measured:
     peak = 0.0
     while process.is_alive():
         peak = max(peak, _tree_memory(process.pid or 0))
-        process.join(0.1)
+        process.join(0.25)
     if process.exitcode != 0:
         raise RuntimeError(f"{function.__name__} failed with exit code {process.exitcode}")
     return Measured(receiver.recv(), peak / 1024)

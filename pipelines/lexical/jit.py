@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numba
 
@@ -16,9 +16,7 @@ def compiled(function: F) -> F:
     The machine code is kept beside the source, else in the user's cache folder. Where neither can
     be written (read-only checkout and home), every process compiles for itself.
     """
-    # nnan and nsz let the compiler reorder maxima; scores are never NaN. Sums keep their order.
-    options: dict[str, Any] = {"nogil": True, "fastmath": {"nnan", "nsz"}}
     try:
-        return numba.njit(cache=True, **options)(function)
+        return cast(F, numba.njit(nogil=True, cache=True)(function))
     except RuntimeError:
-        return numba.njit(**options)(function)
+        return cast(F, numba.njit(nogil=True)(function))

@@ -22,6 +22,7 @@ from pipelines.lexical.jit import compiled
 from pipelines.lexical.storage import Arrays
 
 _FEW = 16  # a query with fewer postings than a sixteenth of the documents visits only those
+_RUN = 16
 _LOW = np.uint64(0xFFFFFFFF)
 
 
@@ -137,8 +138,10 @@ def best(
         keys = np.empty(postings, np.uint64)
         keys = keys[: _collect_touched(arrays.offsets, arrays.documents, terms, sums, keys)]
     else:
+        maxima = np.empty(-(-len(sums) // _RUN), np.uint32)
+        _maxima(sums, maxima)
         keys = np.empty(len(sums), np.uint64)
-        keys = keys[: _collect_above(sums, _threshold(sums, depth), keys)]
+        keys = keys[: _collect_above(sums, maxima, _threshold(maxima, depth), keys)]
     if len(keys) > 2 * depth:
         keys = np.partition(keys, depth - 1)[:depth]
     keys = np.sort(keys)[:depth]
@@ -146,39 +149,50 @@ def best(
     return documents, (_LOW - (keys >> np.uint64(32))).astype(np.uint32).view(np.float32)
 
 
-def _threshold(sums: NDArray[np.float32], depth: int) -> np.float32:
-    """A sum that at least `depth` documents reach, unless fewer are above 0; usually close to the
-    depth-th largest. It is the depth-th largest of the maxima of short runs of documents."""
-    width = max(len(sums) // (2 * depth), 1)
-    maxima = np.empty(-(-len(sums) // width), np.float32)
+def _threshold(maxima: NDArray[np.uint32], depth: int) -> np.uint32:
+    """The depth-th largest maximum: a sum that at least `depth` documents reach (unless fewer are
+    above 0), and usually not far below the depth-th largest sum."""
     if len(maxima) <= depth:
-        return np.float32(0)
-    _maxima(sums, width, maxima)
-    return np.partition(maxima, len(maxima) - depth)[len(maxima) - depth]
+        return np.uint32(1)
+    return max(np.partition(maxima, len(maxima) - depth)[len(maxima) - depth], np.uint32(1))
 
 
 @compiled
-def _maxima(sums: NDArray[np.float32], width: int, maxima: NDArray[np.float32]) -> None:
-    for run in range(len(maxima)):
-        largest = np.float32(0)
-        for i in range(run * width, min(run * width + width, len(sums))):
-            largest = max(largest, sums[i])
+def _key(bits: np.uint32, document: int) -> np.uint64:
+    return (np.uint64(0xFFFFFFFF - bits) << np.uint64(32)) | np.uint64(document)
+
+
+@compiled
+def _maxima(sums: NDArray[np.float32], maxima: NDArray[np.uint32]) -> None:
+    """The largest sum of each run of documents, as its bits: those of numbers that are not
+    negative sort as the numbers do, and integers have a fast maximum."""
+    bits = sums.view(np.uint32)
+    whole = len(sums) // _RUN
+    for run in range(whole):
+        largest = np.uint32(0)
+        for i in range(_RUN):
+            largest = max(largest, bits[run * _RUN + i])
         maxima[run] = largest
+    if whole < len(maxima):
+        maxima[whole] = bits[whole * _RUN :].max()
 
 
 @compiled
 def _collect_above(
-    sums: NDArray[np.float32], threshold: np.float32, keys: NDArray[np.uint64]
+    sums: NDArray[np.float32],
+    maxima: NDArray[np.uint32],
+    threshold: np.uint32,
+    keys: NDArray[np.uint64],
 ) -> int:
     """Keys that sort by falling sum, then by document; clears `sums`."""
     bits = sums.view(np.uint32)
     found = 0
-    for document in range(len(sums)):
-        if sums[document] >= threshold and sums[document] > 0:
-            keys[found] = (np.uint64(0xFFFFFFFF - bits[document]) << np.uint64(32)) | np.uint64(
-                document
-            )
-            found += 1
+    for run in range(len(maxima)):
+        if maxima[run] >= threshold:
+            for document in range(run * _RUN, min(run * _RUN + _RUN, len(bits))):
+                if bits[document] >= threshold:
+                    keys[found] = _key(bits[document], document)
+                    found += 1
     sums[:] = 0
     return found
 
@@ -198,9 +212,7 @@ def _collect_touched(
         for i in range(offsets[terms[row]], offsets[terms[row] + 1]):
             document = documents[i]
             if sums[document] > 0:
-                keys[found] = (np.uint64(0xFFFFFFFF - bits[document]) << np.uint64(32)) | np.uint64(
-                    document
-                )
+                keys[found] = _key(bits[document], document)
                 found += 1
                 sums[document] = 0
     return found
