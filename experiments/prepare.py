@@ -7,12 +7,13 @@ indexes/<benchmark>/<unit>-<engine>-<fingerprint>/ the index
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pipelines.engines.base import Engine
-from toolkit.contracts import Benchmark, Segmenter
+from toolkit.contracts import Benchmark, Segmenter, Unit
 from toolkit.corpus import SqliteStore, build_units
 from toolkit.files import fingerprint, waiting_lock
 from toolkit.progress import track
@@ -28,6 +29,19 @@ class Prepared:
     fingerprint: str
 
 
+class StoredUnits:
+    """The units of a store as an iterable of known length, which an engine's bar shows."""
+
+    def __init__(self, store: SqliteStore) -> None:
+        self._store = store
+
+    def __iter__(self) -> Iterator[Unit]:
+        return self._store.units()
+
+    def __len__(self) -> int:
+        return self._store.unit_count
+
+
 def prepare(benchmark: Benchmark, segmenter: Segmenter, engine: Engine, root: Path) -> Prepared:
     """Open what stands under `root`; build what is missing, one process at a time."""
     folder = root / benchmark.name
@@ -37,9 +51,7 @@ def prepare(benchmark: Benchmark, segmenter: Segmenter, engine: Engine, root: Pa
     with waiting_lock(folder / ".lock"):
         store = _store(benchmark, segmenter, folder, corpus)
         if not index_path.exists():
-            label = f"Indexing {benchmark.name} ({segmenter.name})"
-            units = track(store.units(), label, total=store.unit_count)
-            engine.build(units, index_path, corpus_fingerprint=corpus)
+            engine.build(StoredUnits(store), index_path, corpus_fingerprint=corpus)
     index = engine.open(index_path, corpus_fingerprint=corpus)
     return Prepared(store, index, index_path, digest)
 

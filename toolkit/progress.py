@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from operator import length_hint
 from typing import TypeVar
 
 from rich.console import Console
@@ -37,7 +38,9 @@ def bar(*, transient: bool = False) -> Progress:
 
 
 def track(items: Iterable[T], description: str, total: int | None = None) -> Iterator[T]:
-    """Yield the items while a bar counts them."""
+    """Yield the items while a bar counts them; `total` defaults to their length, if known."""
+    if total is None:
+        total = length_hint(items) or None
     with bar() as progress:
         task = progress.add_task(description, total=total, note="")
         for item in items:
