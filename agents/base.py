@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import time
 import traceback
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any
 
@@ -23,16 +23,27 @@ class Episode:
     """One question being worked on: its messages in the plain function-calling format (user
     question, assistant tool calls, tool results, final assistant answer), its answer and status.
 
-    Belongs to one question; `clock` gives seconds and serves tests.
+    Belongs to one question. `opening`: the messages that it begins with (None: the question as a
+    user's message); `clock` gives seconds and serves tests.
     """
 
-    def __init__(self, topic: Topic, tool: SearchTool, *, clock: Clock = time.monotonic) -> None:
+    def __init__(
+        self,
+        topic: Topic,
+        tool: SearchTool,
+        *,
+        opening: Sequence[Mapping[str, Any]] | None = None,
+        clock: Clock = time.monotonic,
+    ) -> None:
         self.topic = topic
         self.tool = tool
-        self.messages: list[dict[str, Any]] = [{"role": "user", "content": topic.text}]
+        asked = [{"role": "user", "content": topic.text}] if opening is None else opening
+        self.messages: list[dict[str, Any]] = [dict(message) for message in asked]
         self.answer = Answer()
         self.status = "completed"
+        self.reason = ""
         self.usage: Mapping[str, float] = {}
+        self.warnings: list[str] = []
         self._clock = clock
         self._began = clock()
         self._started = datetime.now(timezone.utc).isoformat(timespec="seconds")
@@ -50,15 +61,24 @@ class Episode:
         request = {"id": identifier, "type": "function", "function": function}
         self.messages.append({"role": "assistant", "content": content, "tool_calls": [request]})
         result = self.tool.call(name, arguments)
-        self.messages.append({"role": "tool", "tool_call_id": identifier, "content": result.text})
+        self.answered(identifier, result)
         return result
+
+    def answered(self, identifier: str, result: ToolResult) -> None:
+        """The result of the tool call `identifier`, on record as a tool message."""
+        self.messages.append({"role": "tool", "tool_call_id": identifier, "content": result.text})
 
     def finish(self, text: str, *, status: str = "completed") -> None:
         """The final assistant message; the session reads its parts and marks what it cites."""
         self.messages.append({"role": "assistant", "content": text})
-        self.answer, self.status = self.tool.answer(text), status
+        self.conclude(text, status=status)
 
-    def trajectory(self, *, failure: str = "") -> Trajectory:
+    def conclude(self, text: str, *, status: str, reason: str = "") -> None:
+        """The question has ended, with the answer in `text` where it holds one."""
+        self.answer = self.tool.answer(text)
+        self.status, self.reason = status, reason
+
+    def trajectory(self, *, failure: str = "", reason: str = "") -> Trajectory:
         """All that happened. `failure` is a traceback, and makes the status `failed`."""
         evidence = self.tool.evidence
         return Trajectory(
@@ -74,6 +94,8 @@ class Episode:
             started=self._started,
             seconds=self.seconds,
             traceback=failure,
+            reason=reason or self.reason,
+            warnings=tuple(self.warnings),
         )
 
 
@@ -82,12 +104,15 @@ async def play(
     tool: SearchTool,
     work: Callable[[Episode], Awaitable[None]],
     *,
+    opening: Sequence[Mapping[str, Any]] | None = None,
     clock: Clock = time.monotonic,
 ) -> Trajectory:
-    """Let `work` answer the question; whatever it raises becomes a `failed` trajectory."""
-    episode = Episode(topic, tool, clock=clock)
+    """Let `work` answer the question; whatever it raises becomes a `failed` trajectory, whose
+    reason is the error's `code` where it has one."""
+    episode = Episode(topic, tool, opening=opening, clock=clock)
     try:
         await work(episode)
-    except Exception:
-        return episode.trajectory(failure=traceback.format_exc())
+    except Exception as error:
+        reason = str(getattr(error, "code", "")) or "defect"
+        return episode.trajectory(failure=traceback.format_exc(), reason=reason)
     return episode.trajectory()

@@ -148,6 +148,9 @@ STATUSES = (
     "out_of_money",
     "failed",
 )
+# The `reason` of a question that ended because its run had to: it is asked again when the run goes
+# on, as a failed one is.
+RUN_OUT_OF_MONEY = "run_out_of_money"
 
 
 @dataclass(frozen=True)
@@ -155,7 +158,9 @@ class Trajectory:
     """All that happened on one question. Written once, never changed.
 
     `tiers` maps each of `TIERS` to docids in order of first exposure; `usage` is flat numbers
-    (tokens, money) and empty for an agent without a model; `seconds` is wall-clock time.
+    (tokens, money) and empty for an agent without a model; `seconds` is wall-clock time. `reason`
+    is one stable word for why it ended so, where the status alone does not tell (`refused`,
+    `tool_calls`, `empty_answer`, ...); `warnings` are lines for a person.
     """
 
     qid: str
@@ -170,6 +175,8 @@ class Trajectory:
     started: str = ""
     seconds: float = 0.0
     traceback: str = ""
+    reason: str = ""
+    warnings: Sequence[str] = ()
 
 
 @runtime_checkable
@@ -237,7 +244,12 @@ class SearchBackend(Protocol):
 
 
 class SearchTool(Protocol):
-    """One question's session with the corpus: caching, paging, excerpts, budgets, evidence."""
+    """One question's session with the corpus: caching, paging, excerpts, budgets, evidence.
+
+    `reasoning` is what the agent thought last; an agent that thinks sets it before a call.
+    """
+
+    reasoning: str
 
     def specs(self) -> list[dict[str, Any]]:
         """JSON schemas of the tools, in the function-calling form that all model APIs share."""
@@ -246,6 +258,10 @@ class SearchTool(Protocol):
     def call(self, name: str, arguments: Mapping[str, Any]) -> ToolResult:
         """Serve one call. What was wrong with a call comes back as the result's text and its
         record's `error`; only a defect or a broken backend raises."""
+        ...
+
+    def block(self, reason: str) -> None:
+        """Refuse every later call with `reason`."""
         ...
 
     def answer(self, text: str) -> Answer:

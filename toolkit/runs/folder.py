@@ -19,7 +19,7 @@ from toolkit.files import fingerprint, write_atomic, write_json
 from toolkit.runs.locks import locked
 from toolkit.runs.manifest import check_same, provenance
 from toolkit.runs.names import escape_qid, unescape_qid
-from toolkit.runs.records import dump_trajectory, read_outcome, read_trajectory
+from toolkit.runs.records import Outcome, dump_trajectory, read_outcome, read_trajectory
 
 _NAME = re.compile(r"[\w=,+-][\w=,.+-]*", re.ASCII)
 _PROVENANCE = ("versions", "git", "machine")
@@ -114,16 +114,15 @@ class RunFolder:
 
     def statuses(self) -> dict[str, str]:
         """Exit status by question id, of all recorded trajectories."""
-        outcomes = (_checked(path, *read_outcome(path)) for path in self._files())
-        return dict(sorted(outcomes))
+        return {outcome.qid: outcome.status for outcome in sorted(self._outcomes())}
 
     def done(self) -> frozenset[str]:
-        """Questions that ended well: with any status but `failed`."""
-        return frozenset(qid for qid, status in self.statuses().items() if status != "failed")
+        """Questions that ended well: with any status but `failed`, and not because the run's money
+        was gone."""
+        return frozenset(outcome.qid for outcome in self._outcomes() if outcome.well)
 
     def pending(self, topics: Iterable[Topic]) -> list[Topic]:
-        """The questions left to ask, in the order given: those without a trajectory and those
-        whose trajectory failed."""
+        """The questions left to ask, in the order given: those that did not end well yet."""
         done = self.done()
         return [topic for topic in topics if topic.qid not in done]
 
@@ -136,6 +135,9 @@ class RunFolder:
         """A fingerprint of the recorded trajectories, which tells whether an evaluation is older
         than its run."""
         return fingerprint(sorted((path.name, path.stat().st_size) for path in self._files()))
+
+    def _outcomes(self) -> Iterator[Outcome]:
+        return (_checked(path, read_outcome(path)) for path in self._files())
 
     def _file(self, qid: str) -> Path:
         return self.queries / f"{escape_qid(qid)}.json"
@@ -161,9 +163,9 @@ class RunFolder:
             write_json(self.manifest_path, written)
 
     def _keep_attempt(self, path: Path) -> None:
-        qid, status = read_outcome(path)
-        if status != "failed":
-            raise RuntimeError(f"question {qid!r} has ended well; it is not asked again")
+        outcome = read_outcome(path)
+        if outcome.well:
+            raise RuntimeError(f"question {outcome.qid!r} has ended well; it is not asked again")
         kept = self.path / "retried" / path.stem
         kept.mkdir(parents=True, exist_ok=True)
         path.replace(kept / f"{len(list(kept.glob('*.json'))) + 1}.json")
@@ -176,18 +178,19 @@ class RunFolder:
 
 def _read(path: Path) -> Trajectory:
     trajectory = read_trajectory(path)
-    _checked(path, trajectory.qid, trajectory.status)
+    _checked(path, Outcome(trajectory.qid, trajectory.status, trajectory.reason))
     return trajectory
 
 
-def _checked(path: Path, qid: str, status: str) -> tuple[str, str]:
+def _checked(path: Path, outcome: Outcome) -> Outcome:
+    qid = outcome.qid
     if escape_qid(qid) != path.stem:
         raise InputError(
             f"{path} holds the trajectory of question {qid!r}",
             valid=f"{escape_qid(qid)}.json for that question",
             do="rename or delete the file",
         )
-    return qid, status
+    return outcome
 
 
 @contextmanager

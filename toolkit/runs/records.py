@@ -13,9 +13,18 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from toolkit.contracts import STATUSES, TIERS, Answer, Exposure, ToolCall, Trajectory, parent
+from toolkit.contracts import (
+    RUN_OUT_OF_MONEY,
+    STATUSES,
+    TIERS,
+    Answer,
+    Exposure,
+    ToolCall,
+    Trajectory,
+    parent,
+)
 from toolkit.errors import InputError
 from toolkit.files import dump_json
 
@@ -50,11 +59,24 @@ _ANSWER_TYPES: dict[str, Any] = {
     "confidence": (int, float, type(None)),
     "citations": list,
 }
-# The file up to `status`, and its end, as `dump_trajectory` writes them.
-_HEAD_LINES = 5
+# The file up to `reason`, and its end, as `dump_trajectory` writes them.
+_HEAD_LINES = 6
 _LAST = b"\n}\n"
 # A model may emit half of a surrogate pair, which UTF-8 cannot hold; JSON's \u escape can.
 _SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+class Outcome(NamedTuple):
+    """How a question ended."""
+
+    qid: str
+    status: str
+    reason: str
+
+    @property
+    def well(self) -> bool:
+        """Whether it had its chance: it did not fail, and was not cut short by its run's end."""
+        return self.status != "failed" and self.reason != RUN_OUT_OF_MONEY
 
 
 def surfaced(calls: Iterable[ToolCall]) -> tuple[str, ...]:
@@ -69,11 +91,13 @@ def to_record(trajectory: Trajectory) -> dict[str, Any]:
         "qid": trajectory.qid,
         "question": trajectory.question,
         "status": trajectory.status,
+        "reason": trajectory.reason,
         "answer": _row(trajectory.answer),
         "started": trajectory.started,
         "seconds": trajectory.seconds,
         "usage": dict(trajectory.usage),
         "traceback": trajectory.traceback,
+        "warnings": list(trajectory.warnings),
         "tiers": _stored_tiers(trajectory),
         "exposures": [list(exposure) for exposure in trajectory.exposures],
         "calls": [_row(call) for call in trajectory.calls],
@@ -105,6 +129,8 @@ def from_record(record: Mapping[str, Any]) -> Trajectory:
         started=record["started"],
         seconds=record["seconds"],
         traceback=record["traceback"],
+        reason=str(record.get("reason", "")),
+        warnings=tuple(map(str, record.get("warnings", ()))),
     )
 
 
@@ -131,8 +157,8 @@ def read_trajectory(path: Path) -> Trajectory:
         ) from error
 
 
-def read_outcome(path: Path) -> tuple[str, str]:
-    """Question id and exit status, from the first lines of a file whose last line is there too.
+def read_outcome(path: Path) -> Outcome:
+    """How a question ended, from the first lines of a file whose last line is there too.
     `InputError` as from `read_trajectory`. Resuming asks this of every file, and whole
     trajectories of long questions take seconds a hundred to read."""
     try:
@@ -142,11 +168,11 @@ def read_outcome(path: Path) -> tuple[str, str]:
             whole = stream.read() == _LAST
         record = json.loads(head.rstrip(b",\n") + b"}")
         if whole and record["format"] == FORMAT and record["status"] in STATUSES:
-            return str(record["qid"]), str(record["status"])
+            return Outcome(str(record["qid"]), record["status"], str(record.get("reason", "")))
     except (OSError, ValueError, TypeError, KeyError):
         pass  # The whole reading says what is wrong, or makes sense of another layout.
     trajectory = read_trajectory(path)
-    return trajectory.qid, trajectory.status
+    return Outcome(trajectory.qid, trajectory.status, trajectory.reason)
 
 
 def _row(row: Any) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from toolkit.contracts import Topic, Trajectory
+from toolkit.contracts import RUN_OUT_OF_MONEY, Topic, Trajectory
 from toolkit.errors import InputError
 from toolkit.runs.folder import RunFolder
 
@@ -54,6 +54,22 @@ def test_pending_skips_what_ended_well_and_asks_failed_ones_again(folder: RunFol
         folder.write(trajectory("1", "failed"))
         assert [topic.qid for topic in folder.pending(TOPICS)] == ["1", "../../x", "2"]
     assert folder.done() == {"3"}
+
+
+def test_a_question_that_the_end_of_the_runs_money_cut_short_is_asked_again(
+    folder: RunFolder,
+) -> None:
+    cut = Trajectory("1", "?", "out_of_money", reason=RUN_OUT_OF_MONEY)
+    own = Trajectory("3", "?", "out_of_money")
+    with folder.writing(MANIFEST):
+        folder.write(cut)
+        folder.write(own)
+        assert [topic.qid for topic in folder.pending(TOPICS)] == ["1", "../../x", "2"]
+        folder.write(trajectory("1"))
+        assert folder.attempts("1") == 2
+        with pytest.raises(RuntimeError, match="ended well"):
+            folder.write(own)
+    assert folder.done() == {"1", "3"}
 
 
 def test_a_retry_takes_the_place_of_a_failure_and_the_failure_is_kept(folder: RunFolder) -> None:
@@ -192,7 +208,7 @@ def test_a_run_name_gives_its_folder(tmp_path: Path) -> None:
 
 WRITER = """
 import sys
-from toolkit.contracts import Topic, Trajectory
+from toolkit.contracts import RUN_OUT_OF_MONEY, Topic, Trajectory
 from toolkit.runs.folder import RunFolder
 
 path, session, total = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])

@@ -135,6 +135,8 @@ exposures = st.builds(
         started=text,
         seconds=numbers,
         traceback=text,
+        reason=text,
+        warnings=st.lists(text, max_size=2).map(tuple),
     )
 )
 def test_any_trajectory_round_trips_through_utf8(trajectory: Trajectory) -> None:

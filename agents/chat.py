@@ -1,0 +1,142 @@
+"""The tool-calling agent: a language model reasons, calls tools, reads results, and answers."""
+
+from __future__ import annotations
+
+import time
+
+from agents.base import Clock, Episode, play
+from agents.budget import Budget
+from agents.conversation import Conversation, OutOfTime, Terms
+from agents.prompt import load_prompt
+from toolkit.contracts import RUN_OUT_OF_MONEY, SearchTool, Topic, Trajectory
+from toolkit.errors import InputError
+from toolkit.llm.errors import ContextOverflow, OutOfMoney, Truncated
+from toolkit.llm.ledger import Ledger, Metered
+from toolkit.llm.prices import UNKNOWN, Price
+from toolkit.llm.protocol import ChatModel, Settings
+
+# A model that calls closed tools in so many turns will not answer.
+_MOST_REFUSED_TURNS = 3
+_STATUS = {
+    "turns": "out_of_turns",
+    "tool_calls": "out_of_turns",
+    "output_tokens": "out_of_turns",
+    "context_window": "out_of_context",
+    "dollars": "out_of_money",
+}
+
+
+class ChatAgent:
+    """ReAct over tool calls (Yao et al., 2023), with the rules of `prompt`: `pi_serini` (default),
+    `browsecomp_plus`, or the path of a file of one's own.
+
+    `model` answers; `settings` are how it samples (its tool choice is `none` where an answer is
+    demanded), `price` what its tokens cost, `context_window` how many it can hold (the budget's own
+    goes first). Every request is entered in `ledger`. `clock` gives seconds.
+
+    How a question ends (status, and reason where the status does not tell):
+    - `completed`: the model answered. `steered`: it did so after it was told that time is short;
+      reason `no_answer` where it went on calling tools instead.
+    - `timed_out` (`seconds`): stopped by the clock, without an answer.
+    - `out_of_turns` (`turns`, `tool_calls`, `output_tokens`), `out_of_context` (`context_window`,
+      our estimate; `context_overflow`, the server's word), `out_of_money` (`dollars`;
+      `run_out_of_money`): a budget was used up; an answer was demanded where that was possible.
+    - `failed`: `refused`, `truncated` or `empty_answer` twice, any other code of
+      `toolkit.llm.errors`, or `defect`; asked again when the run is resumed.
+
+    Raises `InputError` for impossible values, and where there is a cap on money but no price.
+    """
+
+    name = "chat"
+
+    def __init__(
+        self,
+        *,
+        model: ChatModel,
+        prompt: str = "pi_serini",
+        budget: Budget | None = None,
+        settings: Settings | None = None,
+        price: Price = UNKNOWN,
+        context_window: int | None = None,
+        ledger: Ledger | None = None,
+        clock: Clock = time.monotonic,
+    ) -> None:
+        limits = budget or Budget()
+        if ledger is None:
+            ledger = Ledger(cap=limits.run_dollars, question_cap=limits.dollars)
+        if (ledger.cap or ledger.question_cap) and not price.known:
+            raise InputError(
+                "there is a cap on money, and the price of the model is unknown",
+                do="set llm.price.input and llm.price.output, or remove the cap",
+            )
+        self._model = model
+        self._price = price
+        self._terms = Terms(
+            prompt=load_prompt(prompt),
+            budget=limits,
+            settings=settings or Settings(),
+            window=limits.context_window or context_window,
+            ledger=ledger,
+        )
+        self._clock = clock
+
+    @property
+    def fingerprints(self) -> dict[str, str]:
+        """Hashes of what the settings only name, for the run's manifest."""
+        return {"prompt": self._terms.prompt.fingerprint}
+
+    async def run(self, topic: Topic, tool: SearchTool) -> Trajectory:
+        """Answer one question; any number at once. Tools run in threads."""
+        opening = self._terms.prompt.opening(topic.text)
+        return await play(topic, tool, self._work, opening=opening, clock=self._clock)
+
+    async def _work(self, episode: Episode) -> None:
+        qid, ledger = episode.topic.qid, self._terms.ledger
+        model = Metered(self._model, ledger, role="agent", qid=qid, price=self._price)
+        talk = Conversation(episode, model, self._terms)
+        try:
+            await self._converse(talk)
+        except OutOfTime:
+            episode.conclude("", status="timed_out", reason="seconds")
+        except ContextOverflow as error:
+            episode.conclude("", status="out_of_context", reason=error.code)
+        except OutOfMoney as error:
+            reason = RUN_OUT_OF_MONEY if error.scope == "run" else "dollars"
+            episode.conclude("", status="out_of_money", reason=reason)
+        finally:
+            episode.usage = ledger.usage(qid)
+            episode.warnings += talk.watch.warnings
+
+    async def _converse(self, talk: Conversation) -> None:
+        while True:
+            if reason := talk.used_up():
+                return await self._last_word(talk, reason)
+            if talk.refused_turns == _MOST_REFUSED_TURNS:
+                return talk.episode.conclude("", status="steered", reason="no_answer")
+            talk.steer_if_due()
+            try:
+                turn = await talk.ask(answer_only=talk.refused_turns > 0)
+            except Truncated as cut:
+                talk.ask_again("truncated", cut.code, cut)
+                continue
+            if turn.tool_calls:
+                await talk.serve(turn)
+            elif turn.empty:
+                talk.ask_again("empty", "empty_answer")
+            else:
+                status = "steered" if talk.steered else "completed"
+                return talk.episode.conclude(turn.text, status=status)
+
+    async def _last_word(self, talk: Conversation, reason: str) -> None:
+        """A budget is used up: demand the answer, where there is room and time for one."""
+        text = ""
+        if talk.fits:
+            talk.close_tools()
+            talk.say(self._terms.prompt.sections["final"])
+            try:
+                text = (await talk.ask(answer_only=True)).text
+            except Truncated as cut:
+                text = cut.turn.text if cut.turn else ""
+            except (OutOfTime, ContextOverflow, OutOfMoney):
+                pass  # What ended the question first is what is recorded.
+        talk.episode.conclude(text, status=_STATUS[reason], reason=reason)

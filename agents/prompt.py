@@ -1,0 +1,63 @@
+"""Prompts: files of their own, in sections, whose hash belongs into a run's manifest."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from toolkit.errors import InputError
+from toolkit.files import fingerprint
+from toolkit.llm.protocol import system, user
+
+FOLDER = Path(__file__).resolve().parent / "prompts"
+SECTIONS = ("system", "question", "steer", "blocked", "final", "empty", "truncated")
+_HEADING = re.compile(r"^=== (\w+) ===$", re.MULTILINE)
+_QUESTION = "{question}"
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """What an agent tells its model: `sections` by name.
+
+    `system` opens the transcript (left out where empty) and `question` follows, with `{question}`
+    in the place of the question. `steer` is said when time is nearly gone; `blocked` answers tool
+    calls from then on; `final` asks for the answer when another budget is used up; `empty` and
+    `truncated` answer replies without content and replies that the output limit cut.
+    """
+
+    name: str
+    sections: Mapping[str, str]
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash of every word of it."""
+        return fingerprint(dict(self.sections))
+
+    def opening(self, question: str) -> list[dict[str, str]]:
+        """The messages that begin a transcript."""
+        asked = user(self.sections["question"].replace(_QUESTION, question))
+        instructions = self.sections["system"]
+        return [system(instructions), asked] if instructions else [asked]
+
+
+def load_prompt(name: str) -> Prompt:
+    """The prompt of this name that comes with the package, or that of the user's own file (a path
+    that ends in `.txt`). `InputError` where there is none, or where a section is missing."""
+    path = Path(name) if name.endswith(".txt") else FOLDER / f"{name}.txt"
+    try:
+        parts = _HEADING.split(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        known = ", ".join(sorted(each.stem for each in FOLDER.glob("*.txt")))
+        raise InputError(
+            f"there is no prompt {name!r}", valid=f"{known}, or the path of a .txt file"
+        ) from error
+    sections = {head: body.strip() for head, body in zip(parts[1::2], parts[2::2], strict=True)}
+    if set(sections) != set(SECTIONS) or _QUESTION not in sections["question"]:
+        raise InputError(
+            f"the prompt {path} has the sections {', '.join(sections) or 'none'}",
+            valid=f"=== name === lines for each of {', '.join(SECTIONS)}, and {_QUESTION} in the "
+            "section question",
+        )
+    return Prompt(path.stem, sections)
