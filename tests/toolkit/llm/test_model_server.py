@@ -1,0 +1,291 @@
+"""A server of our own: its command line, its start, and that nothing of it is ever left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scripted_peer import running_peer
+
+from toolkit.errors import InputError
+from toolkit.files import process_alive
+from toolkit.llm.command import serve_command
+from toolkit.llm.language_model import LanguageModel, VllmServer
+from toolkit.llm.openai_chat import OpenAIChat
+from toolkit.llm.prices import Price
+from toolkit.llm.protocol import user
+from toolkit.llm.server import serving, tail
+
+FAKE = Path(__file__).with_name("fake_server.py")
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def fake(how: str = "serve") -> Callable[[int], Sequence[str]]:
+    return lambda port: [sys.executable, str(FAKE), "--port", str(port), "--how", how]
+
+
+class Place:
+    """Where a fake server leaves its log and its process ids."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(exist_ok=True)
+        self.log = folder / "logs" / "server.log"
+        self.pids_file = folder / "pids"
+        self.environment = {"PIDS": str(self.pids_file)}
+
+    def pids(self) -> list[int]:
+        until(self.pids_file.exists)
+        return [int(pid) for pid in self.pids_file.read_text().split()]
+
+    def all_gone(self) -> bool:
+        return not any(running(pid) for pid in self.pids())
+
+
+def running(pid: int) -> bool:
+    """Whether the process runs: a killed one that nobody has waited for yet does not."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False if Path("/proc/self").exists() else process_alive(pid)
+    return state != "Z"
+
+
+def until(condition: Callable[[], Any], seconds: float = 10.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.01)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path)
+
+
+def serve(place: Place, how: str = "serve", **more: Any) -> Any:
+    arguments = {"log": place.log, "environment": place.environment, "grace": 5.0, **more}
+    return serving(fake(how), **arguments)
+
+
+def test_it_is_healthy_inside_the_block_and_gone_after(place: Place) -> None:
+    with serve(place) as address:
+        with urllib.request.urlopen(f"{address}/health") as answer:
+            assert answer.status == 200
+        assert all(map(running, place.pids()))
+    until(place.all_gone, 2.0)
+    assert "loading weights" in place.log.read_text()
+
+
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt, SystemExit])
+def test_an_exception_ends_it_with_its_children(place: Place, error: type[BaseException]) -> None:
+    with pytest.raises(error), serve(place):
+        raise error
+    until(place.all_gone, 2.0)
+
+
+def test_one_that_ignores_the_request_to_end_is_killed(place: Place) -> None:
+    with serve(place, "stubborn", grace=0.2):
+        pass
+    until(place.all_gone, 2.0)
+
+
+def test_one_that_ends_early_is_told_with_its_last_words(place: Place) -> None:
+    with pytest.raises(InputError, match=r"before it was ready.*out of memory") as raised:
+        serve(place, "crash").__enter__()
+    assert str(place.log) in str(raised.value)
+
+
+def test_one_that_is_never_healthy_is_ended_and_told(place: Place) -> None:
+    with pytest.raises(InputError, match=r"not ready within 0\.5 s"):
+        serve(place, "silent", start_seconds=0.5).__enter__()
+    until(place.all_gone, 2.0)
+
+
+def test_a_program_that_is_not_installed_is_told_with_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"no-such-server.*llm\.base_url"):
+        serving(lambda port: ["no-such-server"], log=tmp_path / "log").__enter__()
+
+
+PARENT = """
+import sys, time
+from pathlib import Path
+sys.path.insert(0, {root!r})
+from toolkit.llm.server import serving
+command = lambda port: [sys.executable, {fake!r}, "--port", str(port)]
+with serving(command, log=Path({log!r}), environment={{"PIDS": {pids!r}}}, grace=5.0):
+    print("ready", flush=True)
+    {then}
+"""
+
+
+@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL, None])
+def test_it_ends_with_its_parent_however_that_ends(place: Place, end: int | None) -> None:
+    then = "import os; os._exit(3)" if end is None else "time.sleep(60)"
+    script = PARENT.format(
+        root=str(ROOT), fake=str(FAKE), log=str(place.log), pids=str(place.pids_file), then=then
+    )
+    parent = subprocess.Popen(
+        [sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    )
+    assert parent.stdout is not None
+    with parent.stdout:
+        assert parent.stdout.readline() == b"ready\n"
+    if end is not None:
+        parent.send_signal(end)
+    parent.wait(10)
+    until(place.all_gone)
+
+
+def test_two_servers_stand_side_by_side(tmp_path: Path) -> None:
+    here, there = Place(tmp_path / "a"), Place(tmp_path / "b")
+    with serve(here) as one, serve(there) as two:
+        assert one != two
+        assert set(here.pids()).isdisjoint(there.pids())
+
+
+def test_the_tail_of_a_log_is_its_last_lines(tmp_path: Path) -> None:
+    (tmp_path / "log").write_bytes(b"one\n\ntwo\n\xff three\n")
+    assert tail(tmp_path / "log", 2) == "two | � three"
+
+
+def test_the_command_of_a_plain_model() -> None:
+    assert serve_command("Qwen/Qwen3-8B", port=8001) == [
+        *("vllm", "serve", "Qwen/Qwen3-8B"),
+        *("--host", "127.0.0.1", "--port", "8001"),
+        "--enable-prefix-caching",
+        "--enable-prompt-tokens-details",
+    ]
+
+
+def test_the_command_of_a_model_with_everything() -> None:
+    command = serve_command(
+        "/models/glm",
+        port=8001,
+        served_name="zai-org/GLM-4.7-Flash",
+        tool_parser="glm47",
+        reasoning_parser="glm45",
+        data_parallel=2,
+        tensor_parallel=4,
+        context_length=131072,
+        gpu_memory=0.9,
+        max_sequences=128,
+        dtype="bfloat16",
+        quantization="fp8",
+        seed=1,
+        prefix_caching=False,
+        prompt_token_details=False,
+        strict_level="parameter",
+        extra={
+            "enforce_eager": True,
+            "async-scheduling": False,
+            "structured-outputs-config": {"backend": "xgrammar"},
+            "load-format": None,
+        },
+    )
+    assert command == [
+        *("vllm", "serve", "/models/glm"),
+        *("--host", "127.0.0.1", "--port", "8001"),
+        *("--served-model-name", "zai-org/GLM-4.7-Flash"),
+        *("--tensor-parallel-size", "4", "--data-parallel-size", "2"),
+        *("--max-model-len", "131072", "--gpu-memory-utilization", "0.9"),
+        *("--max-num-seqs", "128", "--dtype", "bfloat16", "--quantization", "fp8", "--seed", "1"),
+        *("--enable-auto-tool-choice", "--tool-call-parser", "glm47"),
+        *("--tool-strict-level", "parameter", "--reasoning-parser", "glm45"),
+        "--no-enable-prefix-caching",
+        "--enforce-eager",
+        "--no-async-scheduling",
+        *("--structured-outputs-config", '{"backend":"xgrammar"}'),
+    ]
+
+
+def test_the_command_of_another_launcher_names_the_model_by_option() -> None:
+    launcher = ["python", "-m", "vllm.entrypoints.openai.api_server"]
+    command = serve_command("tiny", port=1, launcher=launcher)
+    assert command[:5] == [*launcher, "--model", "tiny"]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"model": ""},
+        {"model": "--rm"},
+        {"launcher": []},
+        {"launcher": "vllm serve"},
+        {"tensor_parallel": 0},
+        {"data_parallel": 0},
+        {"gpu_memory": 1.5},
+    ],
+)
+def test_impossible_commands_are_refused(wrong: dict[str, Any]) -> None:
+    arguments = {"model": "m", "port": 1, **wrong}
+    with pytest.raises(InputError):
+        serve_command(arguments.pop("model"), **arguments)
+
+
+def test_a_local_model_is_served_and_asked_at_its_own_server(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    launcher = [sys.executable, str(tmp_path / "accepting_fake.py")]
+    # The fake takes vLLM's options; only the port concerns it.
+    (tmp_path / "accepting_fake.py").write_text(
+        "import runpy, sys\n"
+        "sys.argv = [sys.argv[0], '--port', sys.argv[sys.argv.index('--port') + 1]]\n"
+        f"runpy.run_path({str(FAKE)!r}, run_name='__main__')\n"
+    )
+    server = VllmServer(launcher=launcher, environment=place.environment)
+    model = LanguageModel(model="tiny", client=OpenAIChat, server=server)
+    with model.running(place.log) as client:
+        assert client.name == "tiny"
+        assert client.base_url.startswith("http://127.0.0.1:")  # type: ignore[attr-defined]
+        assert client.base_url.endswith("/v1")  # type: ignore[attr-defined]
+        assert all(map(running, place.pids()))
+    until(place.all_gone, 2.0)
+
+
+def test_a_server_that_runs_already_is_used_and_none_is_started(tmp_path: Path) -> None:
+    with running_peer() as peer:
+        model = LanguageModel(
+            model="tiny",
+            client=OpenAIChat,
+            base_url=peer.openai_url,
+            server=VllmServer(launcher=["no-such-server"]),
+            price=Price(input=1.0, output=2.0),
+        )
+        with model.running(tmp_path / "server.log") as client:
+
+            async def main() -> str:
+                turn = await client.respond([user("?")])
+                await client.close()
+                return turn.text
+
+            assert asyncio.run(main()) == "done"
+    assert not (tmp_path / "server.log").exists()
+
+
+def test_weights_in_a_folder_are_served_under_the_models_name() -> None:
+    command = VllmServer(weights="/models/x").command("openai/gpt-oss-20b", 1)
+    assert command[2] == "/models/x"
+    assert command[command.index("--served-model-name") + 1] == "openai/gpt-oss-20b"
+
+
+def test_wrong_server_options_are_told_before_anything_starts() -> None:
+    with pytest.raises(InputError, match="tensor_parallel"):
+        LanguageModel(
+            model="m", client=OpenAIChat, server=VllmServer(options={"tensor_parallel": 0})
+        )
+
+
+def test_running_needs_the_key_before_a_run_begins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PEER_KEY", raising=False)
+    model = LanguageModel(model="m", client=OpenAIChat, key_env="PEER_KEY")
+    with pytest.raises(InputError, match="PEER_KEY"), model.running(tmp_path / "log"):
+        pytest.fail("it ran without a key")

@@ -1,0 +1,288 @@
+"""Money: prices by hand, the published totals of a paper, caps, and counts under many threads."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from toolkit.errors import InputError
+from toolkit.llm.accounts import Account
+from toolkit.llm.errors import OutOfMoney, ServerGone, Truncated
+from toolkit.llm.estimate import estimate
+from toolkit.llm.ledger import Ledger, Metered
+from toolkit.llm.prices import UNKNOWN, Price
+from toolkit.llm.protocol import Message, Settings, Turn, Usage, user
+
+GPT = Price(
+    input=5.0,
+    cached_input=0.5,
+    output=30.0,
+    long_context={"above": 272_000, "input": 10.0, "cached_input": 1.0, "output": 45.0},
+)
+DOLLAR = Price(input=0.0, output=1_000_000.0)  # An output token costs a dollar.
+
+
+def spent(tokens: int, **more: int) -> Turn:
+    return Turn(text="x", usage=Usage(input=0, output=tokens, **more))
+
+
+@pytest.mark.parametrize(
+    ("usage", "dollars"),
+    [
+        (Usage(input=1_000_000, output=0), 10.0),  # Above the long-context mark.
+        (Usage(input=200_000, output=1_000), 1.0 + 0.03),
+        (Usage(input=200_000, cached=180_000, output=1_000), 0.1 + 0.09 + 0.03),
+        (Usage(input=272_000, output=0), 1.36),
+        (Usage(input=300_000, cached=300_000, output=1_000), 0.3 + 0.045),
+        (Usage(input=10, output=100, reasoning=90), 50e-6 + 3e-3),
+        (Usage(input=0, output=0), 0.0),
+    ],
+)
+def test_a_request_costs_what_the_table_says(usage: Usage, dollars: float) -> None:
+    assert GPT.cost(usage) == pytest.approx(dollars, rel=1e-12)
+
+
+def test_tokens_written_to_a_cache_have_their_own_price() -> None:
+    price = Price(input=5.0, cached_input=0.5, output=25.0, cache_write=6.25)
+    usage = Usage(input=1_000, cached=600, cache_write=300, output=0)
+    assert price.cost(usage) == pytest.approx((100 * 5 + 600 * 0.5 + 300 * 6.25) / 1e6)
+
+
+def test_without_a_price_for_cached_tokens_they_cost_what_others_do() -> None:
+    price = Price(input=2.0, output=1.0)
+    assert price.cost(Usage(input=1_000, cached=900, cache_write=50, output=0)) == 0.002
+
+
+@pytest.mark.parametrize(
+    ("price", "usage"),
+    [
+        (UNKNOWN, Usage(input=1, output=1)),
+        (Price(input=1.0), Usage(input=1, output=1)),
+        (GPT, Usage()),
+        (GPT, Usage(input=5)),
+    ],
+)
+def test_an_unknown_cost_is_none_and_not_zero(price: Price, usage: Usage) -> None:
+    assert price.cost(usage) is None
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"input": -1.0},
+        {"output": float("nan")},
+        {"long_context": {"above": 1}},
+        {"long_context": {"above": 1, "input": 1.0, "output": 1.0, "outputs": 2.0}},
+    ],
+)
+def test_impossible_prices_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(InputError):
+        Price(**wrong)
+
+
+def test_the_ledger_sums_by_question_and_role() -> None:
+    clock = iter(range(100))
+    ledger = Ledger(clock=lambda: float(next(clock)))
+    for role, qid, tokens in (("agent", "q1", 3), ("agent", "q1", 4), ("judge", "q2", 5)):
+        with ledger.request(role, qid, DOLLAR) as entry:
+            entry.reply(spent(tokens, cached=0, reasoning=1))
+    agent = Account(calls=2, reasoning_tokens=2, output_tokens=7, seconds=2.0, dollars=7.0)
+    assert ledger.by_role("q1") == {"agent": agent}
+    assert set(ledger.by_role()) == {"agent", "judge"}
+    assert (ledger.total.dollars, ledger.total.calls) == (12.0, 3)
+    usage = ledger.usage("q1")
+    assert usage["dollars"] == usage["agent_dollars"] == 7.0
+    assert usage["agent_output_tokens"] == 7
+    assert ledger.usage("never asked") == {}
+    record = json.loads(json.dumps(ledger.record()))
+    assert record["questions"]["q2"]["judge_dollars"] == 5.0
+
+
+def test_unknown_money_is_left_out_of_the_flat_numbers() -> None:
+    ledger = Ledger()
+    with ledger.request("agent", "q", UNKNOWN) as entry:
+        entry.reply(spent(3))
+    with ledger.request("judge", "q", DOLLAR) as entry:
+        entry.reply(spent(2))
+    usage = ledger.usage("q")
+    assert usage["judge_dollars"] == 2.0 and usage["output_tokens"] == 5
+    assert "dollars" not in usage and "agent_dollars" not in usage
+    assert (usage["unpriced"], usage["agent_unpriced"]) == (1, 1)
+
+
+def test_replies_without_usage_leave_no_token_sums() -> None:
+    ledger = Ledger()
+    with ledger.request("agent", "q", DOLLAR) as entry:
+        entry.reply(Turn(text="x"))
+    usage = ledger.usage("q")
+    assert usage["unmetered"] == 1
+    assert not any(name.endswith("_tokens") for name in usage)
+
+
+def test_failures_are_counted_and_what_they_cost_is_kept() -> None:
+    ledger = Ledger()
+    error = ServerGone("no")
+    error.attempts = 3
+    with pytest.raises(ServerGone), ledger.request("agent", "q", DOLLAR):
+        raise error
+    with pytest.raises(Truncated), ledger.request("agent", "q", DOLLAR):
+        raise Truncated("half", turn=spent(4))
+    with pytest.raises(ZeroDivisionError), ledger.request("agent", "q", DOLLAR):
+        raise ZeroDivisionError
+    total = ledger.total
+    assert (total.calls, total.failed, total.retries) == (3, 3, 2)
+    assert (total.dollars, total.output_tokens, total.unpriced) == (4.0, 4, 0)
+
+
+def test_the_cap_of_a_run_refuses_the_request_that_could_pass_it() -> None:
+    ledger = Ledger(cap=10.0)
+    for qid in ("q1", "q2", "q3"):
+        with ledger.request("agent", qid, DOLLAR) as entry:
+            entry.reply(spent(3))
+    with pytest.raises(OutOfMoney, match=r"\$10\.0000.*\$9\.0000") as raised:
+        ledger.request("agent", "q4", DOLLAR).__enter__()
+    assert raised.value.scope == "run"
+    assert ledger.total.calls == 3 and ledger.total.dollars == 9.0
+
+
+def test_requests_under_way_count_towards_the_cap() -> None:
+    ledger = Ledger(cap=10.0)
+    with ledger.request("agent", "q", DOLLAR) as entry:
+        entry.reply(spent(4))
+    with ledger.request("agent", "q", DOLLAR) as first:
+        with pytest.raises(OutOfMoney, match="under way"):
+            ledger.request("agent", "r", DOLLAR).__enter__()
+        first.reply(spent(1))
+    with ledger.request("agent", "r", DOLLAR) as entry:
+        entry.reply(spent(1))
+    assert ledger.total.dollars == 6.0
+
+
+def test_the_cap_of_a_question_leaves_other_questions_alone() -> None:
+    ledger = Ledger(question_cap=3.0)
+    with ledger.request("agent", "q1", DOLLAR) as entry:
+        entry.reply(spent(2))
+    with pytest.raises(OutOfMoney) as raised:
+        ledger.request("agent", "q1", DOLLAR).__enter__()
+    assert raised.value.scope == "question"
+    with ledger.request("agent", "q2", DOLLAR) as entry:
+        entry.reply(spent(2))
+
+
+def test_money_that_is_gone_stops_even_a_first_request() -> None:
+    with pytest.raises(OutOfMoney):
+        Ledger(cap=5.0, spent_before=5.0).request("agent", "q", DOLLAR).__enter__()
+
+
+def test_a_cap_needs_a_price_and_usage() -> None:
+    with pytest.raises(InputError, match="price"):
+        Ledger(cap=1.0).request("agent", "q", UNKNOWN).__enter__()
+    ledger = Ledger(cap=1.0)
+    with ledger.request("agent", "q", DOLLAR) as entry:
+        entry.reply(Turn(text="x"))
+    with pytest.raises(OutOfMoney, match="no usage"):
+        ledger.request("agent", "q", DOLLAR).__enter__()
+
+
+@pytest.mark.parametrize("wrong", [{"cap": 0.0}, {"question_cap": -1.0}, {"cap": float("nan")}])
+def test_impossible_caps_are_refused(wrong: dict[str, float]) -> None:
+    with pytest.raises(InputError):
+        Ledger(**wrong)
+
+
+def test_an_unknown_role_is_refused() -> None:
+    with pytest.raises(InputError, match="rewriter"):
+        Ledger().request("cook", "q").__enter__()
+
+
+def test_no_count_is_lost_between_threads() -> None:
+    ledger = Ledger()
+
+    def work(number: int) -> None:
+        for _ in range(200):
+            with ledger.request("agent", f"q{number % 3}", DOLLAR) as entry:
+                entry.reply(spent(1))
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (ledger.total.calls, ledger.total.dollars) == (1600, 1600.0)
+
+
+class Scripted:
+    """A model that says the same."""
+
+    name = "scripted"
+
+    def ready(self) -> None:
+        pass
+
+    async def respond(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Mapping[str, Any]] = (),
+        settings: Settings | None = None,
+    ) -> Turn:
+        await asyncio.sleep(0)
+        return spent(1)
+
+    async def close(self) -> None:
+        pass
+
+
+def test_a_metered_model_never_passes_its_cap_by_more_than_what_began_unknown() -> None:
+    ledger = Ledger(cap=50.0)
+
+    async def question(number: int) -> None:
+        model = Metered(Scripted(), ledger, role="agent", qid=f"q{number}", price=DOLLAR)
+        for _ in range(20):
+            await model.respond([user("?")])
+
+    async def main() -> list[Any]:
+        return await asyncio.gather(*map(question, range(8)), return_exceptions=True)
+
+    ends = asyncio.run(main())
+    assert all(isinstance(end, OutOfMoney) for end in ends)
+    assert ledger.total.dollars == 50.0
+
+
+def test_an_estimate_of_equal_questions_is_exact() -> None:
+    got = estimate([2.0, 2.0, 2.0], 10)
+    assert (got.total, got.low, got.high, got.sampled) == (20.0, 20.0, 20.0, 3)
+
+
+def test_an_estimate_by_hand() -> None:
+    # Mean 2, deviation 1, t(2 degrees, 97.5 %) = 4.302653: 6 + 7 * 2, 4.302653 * sqrt(49 / 3 + 7).
+    got = estimate([1.0, 2.0, 3.0], 10)
+    assert got.total == pytest.approx(20.0)
+    assert got.high == pytest.approx(20.0 + 20.7838, abs=1e-3)
+    assert got.low == 6.0  # Not below what is spent.
+
+
+def test_a_single_question_tells_no_spread() -> None:
+    assert estimate([3.0], 4)[2:] == (12.0, None, None)
+
+
+def test_an_estimate_covers_the_truth_as_often_as_it_says() -> None:
+    generator = np.random.default_rng(5)
+    costs = generator.normal(100.0, 20.0, size=(2000, 60))
+    covered = 0
+    for row in costs:
+        got = estimate(row[:8].tolist(), 60, confidence=0.9)
+        assert got.low is not None and got.high is not None
+        covered += got.low <= row.sum() <= got.high
+    assert 0.88 <= covered / 2000 <= 0.92
+
+
+@pytest.mark.parametrize(("values", "questions"), [([], 3), ([1.0, 2.0], 1)])
+def test_an_estimate_needs_values_of_these_questions(values: list[float], questions: int) -> None:
+    with pytest.raises(InputError):
+        estimate(values, questions)
