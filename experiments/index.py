@@ -23,7 +23,7 @@ def index(config: DictConfig) -> None:
         soft_wrap=True,
     )
     for note in notes(benchmark, prepared):
-        console.print(note)
+        console.print(note, soft_wrap=True)
 
 
 if __name__ == "__main__":
