@@ -60,9 +60,10 @@ class AnthropicMessages(ApiModel):
         return sdk.AsyncAnthropic(**arguments)
 
     async def _send(self, client: Any, body: dict[str, Any], timeout: float) -> dict[str, Any]:
+        # All as extra body: see `OpenAIChat`.
         stream = await client.messages.create(
             model=self.name,
-            messages=body["messages"],
+            messages=[],
             max_tokens=body["max_tokens"],
             stream=True,
             extra_body=body,

@@ -49,8 +49,9 @@ class OpenAIResponses(ApiModel):
         return sdk.AsyncOpenAI(**arguments)
 
     async def _send(self, client: Any, body: dict[str, Any], timeout: float) -> dict[str, Any]:
+        # All as extra body: see `OpenAIChat`.
         raw = await client.responses.with_raw_response.create(
-            model=self.name, input=body["input"], extra_body=body, timeout=timeout
+            model=self.name, input=[], extra_body=body, timeout=timeout
         )
         return wire.json_object(self._hide(raw.text), self._where)
 
