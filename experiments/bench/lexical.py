@@ -132,25 +132,19 @@ def build_rows(folder: Path, corpus: Path) -> Rows:
     from experiments.bench import rivals
 
     ours, pisa = folder / "ours", folder / "pisa"
-    measured = {
-        f"ours, {count} processes": in_own_process(build_ours, corpus, ours, count)
-        for count in (2, 1)
-    }
-    tokens = LexicalIndex.open(ours).statistics.tokens
-    measured |= {
-        f"PISA, {count} threads": in_own_process(rivals.build_pisa, corpus, pisa, count)
-        for count in (2, 1)
-    }
-    return [
-        [
-            name,
-            f"{seconds:.1f}",
-            f"{tokens / seconds / 1e6:.2f} M",
-            f"{peak_mb:,.0f}",
-            f"{_size(ours if name.startswith('ours') else pisa) / 2**20:,.0f}",
-        ]
-        for name, (seconds, peak_mb) in measured.items()
+    builds = [
+        ("ours, 2 processes", build_ours, ours, 2),
+        ("ours, 1 process", build_ours, ours, 1),
+        ("PISA, 2 threads", rivals.build_pisa, pisa, 2),
     ]
+    rows = []
+    for name, build, path, count in builds:
+        seconds, peak_mb = in_own_process(build, corpus, path, count)
+        rate = LexicalIndex.open(ours).statistics.tokens / seconds / 1e6
+        size = _size(path) / 2**20
+        rows.append([name, f"{seconds:.1f}", f"{rate:.2f} M", f"{peak_mb:,.0f}", f"{size:,.0f}"])
+        Console(stderr=True).print(", ".join(rows[-1]), highlight=False)
+    return rows
 
 
 def _size(path: Path) -> int:

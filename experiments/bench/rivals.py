@@ -27,6 +27,10 @@ except ImportError as error:
     ) from error
 
 
+# PISA's own default is 100,000 documents: one batch, hence one thread, and several GB of memory.
+_BATCH = 10_000
+
+
 def frequencies(index: LexicalIndex) -> csc_matrix:
     """Term frequencies, documents by terms."""
     found = [index.postings(term) for term in index.vocabulary]
@@ -76,7 +80,7 @@ def pisa_same_tokens(
         terms = np.array(list(index.vocabulary), dtype=object)
         _quiet(
             pyterrier_pisa.PisaIndex(
-                str(path), text_field="toks", stemmer="none", batch_size=10_000
+                str(path), text_field="toks", stemmer="none", batch_size=_BATCH
             ).toks_indexer(mode="overwrite", scale=1.0),
             track(_token_rows(index, rows, terms), "PISA, same tokens", len(index)),
         )
@@ -96,7 +100,7 @@ def _token_rows(index: LexicalIndex, rows: Any, terms: Any) -> Iterator[dict[str
 def build_pisa(corpus: Path, path: Path, threads: int) -> None:
     """PISA's index of the raw text, with its own tokeniser and stemmer."""
     index = pyterrier_pisa.PisaIndex(
-        str(path), text_field="text", stemmer="porter2", threads=threads
+        str(path), text_field="text", stemmer="porter2", threads=threads, batch_size=_BATCH
     )
     _quiet(
         index.indexer(mode="overwrite"),
