@@ -1,0 +1,205 @@
+"""The whole (k1, b) grid of BM25 at once: ranks of the judged documents in every cell.
+
+A measure of a ranking depends on the ranks of the judged documents alone, so no ranking is made.
+Ranks are those of `LexicalIndex.search` (and of Max-P over it where units are passages), and the
+scores behind them the same bits. Measures and the choice of a cell are not made here.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from itertools import islice
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipelines.lexical.grid_kernel import Postings, judged_scores, rank_judged
+from pipelines.lexical.grid_tables import GridTables, grid_tables
+from pipelines.lexical.index import LexicalIndex
+from pipelines.lexical.searcher import check_settings
+from toolkit.contracts import parent
+from toolkit.errors import InputError
+
+_BLOCK = 512
+_CELLS_AT_ONCE = 1024  # bounds the tables to some 60 MB
+
+Query = Mapping[str, float] | Sequence[str]
+
+
+class JudgedQuery(NamedTuple):
+    """A question's index terms (or weights by term), and the documents to be ranked for it."""
+
+    qid: str
+    query: Query
+    docids: Sequence[str]
+
+
+class GridBM25:
+    """BM25 over an index in all `cells` (k1, b).
+
+    `depth`: units that a ranking holds; `lengths`: as of `LexicalIndex.search`. A unit id
+    `d1%p3` belongs to document `d1`: documents rank by their best unit. `InputError` for bad
+    settings, and where a document's passages do not stand together in the index.
+    """
+
+    def __init__(
+        self,
+        index: LexicalIndex,
+        cells: Sequence[tuple[float, float]],
+        *,
+        depth: int = 1000,
+        lengths: str = "lucene",
+    ) -> None:
+        check_index(index)
+        if not cells:
+            raise InputError("the grid has no cell", valid="one (k1, b) or more")
+        for k1, b in cells:
+            check_settings(k1, b, depth, lengths)
+        self.index, self.cells, self.depth, self.lengths = index, list(cells), depth, lengths
+        arrays = index._arrays
+        self._postings = Postings(
+            *(arrays.offsets, arrays.documents, arrays.frequencies, arrays.length_codes),
+            *(arrays.large_positions, arrays.large_values),
+            arrays.lengths if lengths == "exact" else np.empty(0, np.int32),
+            index.statistics.average_length,
+        )
+        self._units = _Documents.of(index)
+
+    def ranks(
+        self, questions: Sequence[JudgedQuery], threads: int | None = None
+    ) -> Iterator[tuple[str, NDArray[np.int32]]]:
+        """Of each question, in the order in which they are done, the ranks of its `docids` in
+        every cell: int32 [docids, cells], from 1, and 0 where a document is not found within
+        `depth`. `threads` default to one a core."""
+        parts = [self._ranks(questions, cells, threads) for cells in self._portions()]
+        if len(parts) == 1:
+            yield from parts[0]
+            return
+        whole = [dict(part) for part in parts]
+        for question in questions:
+            yield question.qid, np.concatenate([part[question.qid] for part in whole], axis=1)
+
+    def scores(self, question: JudgedQuery) -> NDArray[np.float32]:
+        """Scores of the question's `docids` in every cell: float32 [docids, cells], 0 for a
+        document without a query term, or not in the index."""
+        terms, weights = self.index._weighted(question.query)
+        if not len(terms):
+            return np.zeros((len(question.docids), len(self.cells)), np.float32)
+        parts = []
+        for cells in self._portions():
+            tables = self._tables(cells, terms)
+            place = self._units.spans(question.docids)
+            scores = np.zeros((len(question.docids), tables.norms.shape[1]), np.float32)
+            judged_scores(self._postings, tables, terms, weights, *place, scores)
+            parts.append(scores[:, : len(cells)])
+        return np.concatenate(parts, axis=1)
+
+    def _portions(self) -> list[list[tuple[float, float]]]:
+        whole = range(0, len(self.cells), _CELLS_AT_ONCE)
+        return [self.cells[first : first + _CELLS_AT_ONCE] for first in whole]
+
+    def _tables(self, cells: list[tuple[float, float]], terms: NDArray[np.int64]) -> GridTables:
+        average = self.index.statistics.average_length
+        exact = self.lengths == "exact"
+        return grid_tables(cells, average, self.index._arrays, terms, exact=exact)
+
+    def _ranks(
+        self,
+        questions: Sequence[JudgedQuery],
+        cells: list[tuple[float, float]],
+        threads: int | None,
+    ) -> Iterator[tuple[str, NDArray[np.int32]]]:
+        weighted = [self.index._weighted(question.query) for question in questions]
+        terms = np.unique(np.concatenate([np.empty(0, np.int64), *(t for t, _ in weighted)]))
+        if not len(terms):  # nothing matches, and an index without any term has no lengths either
+            for question in questions:
+                yield question.qid, np.zeros((len(question.docids), len(cells)), np.int32)
+            return
+        tables = self._tables(cells, terms)
+
+        def rank(item: int) -> tuple[str, NDArray[np.int32]]:
+            return questions[item].qid, self._rank(tables, *weighted[item], questions[item].docids)
+
+        with ThreadPoolExecutor(threads or os.cpu_count() or 1) as pool:
+            # Few wait, so that an interrupt does not have to outlast the whole queue.
+            items = iter(range(len(questions)))
+            waiting = {pool.submit(rank, item) for item in islice(items, 2 * pool._max_workers)}
+            while waiting:
+                done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
+                more: list[Future[tuple[str, NDArray[np.int32]]]]
+                more = [pool.submit(rank, item) for item in islice(items, len(done))]
+                waiting.update(more)
+                yield from (future.result() for future in done)
+
+    def _rank(
+        self,
+        tables: GridTables,
+        terms: NDArray[np.int64],
+        weights: NDArray[np.float32],
+        docids: Sequence[str],
+    ) -> NDArray[np.int32]:
+        first, last = self._units.spans(docids)
+        scores = np.zeros((len(docids), tables.norms.shape[1]), np.float32)
+        ranks = np.zeros(scores.shape, np.int32)
+        if len(terms) and len(docids):
+            judged_scores(self._postings, tables, terms, weights, first, last, scores)
+            units = self._units
+            place = (units.blocks, units.parents, first, last)
+            rank_judged(self._postings, tables, terms, weights, *place, scores, self.depth, ranks)
+        return ranks[:, : tables.cells].copy()
+
+
+class _Documents(NamedTuple):
+    """Which units belong to which document. `parents` is empty where each is one of its own."""
+
+    numbers: dict[str, int]
+    starts: NDArray[np.int64]
+    parents: NDArray[np.int32]
+    blocks: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, index: LexicalIndex) -> _Documents:
+        numbers: dict[str, int] = {}
+        starts: list[int] = []
+        before = None
+        for unit in range(len(index)):
+            document = parent(index.docnos[unit])
+            if document != before:
+                if document in numbers:
+                    raise InputError(
+                        f"the passages of document {document!r} do not stand together in the index",
+                        do="build the index from units in the order of their documents",
+                    )
+                numbers[document] = len(starts)
+                starts.append(unit)
+                before = document
+        bounds = np.array([*starts, len(index)], dtype=np.int64)
+        parents = np.empty(0, np.int32)
+        if len(starts) < len(index):
+            parents = np.repeat(np.arange(len(starts), dtype=np.int32), np.diff(bounds))
+        return cls(numbers, bounds, parents, _blocks(bounds))
+
+    def spans(self, docids: Sequence[str]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """First and one after the last unit of each document; no unit of an unknown one."""
+        number = np.array([self.numbers.get(docid, -1) for docid in docids], dtype=np.int64)
+        known = number >= 0
+        return np.where(known, self.starts[number], 0), np.where(known, self.starts[number + 1], 0)
+
+
+def _blocks(starts: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Units are taken in blocks of about `_BLOCK` that begin where a document begins."""
+    wanted = np.arange(0, starts[-1], _BLOCK)
+    return np.unique(np.append(starts[np.searchsorted(starts, wanted)], starts[-1]))
+
+
+def check_index(index: object) -> None:
+    """`InputError` for another engine's index: the grid reads postings, lengths and frequencies."""
+    if not isinstance(index, LexicalIndex):
+        raise InputError(
+            f"{type(index).__name__} does not offer the statistics that tuning reads",
+            valid="an index of the engine lexical",
+            do="tune with engine=lexical; its cells hold for Lucene's BM25",
+        )

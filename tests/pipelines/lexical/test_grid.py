@@ -1,0 +1,231 @@
+"""The grid against single runs of the engine, which `test_lexical_scores` holds against a
+computation of its own."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from pipelines.aggregation import MaxP
+from pipelines.lexical import LexicalIndex
+from pipelines.lexical import grid as grid_module
+from pipelines.lexical.grid import GridBM25, JudgedQuery, check_index
+from toolkit.contracts import Unit, parent
+from toolkit.errors import InputError
+
+CELLS = [(k1, b) for k1 in (0.0, 0.3, 0.9, 2.0, 25.0) for b in (0.0, 0.4, 1.0)]
+WORDS = [f"w{number}" for number in range(6)]
+
+
+def build(texts: dict[str, str], folder: str | Path) -> LexicalIndex:
+    units = [Unit(unit_id, "", text) for unit_id, text in texts.items()]
+    return LexicalIndex.build(units, Path(folder) / "index", analyzer="whitespace", processes=1)
+
+
+def single_run(
+    index: LexicalIndex, query: Any, cell: tuple[float, float], depth: int, lengths: str
+) -> dict[str, int]:
+    """Ranks of documents by one search and, for passages, Max-P's own transformer."""
+    numbers, scores = index.search(query, *cell, depth, lengths)
+    names = index.docnos.take(numbers)
+    frame = pd.DataFrame({"qid": "q", "query": "", "docno": names, "score": scores})
+    frame["rank"] = range(len(frame))
+    ranked = MaxP().transform(frame) if len(frame) else frame
+    return {docno: rank + 1 for docno, rank in zip(ranked["docno"], ranked["rank"], strict=True)}
+
+
+def check_all(index: LexicalIndex, query: Any, docids: list[str], depth: int, lengths: str) -> None:
+    made = GridBM25(index, CELLS, depth=depth, lengths=lengths)
+    (qid, ranks), *rest = made.ranks([JudgedQuery("q", query, docids)])
+    assert (qid, rest) == ("q", [])
+    assert ranks.shape == (len(docids), len(CELLS))
+    for place, cell in enumerate(CELLS):
+        expected = single_run(index, query, cell, depth, lengths)
+        assert ranks[:, place].tolist() == [expected.get(docid, 0) for docid in docids], cell
+
+
+def check_scores(index: LexicalIndex, query: Any, docids: list[str], lengths: str) -> None:
+    scores = GridBM25(index, CELLS, lengths=lengths).scores(JudgedQuery("q", query, docids))
+    for place, cell in enumerate(CELLS):
+        numbers, found = index.search(query, *cell, len(index), lengths)
+        best: dict[str, float] = {}
+        for name, score in zip(index.docnos.take(numbers), found.tolist(), strict=True):
+            best[parent(name)] = max(best.get(parent(name), 0.0), score)
+        # Bit by bit; the issue with ties is that nothing less keeps their order.
+        assert scores[:, place].tolist() == [best.get(docid, 0.0) for docid in docids], cell
+
+
+# Few words and short documents, so that equal scores abound.
+texts = st.lists(st.sampled_from(WORDS), max_size=12).map(" ".join)
+weights = st.dictionaries(
+    st.sampled_from([*WORDS, "unknown"]), st.sampled_from([0.0, 0.5, 1.0, 2.0]), max_size=5
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    corpus=st.lists(texts, min_size=1, max_size=60),
+    query=weights,
+    depth=st.integers(1, 70),
+    block=st.sampled_from([1, 7, 512]),
+    lengths=st.sampled_from(["lucene", "exact"]),
+)
+def test_every_cell_ranks_as_its_single_run(
+    corpus: list[str], query: dict[str, float], depth: int, block: int, lengths: str
+) -> None:
+    named = {f"d{number}": text for number, text in enumerate(corpus)}
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(grid_module, "_BLOCK", block)
+        index = build(named, folder)
+        check_all(index, query, [*named, "absent"], depth, lengths)
+        check_scores(index, query, [*named, "absent"], lengths)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    corpus=st.lists(st.lists(texts, min_size=1, max_size=5), min_size=1, max_size=25),
+    query=weights,
+    depth=st.integers(1, 70),
+    block=st.sampled_from([1, 7, 512]),
+)
+def test_every_cell_ranks_documents_by_their_best_passage_as_max_p_does(
+    corpus: list[list[str]], query: dict[str, float], depth: int, block: int
+) -> None:
+    named = {
+        f"d{number}%p{place}": text
+        for number, passages in enumerate(corpus)
+        for place, text in enumerate(passages)
+    }
+    documents = [f"d{number}" for number in range(len(corpus))]
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(grid_module, "_BLOCK", block)
+        index = build(named, folder)
+        check_all(index, query, documents, depth, "lucene")
+        check_scores(index, query, documents, "lucene")
+
+
+@pytest.mark.parametrize("lengths", ["lucene", "exact"])
+def test_frequencies_above_255_are_added_as_in_a_single_run(tmp_path: Path, lengths: str) -> None:
+    counts = [0, 1, 254, 255, 256, 257, 1000, 70_000, 256]
+    named = {
+        f"d{number}": "b " + "a " * count + "c " * (number % 3)
+        for number, count in enumerate(counts)
+    }
+    index = build(named, tmp_path)
+    for query in ({"a": 1.0}, {"a": 0.7, "b": 1.0, "c": 2.0}):
+        check_all(index, query, list(named), 5, lengths)
+        check_scores(index, query, list(named), lengths)
+
+
+@pytest.mark.parametrize("depth", [10, 1000])
+def test_cells_agree_with_single_runs_on_cacm(data_root: Path, tmp_path: Path, depth: int) -> None:
+    folder = data_root / "cacm"
+    corpus, queries = (
+        [json.loads(line) for line in (folder / name).read_text("utf-8").splitlines()]
+        for name in ("corpus.jsonl", "queries.jsonl")
+    )
+    lines = (folder / "qrels/test.tsv").read_text().splitlines()[1:]
+    judged: dict[str, list[str]] = {}
+    for qid, docid, _ in (line.split("\t") for line in lines):
+        judged.setdefault(qid, []).append(docid)
+    units = (Unit(row["_id"], row.get("title", ""), row["text"]) for row in corpus)
+    index = LexicalIndex.build(units, tmp_path / "index")
+    questions = [
+        JudgedQuery(row["_id"], index.analyzer.terms(row["text"]), judged[row["_id"]])
+        for row in queries
+        if row["_id"] in judged
+    ]
+    found = dict(GridBM25(index, CELLS, depth=depth).ranks(questions))
+    assert len(found) == 52
+    for qid, query, docids in questions:
+        for place in (0, 5, 7, 14):
+            expected = single_run(index, query, CELLS[place], depth, "lucene")
+            ranks = found[qid][:, place].tolist()
+            assert ranks == [expected.get(docid, 0) for docid in docids], (qid, CELLS[place])
+
+
+def corpus_of(rng: np.random.Generator, count: int) -> dict[str, str]:
+    return {
+        f"d{number}": " ".join(rng.choice(WORDS, rng.integers(1, 60)).tolist())
+        for number in range(count)
+    }
+
+
+@pytest.fixture
+def index(tmp_path: Path) -> LexicalIndex:
+    return build(corpus_of(np.random.default_rng(3), 3000), tmp_path)
+
+
+@pytest.mark.parametrize("depth", [1, 20, 5000])
+def test_documents_that_are_settled_early_or_never_have_their_single_runs_ranks(
+    index: LexicalIndex, depth: int
+) -> None:
+    docids = [f"d{number}" for number in range(0, 3000, 40)]
+    check_all(index, {"w1": 1.0, "w4": 3.0, "w5": 0.1}, docids, depth, "lucene")
+
+
+def questions_of(index: LexicalIndex) -> list[JudgedQuery]:
+    docids = [f"d{number}" for number in range(0, 3000, 300)]
+    return [JudgedQuery(f"q{n}", [WORDS[n], WORDS[-1], WORDS[n]], docids) for n in range(5)]
+
+
+def by_qid(made: GridBM25, questions: list[JudgedQuery], **more: Any) -> dict[str, NDArray[Any]]:
+    return dict(made.ranks(questions, **more))
+
+
+def test_threads_and_company_change_no_rank(index: LexicalIndex) -> None:
+    questions = questions_of(index)
+    made = GridBM25(index, CELLS, depth=100)
+    together = by_qid(made, questions, threads=4)
+    for question in questions:
+        alone = by_qid(made, [question], threads=1)
+        assert (alone[question.qid] == together[question.qid]).all()
+    assert any((ranks > 0).any() for ranks in together.values())
+
+
+def test_a_grid_of_many_cells_is_the_same_in_portions(
+    index: LexicalIndex, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    questions = questions_of(index)
+    whole = by_qid(GridBM25(index, CELLS), questions)
+    scores = GridBM25(index, CELLS).scores(questions[0])
+    monkeypatch.setattr(grid_module, "_CELLS_AT_ONCE", 4)
+    portions = by_qid(GridBM25(index, CELLS), questions)
+    assert all((whole[qid] == portions[qid]).all() for qid in whole)
+    assert (GridBM25(index, CELLS).scores(questions[0]) == scores).all()
+
+
+def test_a_question_without_known_terms_or_documents_finds_nothing(index: LexicalIndex) -> None:
+    asked = [JudgedQuery("a", ["unknown"], ["d1"]), JudgedQuery("b", ["w1"], [])]
+    found = by_qid(GridBM25(index, CELLS), asked)
+    assert found["a"].tolist() == [[0] * len(CELLS)]
+    assert found["b"].shape == (0, len(CELLS))
+
+
+def test_no_questions_give_no_ranks(index: LexicalIndex) -> None:
+    assert by_qid(GridBM25(index, CELLS), []) == {}
+
+
+def test_passages_that_do_not_stand_together_are_refused(tmp_path: Path) -> None:
+    scattered = build({"d1%p0": "a", "d2%p0": "a", "d1%p1": "a"}, tmp_path)
+    with pytest.raises(InputError, match=r"'d1' do not stand together"):
+        GridBM25(scattered, CELLS)
+
+
+def test_bad_settings_and_other_engines_are_refused(index: LexicalIndex) -> None:
+    for cells, told in (([], "no cell"), ([(-1.0, 0.4)], "k1=-1"), ([(0.9, 1.5)], "b=1.5")):
+        with pytest.raises(InputError, match=told):
+            GridBM25(index, cells)
+    with pytest.raises(InputError, match="depth=0"):
+        GridBM25(index, CELLS, depth=0)
+    with pytest.raises(InputError, match=r"dict does not offer the statistics.*engine=lexical"):
+        check_index({})
