@@ -16,7 +16,8 @@ class Account:
     attempts; tokens as the server counted them; `seconds` of waiting; `dollars`.
 
     `unmetered` counts replies without usage (their tokens are in no sum), `unpriced` replies whose
-    money is not known.
+    money is not known. `told_cached` and `told_reasoning` count the replies whose usage had such a
+    number; some servers leave it out where it is zero, others always.
     """
 
     calls: int = 0
@@ -30,6 +31,8 @@ class Account:
     dollars: float = 0.0
     unmetered: int = 0
     unpriced: int = 0
+    told_cached: int = 0
+    told_reasoning: int = 0
 
     def __add__(self, other: Account) -> Account:
         sums = {
@@ -39,17 +42,23 @@ class Account:
 
     @property
     def cached_share(self) -> float | None:
-        """Share of input tokens that came from a prefix cache; None without input."""
-        return self.cached_tokens / self.input_tokens if self.input_tokens else None
+        """Share of input tokens that came from a prefix cache; None where no reply told."""
+        known = self.told_cached and self.input_tokens
+        return self.cached_tokens / self.input_tokens if known else None
 
     def flat(self, prefix: str = "") -> dict[str, float]:
-        """Numbers by name. `dollars` is left out where any reply's money is unknown, and the
-        tokens where any reply's usage is."""
-        values = {f"{prefix}{each.name}": getattr(self, each.name) for each in fields(self)}
-        hidden = {f"{prefix}dollars"} if self.unpriced else set()
-        if self.unmetered:
-            hidden |= {name for name in values if name.endswith("_tokens")}
-        return {name: value for name, value in values.items() if name not in hidden}
+        """Numbers by name. `dollars` is left out where any reply's money is unknown, all tokens
+        where any reply's usage is, and cached or reasoning tokens where no reply told them."""
+        hidden = {"told_cached", "told_reasoning"}
+        hidden |= {"dollars"} if self.unpriced else set()
+        hidden |= {name for name in _TOKENS if self.unmetered}
+        hidden |= set() if self.told_cached else {"cached_tokens"}
+        hidden |= set() if self.told_reasoning else {"reasoning_tokens"}
+        names = (each.name for each in fields(self) if each.name not in hidden)
+        return {f"{prefix}{name}": getattr(self, name) for name in names}
+
+
+_TOKENS = ("input_tokens", "cached_tokens", "reasoning_tokens", "output_tokens")
 
 
 def of_reply(usage: Usage, dollars: float | None, seconds: float, attempts: int) -> Account:
@@ -65,6 +74,8 @@ def of_reply(usage: Usage, dollars: float | None, seconds: float, attempts: int)
         dollars=dollars or 0.0,
         unmetered=int(usage.input is None or usage.output is None),
         unpriced=int(dollars is None),
+        told_cached=int(usage.cached is not None),
+        told_reasoning=int(usage.reasoning is not None),
     )
 
 

@@ -92,7 +92,9 @@ def test_the_ledger_sums_by_question_and_role() -> None:
     for role, qid, tokens in (("agent", "q1", 3), ("agent", "q1", 4), ("judge", "q2", 5)):
         with ledger.request(role, qid, DOLLAR) as entry:
             entry.reply(spent(tokens, cached=0, reasoning=1))
-    agent = Account(calls=2, reasoning_tokens=2, output_tokens=7, seconds=2.0, dollars=7.0)
+    told = {"told_cached": 2, "told_reasoning": 2}
+    tokens = {"reasoning_tokens": 2, "output_tokens": 7}
+    agent = Account(calls=2, **tokens, seconds=2.0, dollars=7.0, **told)
     assert ledger.by_role("q1") == {"agent": agent}
     assert set(ledger.by_role()) == {"agent", "judge"}
     assert (ledger.total.dollars, ledger.total.calls) == (12.0, 3)
@@ -123,6 +125,20 @@ def test_replies_without_usage_leave_no_token_sums() -> None:
     usage = ledger.usage("q")
     assert usage["unmetered"] == 1
     assert not any(name.endswith("_tokens") for name in usage)
+
+
+def test_what_no_reply_told_is_unknown_and_what_one_told_is_a_sum() -> None:
+    ledger = Ledger()
+    with ledger.request("judge", "q") as entry:
+        entry.reply(Turn(usage=Usage(input=100, output=1)))
+    assert ledger.total.cached_share is None
+    assert not {"cached_tokens", "reasoning_tokens"} & set(ledger.usage("q"))
+    with ledger.request("agent", "q") as entry:
+        entry.reply(Turn(usage=Usage(input=300, cached=200, reasoning=0, output=1)))
+    assert ledger.total.cached_share == 0.5
+    usage = ledger.usage("q")
+    assert (usage["cached_tokens"], usage["reasoning_tokens"]) == (200, 0)
+    assert "judge_cached_tokens" not in usage and usage["judge_input_tokens"] == 100
 
 
 def test_failures_are_counted_and_what_they_cost_is_kept() -> None:
