@@ -19,7 +19,7 @@ from toolkit.report.evidence import calls_section, curves_section, funnel_sectio
 from toolkit.report.provenance import glossary_section, provenance_section, setup_section
 from toolkit.report.results import cells_section, exits_section
 from toolkit.report.setting import Setting, settle
-from toolkit.report.tables import Section
+from toolkit.report.tables import Section, Span
 from toolkit.report.words import notes, verdict
 
 
@@ -65,11 +65,22 @@ def render(
     """
     setting = settle(cells, verdicts, main=main, baseline=baseline, measures=measures, alpha=alpha)
     sections: list[Section] = [made for make in _SECTIONS if (made := make(setting)) is not None]
+    return page(title, _subtitle(setting), verdict(setting), notes(setting), sections)
+
+
+def page(
+    title: str,
+    subtitle: str,
+    verdict: Sequence[Span],
+    notes: Sequence[str],
+    sections: Sequence[Section],
+) -> Report:
+    """A report of any sections, in both formats."""
     parts = {
         "title": title,
-        "subtitle": _subtitle(setting),
-        "verdict": verdict(setting),
-        "notes": notes(setting),
+        "subtitle": subtitle,
+        "verdict": verdict,
+        "notes": notes,
         "sections": sections,
     }
     return Report(

@@ -1,0 +1,344 @@
+"""Grid, measures of all cells, choice, optimism and plateau."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from toolkit.errors import InputError
+from toolkit.evaluation.retrieval import measure_rankings
+from toolkit.evaluation.statistics import paired
+from toolkit.evaluation.tuning import (
+    Grid,
+    MeasureTable,
+    RankTable,
+    best_cell,
+    cross_validated,
+    held_out,
+    measure_table,
+    nested,
+    plateau,
+    study,
+)
+from toolkit.evaluation.tuning import measures as measures_module
+from toolkit.evaluation.tuning.grid import distance
+from toolkit.evaluation.tuning.plateau import p_values
+
+MEASURES = [
+    "AP",
+    "RR",
+    "nDCG@10",
+    "nDCG",
+    "P@5",
+    "R@3",
+    "R@100",
+    "Rprec",
+    "Success@1",
+    "Bpref",
+]
+
+
+def test_the_pi_serini_grid_has_363_cells_of_decimal_steps() -> None:
+    grid = Grid("0:32:1", "0:1:0.1")
+    assert len(grid) == len(grid.cells) == 363
+    assert grid.b == (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
+    assert grid.cells[:2] == [(0.0, 0.0), (0.0, 0.1)]
+    assert grid.k1[-1] == 32
+
+
+def test_a_range_stops_at_its_end_and_a_list_is_sorted_and_kept_once() -> None:
+    assert Grid("0.5:1.2:0.2", [1, 0.4, 0.4]).k1 == (0.5, 0.7, 0.9, 1.1)
+    assert Grid([3], [1, 0.4, 0.4]).b == (0.4, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("k1", "b", "told"),
+    [
+        ([], [0.4], "k1 is empty"),
+        ("3:1:1", [0.4], "k1 is empty"),
+        ("0:32:0", [0.4], "step 0"),
+        ("0:32:-1", [0.4], "step -1"),
+        ("0:32", [0.4], "start:stop:step"),
+        ("a:b:c", [0.4], "start:stop:step"),
+        ("0:nan:1", [0.4], "start:stop:step"),
+        ([-1], [0.4], "k1=-1"),
+        ([float("inf")], [0.4], "k1=inf"),
+        ([0.9], [1.1], "b=1.1"),
+        ([0.9], ["x"], "'x'"),
+        ("0:1000000:0.001", [0.4], "at most"),
+        ("0:1000:1", "0:1:0.001", "cells"),
+    ],
+)
+def test_bad_grids_are_refused(k1: Any, b: Any, told: str) -> None:
+    with pytest.raises(InputError, match=told):
+        Grid(k1, b)
+
+
+def test_distance_counts_saturation_and_length_on_one_scale() -> None:
+    assert distance((0.9, 0.4)) == 0
+    assert distance((0.9, 0.5)) == pytest.approx(0.1)
+    assert distance((1.0, 0.4)) < distance((0.9, 0.5))
+    assert distance((32.0, 0.4)) - distance((16.0, 0.4)) < distance((2.0, 0.4))
+
+
+# A ranking is a permutation of documents; the judged ones are d0, d1, ...
+@st.composite
+def tuned(draw: st.DrawFn) -> tuple[list[dict[str, list[str]]], dict[str, dict[str, int]]]:
+    judged = {
+        f"q{n}": {f"d{d}": draw(st.integers(0, 2)) for d in range(draw(st.integers(1, 4)))}
+        for n in range(draw(st.integers(1, 4)))
+    }
+    names = [f"d{d}" for d in range(4)] + [f"x{d}" for d in range(12)]
+    cells = [
+        {qid: draw(st.permutations(names))[: draw(st.integers(0, 16))] for qid in judged}
+        for _ in range(draw(st.integers(1, 4)))
+    ]
+    return cells, judged
+
+
+def rank_table(cells: list[dict[str, list[str]]], judged: dict[str, dict[str, int]]) -> RankTable:
+    ranks = {
+        qid: np.array(
+            [
+                [cell[qid].index(docid) + 1 if docid in cell[qid] else 0 for cell in cells]
+                for docid in grades
+            ],
+            dtype=np.int32,
+        )
+        for qid, grades in judged.items()
+    }
+    settings_ = [(float(place), 0.4) for place in range(len(cells))]
+    return RankTable(settings_, {qid: list(grades) for qid, grades in judged.items()}, ranks)
+
+
+@settings(max_examples=60, deadline=None)
+@given(tuned(), st.sampled_from([1, 10, 2_000_000]))
+def test_measures_of_ranks_equal_those_of_the_rankings(
+    drawn: tuple[list[dict[str, list[str]]], dict[str, dict[str, int]]], batch: int
+) -> None:
+    cells, judged = drawn
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(measures_module, "_BATCH", batch)
+        table = measure_table(rank_table(cells, judged), judged, MEASURES)
+    for place, cell in enumerate(cells):
+        expected = measure_rankings(cell, judged, MEASURES)
+        for name in MEASURES:
+            found = dict(zip(table.qids, table.of(name)[:, place].tolist(), strict=True))
+            assert found == expected[name], name
+
+
+@pytest.mark.parametrize("name", ["SetP", "NumRet", "Judged@10"])
+def test_a_measure_that_ranks_cannot_tell_is_refused(name: str) -> None:
+    with pytest.raises(InputError, match=r"depends on how many|no measure"):
+        measure_table(rank_table([{"q": ["d"]}], {"q": {"d": 1}}), {"q": {"d": 1}}, [name])
+
+
+def test_an_unknown_objective_is_refused_with_examples() -> None:
+    with pytest.raises(InputError, match=r"'nDGC@10' is no measure.*nDCG@10"):
+        measure_table(rank_table([{"q": ["d"]}], {"q": {"d": 1}}), {"q": {"d": 1}}, ["nDGC@10"])
+
+
+def test_tables_survive_their_files(tmp_path: Path) -> None:
+    judged = {"q 1": {"d/1": 1, "ü": 0}, "q2": {"d": 1}}
+    cells = [{"q 1": ["x", "ü", "d/1"], "q2": []}, {"q 1": ["d/1"], "q2": ["d"]}]
+    ranks = rank_table(cells, judged)
+    ranks.save(tmp_path / "ranks.npz")
+    again = RankTable.load(tmp_path / "ranks.npz")
+    assert again.cells == ranks.cells
+    assert again.docids == ranks.docids
+    assert all((again.ranks[qid] == ranks.ranks[qid]).all() for qid in judged)
+    table = measure_table(again, judged, ["AP", "R@5"])
+    table.save(tmp_path / "deep" / "measures.npz")
+    loaded = MeasureTable.load(tmp_path / "deep" / "measures.npz")
+    assert (loaded.measures, loaded.qids, loaded.cells) == (table.measures, table.qids, table.cells)
+    assert (loaded.values == table.values).all()
+    assert {path.name for path in tmp_path.iterdir()} == {"ranks.npz", "deep"}
+    with pytest.raises(InputError, match="no measure 'RR'"):
+        loaded.of("RR")
+
+
+@pytest.mark.parametrize("content", [b"", b"no archive", b"PK\x03\x04"])
+def test_a_damaged_table_is_told_with_its_path(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "ranks.npz"
+    path.write_bytes(content)
+    with pytest.raises(InputError, match=r"ranks\.npz"):
+        RankTable.load(path)
+
+
+def test_parts_of_other_cells_are_not_joined() -> None:
+    judged = {"q": {"d": 1}}
+    one = rank_table([{"q": ["d"]}], judged)
+    with pytest.raises(InputError, match="different cells"):
+        RankTable.joined([one, rank_table([{"q": ["d"]}, {"q": []}], judged)])
+
+
+def test_ties_go_to_the_cell_nearest_the_default() -> None:
+    cells = [(0.0, 0.4), (25.0, 1.0), (1.0, 0.4), (0.9, 0.9)]
+    values = np.array([[0.5, 0.7, 0.1, 0.6], [0.5, 0.3, 0.9, 0.4]])
+    assert best_cell(values, cells) == 2
+    assert best_cell(values[:, :2], cells) == 0
+    # 0.1 + 0.2 is not 0.3 in floating point, but the means are equal.
+    rounded = np.array([[0.1, 0.3], [0.2, 0.0]])
+    assert best_cell(rounded, [(25.0, 1.0), (0.9, 0.4)]) == 1
+    assert best_cell(rounded, [(0.9, 0.4), (25.0, 1.0)]) == 0
+
+
+CELLS = [(0.9, 0.4), (5.0, 0.4), (25.0, 1.0)]
+
+
+def test_optimism_is_the_claim_of_choosing_on_the_reported_questions_less_the_truth() -> None:
+    dev = np.array([[0.1, 0.5, 0.4], [0.1, 0.5, 0.4]])
+    test = np.array([[0.3, 0.4, 0.8], [0.3, 0.4, 0.6], [0.3, 0.4, 0.7]])
+    found = held_out(dev, test, CELLS)
+    assert (found.chosen, found.best) == (1, 2)
+    assert found.selected == pytest.approx(0.5)
+    assert found.chosen_value == pytest.approx(0.4)
+    assert found.best_value == pytest.approx(0.7)
+    assert found.optimism == pytest.approx(0.3)
+    assert (found.selecting, found.reported) == (2, 3)
+
+
+def test_cross_validation_of_two_questions_reports_each_in_the_others_choice() -> None:
+    values = np.array([[0.2, 0.9, 0.0], [0.6, 0.1, 0.0]])
+    found = cross_validated(values, CELLS, folds=2)
+    # Each question would choose the cell that is bad for the other.
+    assert sorted(found.folds) == [0, 1]
+    assert found.value == pytest.approx((0.2 + 0.1) / 2)
+    assert found.chosen == 1
+    assert found.optimism == pytest.approx(0.5 - 0.15)
+
+
+def test_cross_validation_is_repeatable_and_honest_on_noise() -> None:
+    cells = [(k1 / 10, 0.4) for k1 in range(100)]
+    draws = np.random.default_rng(1).random((40, 30, 100))
+    found = [cross_validated(noise, cells, folds=5, seed=4) for noise in draws]
+    assert found[0] == cross_validated(draws[0], cells, folds=5, seed=4)
+    assert found[0].value != cross_validated(draws[0], cells, folds=5, seed=5).value
+    # On noise every cell is worth 0.5; the best of 100 claims more.
+    assert np.mean([row.selected for row in found]) > 0.6
+    assert np.mean([row.value for row in found]) == pytest.approx(0.5, abs=0.02)
+
+
+def test_folds_must_fit_the_questions() -> None:
+    for folds in (1, 4):
+        with pytest.raises(InputError, match="2 to 3 folds"):
+            cross_validated(np.ones((3, 3)), CELLS, folds=folds)
+
+
+def test_nested_validation_gains_by_a_measure_that_shows_the_same_best_cell_clearer() -> None:
+    truth = np.full(100, 0.05)
+    truth[50] = 0.12
+    cells = [(float(k1), 0.4) for k1 in range(100)]
+    by_clear, gains = 0, []
+    for seed in range(12):
+        rng = np.random.default_rng(seed)
+        # The objective is seldom above 0, and so noisy.
+        noisy = (rng.random((100, 100)) < truth).astype(float)
+        clear = truth + rng.normal(0, 0.01, (100, 100))
+        found = nested({"noisy": noisy, "clear": clear}, "noisy", cells, folds=4)
+        by_clear += found.objectives.count("clear")
+        gains.append(found.value - cross_validated(noisy, cells, folds=4).value)
+    assert by_clear > 30  # of 48 folds
+    assert np.mean(gains) > 0.02
+
+
+def test_many_t_tests_at_once_give_the_p_values_of_each_alone() -> None:
+    values = np.random.default_rng(0).normal(0.05, 0.2, (40, 6))
+    values[:, 0] = 0.0
+    values[:, 1] = 0.25
+    found = p_values(values, test="t")
+    zero = dict.fromkeys(range(40), 0.0)
+    for column in range(6):
+        alone = paired(dict(enumerate(values[:, column].tolist())), zero, test="t", resamples=99)
+        assert found[column] == pytest.approx(alone.p, rel=1e-12), column
+
+
+def test_many_exact_randomisation_tests_give_the_p_values_of_each_alone() -> None:
+    values = np.random.default_rng(0).choice([-0.25, 0.0, 0.25, 0.5, 1.0], (10, 8))
+    found = p_values(values, test="randomisation", resamples=2000)
+    zero = dict.fromkeys(range(10), 0.0)
+    for column in range(8):
+        alone = paired(
+            dict(enumerate(values[:, column].tolist())), zero, test="randomisation", resamples=2000
+        )
+        assert found[column] == pytest.approx(alone.p), column
+
+
+def test_sampled_randomisation_tests_are_near_the_exact_ones() -> None:
+    values = np.random.default_rng(0).normal(0.1, 0.3, (12, 20))
+    exact = p_values(values, test="randomisation", resamples=5000)
+    sampled = p_values(values, test="randomisation", resamples=4000)
+    assert np.abs(exact - sampled).max() < 0.04
+    assert (exact != sampled).any()
+
+
+@pytest.mark.parametrize("test", ["t", "randomisation"])
+def test_the_plateau_holds_what_cannot_be_told_from_the_best(test: str) -> None:
+    rng = np.random.default_rng(0)
+    base = rng.random(100)
+    values = np.stack([base, base + rng.normal(0, 0.1, 100) - 0.01, base - 0.3, base], axis=1)
+    found = plateau(values, 0, test=test)
+    assert found.inside.tolist() == [True, True, False, True]
+    assert found.p_holm[0] == found.p_holm[3] == 1
+    assert found.p_holm[2] < 0.05
+
+
+def test_holms_correction_widens_the_plateau_with_the_number_of_cells() -> None:
+    rng = np.random.default_rng(5)
+    base = rng.random(50)
+    noise = rng.normal(size=50)
+    # t = 0.02 / (0.05 / sqrt(50)) = 2.8, p = 0.007
+    close = base - 0.02 + 0.05 * (noise - noise.mean()) / noise.std(ddof=1)
+    few = plateau(np.stack([base, close], axis=1), 0)
+    others = base[:, None] + rng.normal(0, 0.05, (50, 300))
+    many = plateau(np.concatenate([np.stack([base, close], axis=1), others], axis=1), 0)
+    assert many.p_holm[1] > few.p_holm[1]
+    assert not few.inside[1]
+    assert many.inside[1]
+
+
+def test_bad_tests_are_refused() -> None:
+    for more, told in (({"test": "z"}, "randomisation, t"), ({"alpha": 0.0}, "alpha")):
+        with pytest.raises(InputError, match=told):
+            plateau(np.ones((3, 3)), 0, **more)
+    with pytest.raises(InputError, match="1 question"):
+        plateau(np.ones((1, 3)), 0)
+
+
+def small_study(method: str) -> Any:
+    rng = np.random.default_rng(0)
+    grid = Grid([1, 2], [0, 1])
+    cells = [*grid.cells, (0.9, 0.4)]
+    qids = [f"q{n}" for n in range(20)]
+    # The reference is better than every cell of the grid.
+    values = rng.random((2, 20, 5)) / 2 + np.array([0, 0.1, 0, 0, 0.5])
+    table = MeasureTable(["AP", "RR"], qids, cells, values)
+    other = MeasureTable(["AP", "RR"], [f"p{n}" for n in range(20)], cells, values[:, ::-1])
+    selecting = other if method == "held_out" else table
+    return study(grid, "AP", selecting, table, references=[(0.9, 0.4)], method=method, folds=4)
+
+
+@pytest.mark.parametrize("method", ["held_out", "kfold", "nested"])
+def test_a_study_chooses_within_the_grid_and_compares_with_the_references(method: str) -> None:
+    found = small_study(method)
+    assert found.chosen() in found.grid.cells
+    assert set(found.choices) == {"AP", "RR"}
+    gain = found.gains["AP"][(0.9, 0.4)]
+    assert gain.difference < 0
+    assert gain.n == 20
+    assert found.plateaus["AP"].inside.shape == (4,)
+    summary = found.summary()
+    assert summary["measures"]["AP"]["chosen"] == dict(
+        zip(("k1", "b"), found.chosen(), strict=True)
+    )
+    assert summary["measures"]["AP"]["optimism"] >= 0
+
+
+def test_an_unknown_method_is_refused() -> None:
+    with pytest.raises(InputError, match=r"tuning.method=loo.*held_out, kfold, nested"):
+        small_study("loo")
