@@ -18,8 +18,8 @@ class Budget:
       nearly gone, and every later tool call is refused; at the end the question is stopped.
     - `turns`: replies in which the model may call tools. `tool_calls`: calls, refused ones too.
     - `output_tokens` of all replies together, reasoning included; checked between replies.
-    - `context_window`: tokens of the model's window (None: what the model's own configuration
-      tells); `answer_tokens` of it are kept free for the answer.
+    - `context_window`: tokens that the transcript may take, by the server's counts and our
+      estimate of what came since; `answer_tokens` of it are kept free for the answer.
     - `dollars` for a question, `run_dollars` for the run; both need a known price.
 
     Where any but `seconds` ends, one more reply without tools is asked for: the final answer.

@@ -31,8 +31,8 @@ class ChatAgent:
     `browsecomp_plus`, or the path of a file of one's own.
 
     `model` answers; `settings` are how it samples (its tool choice is `none` where an answer is
-    demanded), `price` what its tokens cost, `context_window` how many it can hold (the budget's own
-    goes first). Every request is entered in `ledger`. `clock` gives seconds.
+    demanded), `price` what its tokens cost. Every request is entered in `ledger` (None: a new one,
+    with the budget's caps). `clock` gives seconds.
 
     How a question ends (status, and reason where the status does not tell):
     - `completed`: the model answered. `steered`: it did so after it was told that time is short;
@@ -57,7 +57,6 @@ class ChatAgent:
         budget: Budget | None = None,
         settings: Settings | None = None,
         price: Price = UNKNOWN,
-        context_window: int | None = None,
         ledger: Ledger | None = None,
         clock: Clock = time.monotonic,
     ) -> None:
@@ -75,7 +74,6 @@ class ChatAgent:
             prompt=load_prompt(prompt),
             budget=limits,
             settings=settings or Settings(),
-            window=limits.context_window or context_window,
             ledger=ledger,
         )
         self._clock = clock

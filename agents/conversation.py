@@ -41,7 +41,6 @@ class Terms:
     prompt: Prompt
     budget: Budget
     settings: Settings
-    window: int | None
     ledger: Ledger
 
 
@@ -83,17 +82,17 @@ class Conversation:
     @property
     def fits(self) -> bool:
         """Whether the transcript as it is still fits the model's window, as far as is known."""
-        return self._terms.window is None or self.tokens < self._terms.window
+        window = self._terms.budget.context_window
+        return window is None or self.tokens < window
 
     def used_up(self) -> str:
         """The first budget that allows no further call of tools; empty while all do."""
-        budget, window = self._terms.budget, self._terms.window
-        cap = self._terms.ledger.question_cap
+        budget, cap = self._terms.budget, self._terms.ledger.question_cap
         checks = (
             ("turns", self._turns, budget.turns),
             ("tool_calls", len(self.episode.tool.calls), budget.tool_calls),
             ("output_tokens", self._output, budget.output_tokens),
-            ("context_window", self.tokens + budget.answer_tokens, window),
+            ("context_window", self.tokens + budget.answer_tokens, budget.context_window),
             # The answer is to be paid for as well.
             ("dollars", self._spent + 2 * self._dearest if self._dearest else 0.0, cap),
         )

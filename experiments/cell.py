@@ -76,12 +76,8 @@ def factors() -> dict[str, str]:
     """Option names by group, and every single value that the command line changed."""
     hydra = HydraConfig.get()
     chosen = {group: str(hydra.runtime.choices[group]) for group in ("benchmark", *NAMED)}
-    # An agent without a language model has no such factor.
-    chosen |= {
-        group: str(option).replace("/", "-")
-        for group in MODEL
-        if (option := hydra.runtime.choices.get(group)) not in (None, "null", "none")
-    }
+    if hydra.runtime.choices.get("llm") not in (None, "null"):
+        chosen |= {group: str(hydra.runtime.choices[group]).replace("/", "-") for group in MODEL}
     for override in hydra.overrides.task:
         key, _, value = override.lstrip("+~").partition("=")
         if "." in key and not key.startswith(("hydra.", "paths.")):
@@ -99,9 +95,12 @@ def run_folder(config: DictConfig, chosen: Mapping[str, str]) -> RunFolder:
 
 
 def cell_label(chosen: Mapping[str, str], constant: Collection[str] = ()) -> str:
-    """Options that tell cells apart: unit, retriever, agent, whatever else is not the default,
-    and single values as `key=value` unless they are `constant` in the sweep."""
-    parts = [chosen[group] for group in NAMED if chosen[group] not in (DEFAULTS.get(group), "none")]
+    """Options that tell cells apart: unit, retriever, agent, language model, whatever else is not
+    the default (for a budget: its agent's own), and single values as `key=value` unless they are
+    `constant` in the sweep."""
+    usual = {**DEFAULTS, "budget": chosen["agent"]}
+    named = [group for group in (*NAMED, *MODEL) if group in chosen]
+    parts = [chosen[group] for group in named if chosen[group] not in (usual.get(group), "none")]
     values = {f"{key}={value}" for key, value in chosen.items() if "." in key}
     return re.sub(r"[^\w=,.+-]", "_", "-".join(parts + sorted(values - set(constant))))
 

@@ -11,6 +11,7 @@ from rich.console import Console
 
 from experiments.build import make
 from experiments.entry import main
+from experiments.judging import check_judge, judge_run
 from toolkit.contracts import Benchmark
 from toolkit.errors import InputError
 from toolkit.evaluation import Cell, Judge, evaluate_run, load_cell, write_evaluation
@@ -36,11 +37,12 @@ def evaluate_folders(config: DictConfig) -> None:
     """Evaluate each run named on the command line."""
     if not config.runs:
         raise InputError("no run was named", do="python -m experiments.evaluate runs/<name>")
-    judge = make(config.judge)
+    check_judge(config)
     cells = []
     for path in config.runs:
         folder = RunFolder(path)
         benchmark = recorded_benchmark(folder)
+        judge = judge_run(config, folder, benchmark)
         cells.append(evaluate(folder, benchmark, judge, list(config.measures)))
     Console().print(comparison_table(cells))
 

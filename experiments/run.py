@@ -7,21 +7,38 @@ an interrupted one stopped.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 from omegaconf import DictConfig
 from rich.console import Console
 
-from experiments.build import make
-from experiments.cell import PIPELINE, SESSION, factors, fingerprints, plain, ranking, run_folder
+from experiments.answering import Answering, answer_all
+from experiments.build import make, supply
+from experiments.cell import (
+    MODEL,
+    PIPELINE,
+    SESSION,
+    Ranking,
+    factors,
+    fingerprints,
+    plain,
+    ranking,
+    run_folder,
+)
 from experiments.entry import main
 from experiments.evaluate import evaluate
+from experiments.judging import check_judge, judge_run
+from experiments.models import known, language_model, running, within_window
+from experiments.tally import LedgerFile, Tally
 from pipelines.backend import PipelineBackend
 from pipelines.engines import word_frequency
-from toolkit.contracts import Agent, SearchTool, Topic
+from toolkit.contracts import RUN_OUT_OF_MONEY, SearchTool, Trajectory
 from toolkit.errors import InputError
 from toolkit.evaluation.retrieval import parse_measures
+from toolkit.llm.language_model import LanguageModel
+from toolkit.llm.ledger import Ledger
 from toolkit.progress import bar
 from toolkit.runs import RunFolder, make_manifest
 
@@ -30,56 +47,90 @@ def run(config: DictConfig) -> None:
     """Answer what is pending, then evaluate the whole run."""
     check_concurrency(config.concurrency)
     parse_measures(list(config.measures))
+    check_judge(config)
     chosen = factors()
     folder = run_folder(config, chosen)
-    make_agent, make_tool, judge = make(config.agent), make(config.tool), make(config.judge)
-    make_agent()
+    make_agent, make_tool = make(config.agent), make(config.tool)
+    llm = language_model(config.llm, "llm")
+    draft = supply(make_agent, {**known(llm), "budget": make(config.budget)}, what="the agent")
     built = ranking(config)
-    prints = fingerprints(config, built, (*PIPELINE, *SESSION))
+    groups = (*PIPELINE, *SESSION, *(MODEL if llm else ()))
+    prints = {**fingerprints(config, built, groups), **getattr(draft, "fingerprints", {})}
     backend = PipelineBackend(built.pipeline, built.segmenter.name)
-    store, index = built.prepared.store, built.prepared.index
-    agent = make_agent(document_frequency=word_frequency(index), documents=len(index))
-    make_tool(backend=backend, store=store)
+    session = partial(make_tool, backend=backend, store=built.prepared.store)
+    session()
 
     with folder.writing(make_manifest(plain(config), prints, chosen)):
-        pending = folder.pending(built.benchmark.topics)
-        session = partial(make_tool, backend=backend, store=store)
-        asyncio.run(answer(agent, pending, session, folder, config.concurrency))
+        last = answer(config, folder, built, make_agent, llm, session)
+        judge = judge_run(config, folder, built.benchmark)
         cell = evaluate(folder, built.benchmark, judge, list(config.measures))
-    console = Console(stderr=True)
+    console = Console(stderr=True, soft_wrap=True)
     if failed := cell.counts.get("failed", 0):
         asked = cell.counts["questions"]
         console.print(f"{failed} of {asked} questions failed; the same command tries them again")
-    console.print(f"{folder.path}/metrics.json", highlight=False, soft_wrap=True)
+    console.print(f"{folder.path}/metrics.json", highlight=False)
+    if last:
+        raise stopped(last, folder, cell.counts["missing"])
 
 
-async def answer(
-    agent: Agent,
-    topics: Sequence[Topic],
-    session: Callable[[], SearchTool],
+def answer(
+    config: DictConfig,
     folder: RunFolder,
-    concurrency: int,
-) -> None:
-    """Let the agent answer each question in its own session, at most `concurrency` at a time;
-    each trajectory is written as soon as it ends."""
-    places = asyncio.Semaphore(concurrency)
+    built: Ranking,
+    make_agent: Callable[..., Any],
+    llm: LanguageModel | None,
+    session: Callable[[], SearchTool],
+) -> Trajectory | None:
+    """Let the agent answer what is pending; the trajectory that stopped the run, if one did."""
+    pending = folder.pending(built.benchmark.topics)
+    if not pending:
+        return None
+    budget = within_window(make(config.budget), llm)
+    books = LedgerFile(folder.ledger_path)
+    ledger = Ledger(cap=budget.run_dollars, question_cap=budget.dollars, spent_before=books.spent)
+    given = {**known(llm), **statistics(built), "budget": budget, "ledger": ledger}
+    with running(llm, folder.path / "server.log") as served, bar() as progress:
+        agent = supply(make_agent, {**given, **served}, what="the agent")
+        task = progress.add_task(f"Answering ({folder.name})", total=len(pending), note="")
 
-    async def one(topic: Topic, done: Callable[[str], None]) -> None:
-        async with places:
-            trajectory = await agent.run(topic, session())
-            folder.write(trajectory)
-            done(trajectory.status)
+        def ended(line: str) -> None:
+            progress.update(task, advance=1, note=line)
 
-    failed = 0
-    with bar() as progress:
-        task = progress.add_task(f"Answering ({folder.name})", total=len(topics), note="")
+        tally = Tally(ledger, books, built.benchmark.answers, ended)
+        answering = Answering(agent, session, folder, tally, config.concurrency)
+        first = config.preflight if llm else 0
+        try:
+            asyncio.run(
+                answer_all(answering, pending, first, progress.console, served.get("model"))
+            )
+        except asyncio.CancelledError:
+            raise KeyboardInterrupt from None
+        finally:
+            books.note(ledger, now=True)
+    for line in tally.closing():
+        Console(stderr=True, soft_wrap=True).print(line)
+    return answering.stopped
 
-        def done(status: str) -> None:
-            nonlocal failed
-            failed += status == "failed"
-            progress.update(task, advance=1, note=f"{failed} failed" if failed else "")
 
-        await asyncio.gather(*(one(topic, done) for topic in topics))
+def statistics(built: Ranking) -> dict[str, Any]:
+    """What the index tells of its collection."""
+    index = built.prepared.index
+    return {"document_frequency": word_frequency(index), "documents": len(index)}
+
+
+def stopped(last: Trajectory, folder: RunFolder, missing: int) -> InputError:
+    """Why the run went no further."""
+    if last.reason == RUN_OUT_OF_MONEY:
+        return InputError(
+            f"the run {folder.path} has used up budget.run_dollars; {missing} questions were not "
+            "asked",
+            do="raise it and run the same command, which goes on where this stopped",
+        )
+    error = last.traceback.strip().rpartition("\n")[2]
+    return InputError(
+        f"the run {folder.path} stopped, because other questions would fail as well: {error}",
+        do="mend it and run the same command, which goes on where this stopped",
+    )
 
 
 def check_concurrency(value: int) -> None:

@@ -34,12 +34,16 @@ class Root:
     engine: Any = MISSING
     retriever: Any = MISSING
     tool: Any = MISSING
+    llm: Any = None
+    budget: Any = MISSING
     agent: Any = MISSING
     judge: Any = MISSING
+    judge_llm: Any = None
     paths: Paths = field(default_factory=Paths)
     name: str | None = None
     measures: list[str] = field(default_factory=list)
     concurrency: int = 1
+    preflight: int = 5
     runs: list[str] = field(default_factory=list)
     comparison: Comparison = field(default_factory=Comparison)
 

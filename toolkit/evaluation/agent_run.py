@@ -89,7 +89,10 @@ def evaluate_run(
         metrics={**means(per_question), **extra},
         per_question={measure: values for measure, values in per_question.items() if values},
         denominators={**denominators(per_question), **extra_counts},
-        counts=_counts(recorded, asked, evidence, accepted),
+        counts={
+            **_counts(recorded, asked, evidence, accepted),
+            "without_verdict": sum(bool(verdict.error) for verdict in verdicts),
+        },
         rankings=rankings,
         funnel=evidence_funnel(ended, judged),
         curves=exposure_curves(ended, evidence) if relevant_documents(evidence) else {},

@@ -32,7 +32,7 @@ _NUMBER = re.compile(
 class AnswerVerdict(NamedTuple):
     """A judge's word on one answer. `accepted` is the accepted answer that fits best; `judge` and
     `settings` name the judge and the hash of its settings, without which accuracies of two runs
-    cannot be compared."""
+    cannot be compared. `error` is not empty where the judge gave no verdict: wrong, and counted."""
 
     qid: str
     correct: bool
@@ -43,6 +43,7 @@ class AnswerVerdict(NamedTuple):
     accepted: str
     judge: str
     settings: str
+    error: str = ""
 
 
 class Judge(Protocol):

@@ -31,12 +31,14 @@ class RunFolder:
     - `manifest.json`: written first; see `toolkit.runs.manifest`.
     - `queries/<escaped qid>.json`: one trajectory each, whole or absent.
     - `retried/<escaped qid>/<n>.json`: failed attempts that a later one took the place of.
+    - `ledger.json`: what each start of a run with a language model has spent.
     """
 
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
         self.queries = self.path / "queries"
         self.manifest_path = self.path / "manifest.json"
+        self.ledger_path = self.path / "ledger.json"
         self._writing = False
 
     @classmethod

@@ -1,0 +1,110 @@
+"""Many questions at once: what is started, written, counted, and stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+
+from rich.console import Console
+
+from experiments.tally import Tally, expected
+from toolkit.contracts import RUN_OUT_OF_MONEY, Agent, SearchTool, Topic, Trajectory
+from toolkit.llm.errors import ModelError
+from toolkit.llm.protocol import ChatModel
+from toolkit.runs import RunFolder
+
+
+def stops_run(reason: str) -> bool:
+    """Whether every further question would end for the same reason."""
+    faults = {kind.code for kind in ModelError.__subclasses__() if kind.stops_run}
+    return reason == RUN_OUT_OF_MONEY or reason in faults
+
+
+class Answering:
+    """An agent at work on a run. `session` makes a search tool for one question; at most
+    `concurrency` questions are under way. `stopped` is the trajectory after which no further
+    question was begun; None where all were asked."""
+
+    def __init__(
+        self,
+        agent: Agent,
+        session: Callable[[], SearchTool],
+        folder: RunFolder,
+        tally: Tally,
+        concurrency: int,
+    ) -> None:
+        self.stopped: Trajectory | None = None
+        self.tally = tally
+        self.concurrency = concurrency
+        self._agent = agent
+        self._session = session
+        self._folder = folder
+
+    async def answer(self, topics: Sequence[Topic]) -> None:
+        """Answer each question in its own session and write each trajectory as soon as it ends.
+
+        Ctrl-C drops the questions under way, lets begun writes end, and raises `CancelledError`.
+        """
+        waiting = iter(topics)
+        workers = min(self.concurrency, len(topics))
+        with _interruptible(asyncio.get_running_loop()):
+            tasks = [asyncio.create_task(self._work(waiting)) for _ in range(workers)]
+            try:
+                await asyncio.gather(*tasks)
+            finally:
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _work(self, waiting: Iterator[Topic]) -> None:
+        for topic in waiting:
+            if self.stopped:
+                return
+            trajectory = await self._agent.run(topic, self._session())
+            # A write that has begun ends even where this task is cancelled: the loop waits for its
+            # threads before it closes.
+            await asyncio.to_thread(self._folder.write, trajectory)
+            self.tally.add(trajectory)
+            if stops_run(trajectory.reason):
+                self.stopped = trajectory
+
+
+async def answer_all(
+    answering: Answering,
+    topics: Sequence[Topic],
+    first: int,
+    console: Console,
+    model: ChatModel | None = None,
+) -> None:
+    """Answer all questions, the `first` few before the others, so that `console` can tell what the
+    rest will take; `model` is closed at the end."""
+    loop = asyncio.get_running_loop()
+    # Tools and writes run in threads: as many as questions, or they would wait for each other.
+    loop.set_default_executor(ThreadPoolExecutor(answering.concurrency, "question"))
+    try:
+        if 0 < first < len(topics):
+            await answering.answer(topics[:first])
+            if said := expected(answering.tally.costs, len(topics)):
+                console.print(f"{len(topics)} questions, judged by the first {first}: {said}")
+            topics = topics[first:]
+        await answering.answer(topics)
+    finally:
+        if model:
+            await model.close()
+
+
+@contextmanager
+def _interruptible(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
+    """Ctrl-C cancels the task that runs now instead of raising anywhere in it (which is what it
+    does before Python 3.11). Only the main thread gets signals."""
+    task = asyncio.current_task()
+    with suppress(NotImplementedError, RuntimeError, ValueError):
+        loop.add_signal_handler(signal.SIGINT, lambda: task and task.cancel())
+    try:
+        yield
+    finally:
+        with suppress(NotImplementedError, RuntimeError, ValueError):
+            loop.remove_signal_handler(signal.SIGINT)

@@ -1,0 +1,137 @@
+"""What a run has done so far, for its progress bar, its ledger file and its estimate."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from toolkit.contracts import Trajectory
+from toolkit.evaluation import ExactAnswerJudge
+from toolkit.files import write_json
+from toolkit.llm.accounts import flat
+from toolkit.llm.estimate import estimate
+from toolkit.llm.ledger import Ledger
+
+_MOST_WARNINGS = 3
+_EVERY = 1.0  # seconds between two writes of the ledger file
+
+
+class Tally:
+    """Counts trajectories as they end. `accepted` are the answers by question, for the accuracy by
+    the exact rule; `changed` is called with a line for the bar."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        books: LedgerFile,
+        accepted: Mapping[str, Sequence[str]],
+        changed: Callable[[str], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.trajectories = 0
+        self.warnings: list[tuple[str, str]] = []
+        self.costs: list[Mapping[str, float]] = []
+        self._failed = self._judged = self._right = 0
+        self._ledger = ledger
+        self._books = books
+        self._accepted = accepted
+        self._changed = changed
+        self._judge = ExactAnswerJudge()
+        self._clock = clock
+        self._began = clock()
+
+    def add(self, trajectory: Trajectory) -> None:
+        """One more question has ended."""
+        self.trajectories += 1
+        self._failed += trajectory.status == "failed"
+        self.warnings += [(trajectory.qid, warning) for warning in trajectory.warnings]
+        if trajectory.usage:
+            self.costs.append(trajectory.usage)
+        if accepted := self._accepted.get(trajectory.qid):
+            self._judged += 1
+            if trajectory.status != "failed":
+                verdict = self._judge.verdict(trajectory.qid, trajectory.answer, accepted)
+                self._right += verdict.correct
+        self._books.note(self._ledger)
+        self._changed(self.line())
+
+    def line(self) -> str:
+        """`2 failed · accuracy 0.61 · $1.20 · 340 tokens/s`; what is unknown is left out."""
+        total = self._ledger.total
+        seconds = self._clock() - self._began
+        parts = [f"{self._failed} failed"] if self._failed else []
+        if self._judged:
+            parts.append(f"accuracy {self._right / self._judged:.2f}")
+        if total.calls and not total.unpriced and total.dollars:
+            parts.append(f"${total.dollars:.2f}")
+        if total.output_tokens and seconds > 0:
+            parts.append(f"{total.output_tokens / seconds:.0f} tokens/s")
+        return " · ".join(parts)
+
+    def closing(self) -> list[str]:
+        """Lines for the end: the share of input that a prefix cache answered, and the warnings."""
+        lines = []
+        share = self._ledger.total.cached_share
+        if share is not None:
+            lines.append(f"{share:.1%} of the input tokens came from the prefix cache")
+        lines += [f"question {qid}: {warning}" for qid, warning in self.warnings[:_MOST_WARNINGS]]
+        if (more := len(self.warnings) - _MOST_WARNINGS) > 0:
+            lines.append(f"and {more} more warnings; each trajectory holds its own")
+        return lines
+
+
+def expected(costs: Sequence[Mapping[str, float]], questions: int) -> str:
+    """What `questions` will take, judged by the first of them: money, input and output tokens."""
+    parts = []
+    for name, sign in (("dollars", "$"), ("input_tokens", ""), ("output_tokens", "")):
+        values = [cost[name] for cost in costs if name in cost]
+        if not values or len(values) < len(costs) or not any(values):
+            continue
+        guess = estimate(values, questions)
+        form = ",.2f" if sign else ",.0f"
+        spread = ""
+        if guess.low is not None and guess.high is not None:
+            spread = f" ({sign}{guess.low:{form}} to {sign}{guess.high:{form}})"
+        unit = "" if sign else f" {name.replace('_', ' ')}"
+        parts.append(f"{sign}{guess.total:{form}}{spread}{unit}")
+    return "; ".join(parts)
+
+
+class LedgerFile:
+    """`ledger.json` of a run folder: one row for each time that the run was started.
+
+    The money of questions that were cut short is nowhere else on record, and counts towards the
+    run's cap when it goes on.
+    """
+
+    def __init__(self, path: Path, clock: Callable[[], float] = time.monotonic) -> None:
+        self._path = path
+        self._clock = clock
+        self._written = float("-inf")
+        self._started = datetime.now(timezone.utc).isoformat(timespec="seconds")
+        self.earlier: list[dict[str, Any]] = _rows(path)
+
+    @property
+    def spent(self) -> float:
+        """Dollars of earlier starts."""
+        return sum(float(row.get("dollars", 0.0)) for row in self.earlier)
+
+    def note(self, ledger: Ledger, *, now: bool = False) -> None:
+        """Write the file, at most once a second unless `now`. A run without requests has none."""
+        if not ledger.total.calls or (not now and self._clock() - self._written < _EVERY):
+            return
+        self._written = self._clock()
+        row = {"started": self._started, **flat(ledger.by_role())}
+        write_json(self._path, {"starts": [*self.earlier, row]})
+
+
+def _rows(path: Path) -> list[dict[str, Any]]:
+    try:
+        rows = json.loads(path.read_text(encoding="utf-8"))["starts"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
+    return [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
