@@ -142,15 +142,13 @@ class _Handler(BaseHTTPRequestHandler):
         body = json.loads(self.rfile.read(length) or b"{}")
         peer = self.server.peer
         step = peer.enter(Request(self.path, dict(self.headers), body))
-        try:
-            self._answer(step, body)
-        finally:
-            peer.leave()
-
-    def _answer(self, step: Any, body: dict[str, Any]) -> None:
         if isinstance(step, Stall):
             time.sleep(step.seconds)
             step = Say(text="too late")
+        peer.leave()  # Before the answer, after which the client may send its next at once.
+        self._answer(step, body)
+
+    def _answer(self, step: Any, body: dict[str, Any]) -> None:
         if isinstance(step, Fail):
             text = error_body(self.path, step) if step.raw is None else step.raw
             self._write(step.status, text, "application/json", step.headers)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields, replace
 from toolkit.llm.protocol import Usage
 
 ROLES = ("agent", "rewriter", "judge", "enrichment")
+_TOKENS = ("input_tokens", "cached_tokens", "reasoning_tokens", "output_tokens")
 
 
 @dataclass(frozen=True)
@@ -56,9 +57,6 @@ class Account:
         hidden |= set() if self.told_reasoning else {"reasoning_tokens"}
         names = (each.name for each in fields(self) if each.name not in hidden)
         return {f"{prefix}{name}": getattr(self, name) for name in names}
-
-
-_TOKENS = ("input_tokens", "cached_tokens", "reasoning_tokens", "output_tokens")
 
 
 def of_reply(usage: Usage, dollars: float | None, seconds: float, attempts: int) -> Account:

@@ -1,14 +1,10 @@
-"""What the adapters share: the SDK, the key, the cap on requests in flight, retries, and errors.
-
-The SDKs' own retries are off: they also retry an exhausted quota, wait without our clock, and hold
-a place in flight while they wait.
-"""
+"""What the adapters share: the SDK, the key, the cap on requests in flight, and errors."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-import random
+import ssl
 import threading
 import time
 import weakref
@@ -31,11 +27,11 @@ from toolkit.llm.errors import (
 )
 from toolkit.llm.faults import fault
 from toolkit.llm.protocol import Message, Settings, Turn
+from toolkit.llm.retries import Retries
 
 # Below the five seconds after which uvicorn closes an idle connection: reusing one at that moment
 # loses a request.
 _KEEP_ALIVE = 4.0
-_FIRST_WAIT = 0.5
 
 
 class Session(NamedTuple):
@@ -49,9 +45,8 @@ class ApiModel(ABC):
     """One model behind one HTTP API.
 
     `key_env` names the environment variable that holds the key (None: the server wants none);
-    `concurrency` is the most requests in flight; `attempts` bounds the tries of one request, the
-    first one included; `longest_wait` seconds bounds a wait between two, and a server that asks for
-    a longer one is given up. `sleep` and `chance` (0 to 1) serve tests.
+    `concurrency` is the most requests in flight; `attempts`, `longest_wait`, `sleep` and `chance`
+    as in `Retries`.
     """
 
     sdk: ClassVar[str]
@@ -72,21 +67,16 @@ class ApiModel(ABC):
     ) -> None:
         if not model:
             raise InputError("the model has no name", do="set llm.model=<name>")
-        if concurrency < 1 or attempts < 1:
-            raise InputError(
-                f"concurrency is {concurrency} and attempts is {attempts}",
-                valid="1 or more of each",
-            )
+        if concurrency < 1:
+            raise InputError(f"concurrency is {concurrency}", valid="1 or more requests in flight")
         self.name = model
         self.settings = settings or Settings()
         self.base_url = checked_url(base_url or self.default_url)
         self.concurrency = concurrency
-        self.attempts = attempts
-        self.longest_wait = longest_wait
         self._key = Key(key_env)
-        self._sleep = sleep
-        # Of its own, so that waiting never moves a seeded generator of the experiment.
-        self._chance = chance or random.Random().random
+        self._retries = Retries(
+            attempts=attempts, longest_wait=longest_wait, sleep=sleep, chance=chance
+        )
         self._sessions: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Session] = (
             weakref.WeakKeyDictionary()
         )
@@ -111,7 +101,7 @@ class ApiModel(ABC):
         settings = settings or self.settings
         body = self._body(messages, tools, settings)
         session = self._session()
-        retrying = self._retrying()
+        retrying = self._retries.caller()
         try:
             turn: Turn = await retrying(
                 self._attempt, session, body, settings.timeout, tuple(messages)
@@ -206,29 +196,6 @@ class ApiModel(ABC):
             return ServerGone(f"{self._where}: no connection, or one that was cut ({cause})")
         return None
 
-    def _retrying(self) -> Any:
-        tenacity = load("tenacity")
-        return tenacity.AsyncRetrying(
-            retry=tenacity.retry_if_exception(self._worth_another),
-            wait=lambda state: self._pause(state.attempt_number, state.outcome.exception()),
-            stop=tenacity.stop_after_attempt(self.attempts),
-            sleep=self._sleep,
-            reraise=True,
-        )
-
-    def _worth_another(self, error: BaseException) -> bool:
-        if not isinstance(error, ModelError) or not error.retryable:
-            return False
-        return error.retry_after is None or error.retry_after <= self.longest_wait
-
-    def _pause(self, attempt: int, error: BaseException | None) -> float:
-        """Seconds before the next attempt: what the server asks and up to a tenth more, else a
-        random part of 1, 2, 4, ... seconds ("full jitter"), so that many do not return at once."""
-        wish = error.retry_after if isinstance(error, ModelError) else None
-        if wish is not None:
-            return wish * (1 + 0.1 * self._chance())
-        return float(min(self.longest_wait, _FIRST_WAIT * 2**attempt) * self._chance())
-
     def _session(self) -> Session:
         loop = asyncio.get_running_loop()
         with self._lock:
@@ -255,8 +222,14 @@ class ApiModel(ABC):
             keepalive_expiry=_KEEP_ALIVE,
         )
         if is_local(self.base_url):
-            # The environment's proxies, which the SDKs look up, are not for this machine.
-            return http.AsyncClient(trust_env=False, limits=limits, follow_redirects=True)
+            # The environment's proxies, which the SDKs look up, are not for this machine; and
+            # reading all certificates for a plain connection takes longer than connecting.
+            # Without any, a redirection to https fails.
+            plain = self.base_url.startswith("http:")
+            verify = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT) if plain else True
+            return http.AsyncClient(
+                trust_env=False, verify=verify, limits=limits, follow_redirects=True
+            )
         return sdk.DefaultAsyncHttpxClient(limits=limits)
 
     def _hide(self, text: str) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -100,3 +102,20 @@ def test_a_local_model_is_served_with_its_parsers(option: str, parsers: list[str
     assert command[command.index(parsers[0]) + 1] == parsers[1]
     assert "--enable-auto-tool-choice" in command
     assert str(model.context_window) == command[command.index("--max-model-len") + 1]
+
+
+WITHOUT_SDK = """
+import importlib, pkgutil, sys
+sys.modules.update(dict.fromkeys(("openai", "anthropic", "httpx2", "tenacity", "vllm")))
+import toolkit.llm
+for module in pkgutil.iter_modules(toolkit.llm.__path__):
+    importlib.import_module(f"toolkit.llm.{module.name}")
+"""
+
+
+def test_importing_needs_no_sdk() -> None:
+    root = CONF.parents[1]
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_SDK], cwd=root, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")

@@ -9,6 +9,7 @@ import sys
 import time
 import traceback
 from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -526,6 +527,38 @@ def test_one_model_serves_one_event_loop_after_another(
 ) -> None:
     model = make()
     assert [ask(model).text for _ in range(3)] == ["done"] * 3
+
+
+def test_closing_leaves_no_socket_and_no_task(peer: Peer, make: Callable[..., ApiModel]) -> None:
+    async def crowd() -> tuple[int, int]:
+        model = make(concurrency=16)
+        await asyncio.gather(*(model.respond(QUESTION) for _ in range(48)))
+        during = sockets()
+        await model.close()
+        await asyncio.sleep(0)
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+        return during, sockets()
+
+    before = sockets()
+    during, after = asyncio.run(crowd())
+    assert during >= before + 16
+    until_fewer = time.monotonic() + 5
+    while sockets() > before and time.monotonic() < until_fewer:
+        time.sleep(0.01)  # The peer's ends of them, which are in this process too.
+    assert sockets() <= before
+    assert after < during
+
+
+def sockets() -> int:
+    """Open sockets of this process."""
+    return sum(map(is_socket, Path("/proc/self/fd").iterdir()))
+
+
+def is_socket(link: Path) -> bool:
+    try:
+        return str(link.readlink()).startswith("socket:")
+    except OSError:  # Closed since it was listed.
+        return False
 
 
 def test_the_key_is_sent_and_shown_nowhere(
