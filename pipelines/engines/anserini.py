@@ -21,7 +21,7 @@ from pipelines.engines.anserini_process import AnseriniProcess
 from pipelines.engines.frames import Ranking, queries_of, ranked
 from pipelines.engines.whole import Checked, read_manifest, write_manifest
 from pipelines.lexical import Analyzer, make_analyzer
-from pipelines.lexical.index import check_settings
+from pipelines.lexical.searcher import check_likelihood, check_settings
 from toolkit.contracts import Unit
 from toolkit.errors import InputError
 from toolkit.files import fingerprint, folder_made_whole
@@ -135,9 +135,7 @@ class AnseriniIndex:
 
     def ql(self, mu: float = 1000.0, depth: int = 1000) -> AnseriniRanker:
         """Query likelihood with Dirichlet smoothing; `mu` above 0."""
-        check_settings(0.9, 0.4, depth, "lucene")
-        if not mu > 0:
-            raise InputError(f"mu={mu}", valid="above 0", do="try 1000")
+        check_likelihood(mu, depth, "lucene")
         return AnseriniRanker(self, (("mu", float(mu)),), depth)
 
     def search(
@@ -158,10 +156,18 @@ class AnseriniIndex:
     def lucene(
         self, queries: list[str], k1: float = 0.9, b: float = 0.4, depth: int = 1000
     ) -> list[Ranking]:
-        """Rankings by Lucene's own searcher, with the scores that `SimpleSearcher` would round:
-        what another implementation is to be compared with."""
+        """BM25 by Lucene's own searcher, with the scores that `SimpleSearcher` would round: what
+        another implementation is to be compared with."""
         check_settings(k1, b, depth, "lucene")
-        found = self._process.ask("lucene", queries=queries, depth=depth, k1=float(k1), b=float(b))
+        return self._lucene(queries, depth, {"k1": float(k1), "b": float(b)})
+
+    def lucene_ql(self, queries: list[str], mu: float = 1000.0, depth: int = 1000) -> list[Ranking]:
+        """As `lucene`, by query likelihood."""
+        check_likelihood(mu, depth, "lucene")
+        return self._lucene(queries, depth, {"mu": float(mu)})
+
+    def _lucene(self, queries: list[str], depth: int, model: dict[str, float]) -> list[Ranking]:
+        found = self._process.ask("lucene", queries=queries, depth=depth, model=model)
         return [Ranking([d for d, _ in hits], [score for _, score in hits]) for hits in found]
 
     def __repr__(self) -> str:

@@ -78,12 +78,13 @@ class Worker:
         return Text(self.mapper.writeValueAsString(batch))
 
     def lucene(
-        self, queries: list[str], depth: int, k1: float, b: float
+        self, queries: list[str], depth: int, model: dict[str, float]
     ) -> list[list[tuple[str, float]]]:
         """Rankings by Lucene's searcher itself, in the order of score and docid."""
         package = "org.apache.lucene.search."
         searcher = self.java(package + "IndexSearcher")(self.reader.getContext())
-        searcher.setSimilarity(self.java(package + "similarities.BM25Similarity")(k1, b))
+        name = "LMDirichletSimilarity" if "mu" in model else "BM25Similarity"
+        searcher.setSimilarity(self.java(package + "similarities." + name)(*model.values()))
         analyzer = self.java("io.anserini.analysis.DefaultEnglishAnalyzer").newDefaultInstance()
         generator = self.java("io.anserini.search.query.BagOfWordsQueryGenerator")()
         order = self.java("io.anserini.search.SearchCollection").BREAK_SCORE_TIES_BY_DOCID

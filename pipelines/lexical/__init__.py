@@ -1,7 +1,8 @@
-"""The lexical engine: analyzer, inverted index, BM25. Evaluation and tuning are elsewhere.
+"""The lexical engine: analyzer, inverted index, rankers, feedback. Tuning is elsewhere.
 
-`LexicalIndex.build(units, path)` writes an index, `LexicalIndex.open(path)` maps it, and
-`index.bm25(k1, b, depth)` is a PyTerrier transformer over it.
+`LexicalIndex.build(units, path)` writes an index and `LexicalIndex.open(path)` maps it;
+`index.bm25(k1, b, depth)` and `index.ql(mu, depth)` are PyTerrier transformers over it, and either
+one's `.rm3()` is the same with feedback.
 """
 
 from __future__ import annotations
@@ -12,11 +13,15 @@ if TYPE_CHECKING:
     from pipelines.lexical.analyzer import Analyzer, make_analyzer
     from pipelines.lexical.bm25 import BM25
     from pipelines.lexical.index import LexicalIndex
+    from pipelines.lexical.ql import QueryLikelihood
+    from pipelines.lexical.rm3 import RM3
 
-__all__ = ["BM25", "Analyzer", "LexicalIndex", "make_analyzer"]
+__all__ = ["BM25", "RM3", "Analyzer", "LexicalIndex", "QueryLikelihood", "make_analyzer"]
 
 _HOMES = {
     "BM25": "bm25",
+    "QueryLikelihood": "ql",
+    "RM3": "rm3",
     "LexicalIndex": "index",
     "Analyzer": "analyzer",
     "make_analyzer": "analyzer",

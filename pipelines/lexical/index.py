@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from pipelines.lexical.analyzer import Analyzer, make_analyzer
 from pipelines.lexical.build import build_index
 from pipelines.lexical.scoring import idf
-from pipelines.lexical.searcher import Searcher, check_settings
+from pipelines.lexical.searcher import Searcher, check_likelihood, check_settings
 from pipelines.lexical.storage import (
     REBUILD,
     TERMS,
@@ -24,11 +24,13 @@ from pipelines.lexical.storage import (
     read_manifest,
 )
 from pipelines.lexical.strings import Names, StringTable
+from pipelines.lexical.vectors import document_vectors
 from toolkit.contracts import Unit
 from toolkit.errors import InputError
 
 if TYPE_CHECKING:
     from pipelines.lexical.bm25 import BM25
+    from pipelines.lexical.ql import QueryLikelihood
 
 
 class _Term(NamedTuple):
@@ -38,7 +40,7 @@ class _Term(NamedTuple):
 
 
 class LexicalIndex:
-    """An inverted index over units of text, for BM25 with Lucene's statistics.
+    """An inverted index over units of text, for ranking with Lucene's statistics.
 
     Make one with `LexicalIndex.build` or `LexicalIndex.open`. A document's number is its position
     in the input; `docnos` gives its unit id, `vocabulary` the index terms in order of their bytes.
@@ -55,7 +57,7 @@ class LexicalIndex:
         self._arrays = load_arrays(path)
         self.vocabulary = StringTable(path / TERMS)
         self._terms: dict[str, _Term | None] = {}
-        self._searcher = Searcher(self._arrays, self.statistics.average_length)
+        self._searcher = Searcher(self._arrays, self.statistics)
 
     @classmethod
     def build(
@@ -180,7 +182,40 @@ class LexicalIndex:
         terms, weights = self._weighted(query)
         if not len(terms):
             return np.empty(0, np.int32), np.empty(0, np.float32)
-        return self._searcher.search(terms, weights, k1, b, depth, lengths)
+        return self._searcher.bm25(terms, weights, k1, b, depth, lengths)
+
+    def search_likelihood(
+        self,
+        query: Mapping[str, float] | Sequence[str],
+        mu: float = 1000.0,
+        depth: int = 1000,
+        lengths: str = "lucene",
+    ) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+        """As `search`, by query likelihood with Dirichlet smoothing (see `Dirichlet`), in which a
+        document with a query term may score 0."""
+        check_likelihood(mu, depth, lengths)
+        known = self._known(query)
+        if not known:
+            return np.empty(0, np.int32), np.empty(0, np.float32)
+        terms = np.array([term.number for term, _ in known], dtype=np.int64)
+        weights = np.array([weight for _, weight in known], dtype=np.float32)
+        return self._searcher.likelihood(terms, weights, mu, depth, lengths)
+
+    def vectors(
+        self, numbers: NDArray[Any], largest_share: float = 1.0
+    ) -> list[tuple[NDArray[np.int32], NDArray[np.int32]]]:
+        """Terms of documents: for each document number, the numbers of its terms (positions in
+        `vocabulary`, ascending) and their frequencies. Terms in more than `largest_share` of the
+        documents are left out. One walk through the postings, whatever the number of documents.
+        """
+        limit = math.floor(largest_share * self.statistics.documents_with_terms)
+        return document_vectors(self._arrays, numbers, limit)
+
+    def ql(self, mu: float = 1000.0, depth: int = 1000, lengths: str = "lucene") -> QueryLikelihood:
+        """A PyTerrier transformer over this index; see `QueryLikelihood`."""
+        from pipelines.lexical.ql import QueryLikelihood
+
+        return QueryLikelihood(self, mu=mu, depth=depth, lengths=lengths)
 
     def bm25(
         self, k1: float = 0.9, b: float = 0.4, depth: int = 1000, lengths: str = "lucene"
@@ -206,6 +241,15 @@ class LexicalIndex:
         self, query: Mapping[str, float] | Sequence[str]
     ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         """Numbers of the known terms of weight above 0, ascending, and weight times idf."""
+        known = self._known(query)
+        return (
+            np.array([term.number for term, _ in known], dtype=np.int64),
+            np.array([weight * term.idf for term, weight in known], dtype=np.float32),
+        )
+
+    def _known(self, query: Mapping[str, float] | Sequence[str]) -> list[tuple[_Term, float]]:
+        """The known terms of weight above 0 and their weights, in the order of the index, so that
+        a score does not depend on the order of the words."""
         if isinstance(query, str):
             raise InputError(
                 "the query is a string",
@@ -213,16 +257,12 @@ class LexicalIndex:
                 do="analyse it first: index.analyzer.terms(query)",
             )
         counted: Mapping[str, float] = query if isinstance(query, Mapping) else Counter(query)
-        pairs: list[tuple[int, float]] = []
+        known: list[tuple[_Term, float]] = []
         for name, weight in counted.items():
             if not (0 <= weight < math.inf):
                 raise InputError(f"weight {weight} of term '{name}'", valid="0 or more, finite")
             term = self._term(name)
             if term is not None and weight > 0:
-                pairs.append((term.number, weight * term.idf))
-        # In the order of the index, so that a score does not depend on the order of the words.
-        pairs.sort()
-        return (
-            np.array([number for number, _ in pairs], dtype=np.int64),
-            np.array([weight for _, weight in pairs], dtype=np.float32),
-        )
+                known.append((term, weight))
+        known.sort()
+        return known

@@ -1,4 +1,4 @@
-"""BM25 over mapped postings: which document gains how much, and which documents are best.
+"""BM25 over mapped postings, and the best of all documents by their sums, whatever was summed.
 
 Lucene's formula (version 8 and later; Robertson & Zaragoza 2009 without the constant factor k1+1):
 
@@ -12,6 +12,7 @@ Terms are taken one after the other into one float32 sum per document.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -53,22 +54,22 @@ class Saturation(NamedTuple):
         frequencies = np.arange(256, dtype=np.float64)[:, None]
         return cls(norms, (frequencies / (frequencies + norms)).astype(np.float32).ravel())
 
-
-def add_terms(
-    arrays: Arrays,
-    saturation: Saturation,
-    terms: NDArray[np.int64],
-    weights: NDArray[np.float32],
-    sums: NDArray[np.float32],
-) -> None:
-    """Add every term's part to `sums` (one a document)."""
-    postings = (arrays.offsets, arrays.documents, arrays.frequencies, terms, weights)
-    if saturation.shares is None:
-        _add_by_norm(*postings, saturation.norms, sums)
-    else:
-        _add_by_code(*postings, saturation.shares, arrays.length_codes, sums)
-    if len(arrays.large_positions):
-        _add_large(arrays, saturation, terms, weights, sums)
+    def add(
+        self,
+        arrays: Arrays,
+        terms: NDArray[np.int64],
+        weights: NDArray[np.float32],
+        sums: NDArray[np.float32],
+    ) -> None:
+        """Add every term's part to `sums` (one a document). `weights`: weight times idf."""
+        postings = (arrays.offsets, arrays.documents, arrays.frequencies, terms, weights)
+        if self.shares is None:
+            _add_by_norm(*postings, self.norms, sums)
+        else:
+            _add_by_code(*postings, self.shares, arrays.length_codes, sums)
+        for row, documents, frequency in large_frequencies(arrays, terms):
+            rows = documents if self.shares is None else arrays.length_codes[documents]
+            sums[documents] += weights[row] * (frequency / (frequency + self.norms[rows]))
 
 
 @compiled
@@ -108,22 +109,19 @@ def _add_by_norm(
             sums[document] += weight * (frequency / (frequency + norms[document]))
 
 
-def _add_large(
-    arrays: Arrays,
-    saturation: Saturation,
-    terms: NDArray[np.int64],
-    weights: NDArray[np.float32],
-    sums: NDArray[np.float32],
-) -> None:
-    """The frequencies above 255, which count as 0 in the postings themselves."""
+def large_frequencies(
+    arrays: Arrays, terms: NDArray[np.int64]
+) -> Iterator[tuple[int, NDArray[np.uint32], NDArray[np.float32]]]:
+    """The frequencies above 255, which count as 0 in the postings themselves: place in `terms`,
+    documents, frequencies."""
+    if not len(arrays.large_positions):
+        return
     first = np.searchsorted(arrays.large_positions, arrays.offsets[terms])
     last = np.searchsorted(arrays.large_positions, arrays.offsets[terms + 1])
-    for row in np.flatnonzero(first < last):
+    for row in np.flatnonzero(first < last).tolist():
         entries = slice(first[row], last[row])
         documents = arrays.documents[arrays.large_positions[entries]]
-        rows = documents if saturation.shares is None else arrays.length_codes[documents]
-        frequency = arrays.large_values[entries].astype(np.float32)
-        sums[documents] += weights[row] * (frequency / (frequency + saturation.norms[rows]))
+        yield row, documents, arrays.large_values[entries].astype(np.float32)
 
 
 def best(

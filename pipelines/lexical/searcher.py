@@ -4,32 +4,38 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict, deque
+from collections.abc import Callable, Hashable
 from numbers import Integral, Real
 from threading import Lock
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pipelines.lexical import scoring
-from pipelines.lexical.storage import Arrays
+from pipelines.lexical.dirichlet import Dirichlet, collection_frequency
+from pipelines.lexical.scoring import Saturation, best
+from pipelines.lexical.storage import Arrays, Statistics
 from toolkit.errors import InputError
 
 LENGTHS = ("lucene", "exact")
-_SATURATIONS_KEPT = 8
+_TABLES_KEPT = 8
+Found = tuple[NDArray[np.int32], NDArray[np.float32]]
+Tables = TypeVar("Tables", Saturation, Dirichlet)
 
 
 class Searcher:
-    """BM25 by numbers of terms. `average` is the mean length in tokens of documents with terms."""
+    """The best documents and their scores, by numbers of terms in ascending order, at least one."""
 
-    def __init__(self, arrays: Arrays, average: float) -> None:
-        self._arrays, self._average = arrays, average
+    def __init__(self, arrays: Arrays, statistics: Statistics) -> None:
+        self._arrays, self._statistics = arrays, statistics
         # A search takes an all-zero array of sums and gives it back all zero: as many exist as
         # searches ever ran at once.
         self._sums: deque[NDArray[np.float32]] = deque()
-        self._saturations: OrderedDict[tuple[float, float, str], scoring.Saturation] = OrderedDict()
+        self._tables: OrderedDict[Hashable, Any] = OrderedDict()
+        self._collection_frequencies: dict[int, int] = {}
         self._lock = Lock()
 
-    def search(
+    def bm25(
         self,
         terms: NDArray[np.int64],
         weights: NDArray[np.float32],
@@ -37,30 +43,71 @@ class Searcher:
         b: float,
         depth: int,
         lengths: str,
-    ) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
-        """The best documents and their scores, for terms in ascending order, at least one."""
-        saturation = self._saturation(k1, b, lengths)
+    ) -> Found:
+        """`weights`: weight times idf."""
+        average = self._statistics.average_length
+        saturation = self._kept(
+            (Saturation, k1, b, lengths),
+            lambda: Saturation.of(k1, b, average, self._exact(lengths)),
+        )
+
+        def add(sums: NDArray[np.float32]) -> None:
+            saturation.add(self._arrays, terms, weights, sums)
+
+        return self._best(terms, add, depth)
+
+    def likelihood(
+        self,
+        terms: NDArray[np.int64],
+        weights: NDArray[np.float32],
+        mu: float,
+        depth: int,
+        lengths: str,
+    ) -> Found:
+        """Query likelihood; a document whose every part was cut to 0 is found with score 0."""
+        dirichlet = self._kept(
+            (Dirichlet, mu, lengths), lambda: Dirichlet.of(mu, self._exact(lengths))
+        )
+        frequencies = np.array([self._collection_frequency(term) for term in terms.tolist()])
+        probabilities = (frequencies + 1) / (self._statistics.tokens + 1)
+
+        def add(sums: NDArray[np.float32]) -> None:
+            dirichlet.add(self._arrays, terms, weights, probabilities, sums)
+
+        documents, scores = self._best(terms, add, depth)
+        return documents, Dirichlet.scores(scores)
+
+    def _best(
+        self, terms: NDArray[np.int64], add: Callable[[NDArray[np.float32]], None], depth: int
+    ) -> Found:
         documents = len(self._arrays.lengths)
         try:
             sums = self._sums.pop()
         except IndexError:
             sums = np.zeros(documents, np.float32)
-        scoring.add_terms(self._arrays, saturation, terms, weights, sums)
-        found = scoring.best(self._arrays, terms, sums, min(depth, documents))
+        add(sums)
+        found = best(self._arrays, terms, sums, min(depth, documents))
         self._sums.append(sums)  # not reached on an interrupt, which may leave sums half-done
         return found
 
-    def _saturation(self, k1: float, b: float, lengths: str) -> scoring.Saturation:
-        key = (k1, b, lengths)
+    def _exact(self, lengths: str) -> NDArray[np.int32] | None:
+        return self._arrays.lengths if lengths == "exact" else None
+
+    def _kept(self, key: Hashable, make: Callable[[], Tables]) -> Tables:
+        """The tables of these settings, made once and kept while they are among the newest."""
         with self._lock:
-            saturation = self._saturations.pop(key, None)
-            if saturation is None:
-                exact = self._arrays.lengths if lengths == "exact" else None
-                saturation = scoring.Saturation.of(k1, b, self._average, exact)
-            self._saturations[key] = saturation
-            if len(self._saturations) > _SATURATIONS_KEPT:
-                self._saturations.popitem(last=False)
-        return saturation
+            tables: Tables | None = self._tables.pop(key, None)
+            if tables is None:
+                tables = make()
+            self._tables[key] = tables
+            if len(self._tables) > _TABLES_KEPT:
+                self._tables.popitem(last=False)
+        return tables
+
+    def _collection_frequency(self, term: int) -> int:
+        if term not in self._collection_frequencies:
+            self._collection_frequencies[term] = collection_frequency(self._arrays, term)
+        return self._collection_frequencies[term]
 
 
 def check_settings(k1: float, b: float, depth: int, lengths: str) -> None:
@@ -69,6 +116,17 @@ def check_settings(k1: float, b: float, depth: int, lengths: str) -> None:
         raise InputError(f"k1={k1}", valid="0 or more", do="try 0.9 (default) or 25 (tuned)")
     if not (isinstance(b, Real) and 0 <= b <= 1):
         raise InputError(f"b={b}", valid="0 to 1", do="try 0.4 (default) or 1 (tuned)")
+    _check_ranking(depth, lengths)
+
+
+def check_likelihood(mu: float, depth: int, lengths: str) -> None:
+    """`InputError` for settings of query likelihood that have no meaning."""
+    if not (isinstance(mu, Real) and 0 < mu < math.inf):
+        raise InputError(f"mu={mu}", valid="above 0, finite", do="try 1000")
+    _check_ranking(depth, lengths)
+
+
+def _check_ranking(depth: int, lengths: str) -> None:
     if not (isinstance(depth, Integral) and depth >= 1):
         raise InputError(f"depth={depth}", valid="a whole number, 1 or more", do="try 1000")
     if lengths not in LENGTHS:

@@ -1,0 +1,163 @@
+"""RM3: pseudo-relevance feedback that rewrites a query from the documents it found.
+
+A relevance model after Lavrenko & Croft (2001) mixed with the query (Abdul-Jaleel et al., TREC
+2004), step by step as Anserini does it:
+
+1. A document's terms are those of 2 to 20 letters `a-z` and digits that at most a tenth of the
+   documents hold; of them its `fb_terms` most frequent ones, divided by the sum of their
+   frequencies.
+2. A term's weight is the sum, over the `fb_docs` best documents, of that share times the
+   document's score. The `fb_terms` heaviest terms remain, and are made to sum to 1.
+3. The query's own terms, made to sum to 1, count for `original_weight`; these for the rest.
+
+Equal terms stand in alphabetical order wherever some are left out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping
+from numbers import Integral, Real
+from typing import Any, Protocol
+
+import numpy as np
+import pandas as pd
+import pyterrier as pt
+from numpy.typing import NDArray
+
+from pipelines.lexical.analyzer import Analyzer
+from pipelines.lexical.queries import Query, queries_of
+from pipelines.lexical.strings import Names, StringTable
+from toolkit.errors import InputError
+
+_TERM = re.compile(r"[a-z0-9]{2,20}")
+_LARGEST_SHARE = 0.1
+
+Vector = tuple[NDArray[np.int32], NDArray[np.int32]]
+
+
+class VectorIndex(Protocol):
+    """What feedback asks of an index; `LexicalIndex` is one."""
+
+    analyzer: Analyzer
+    docnos: Names
+    vocabulary: StringTable
+
+    def vectors(self, numbers: NDArray[Any], largest_share: float) -> list[Vector]: ...
+
+
+class RM3(pt.Transformer):
+    """Rewrites each query from its ranking: `index.bm25() >> RM3(index) >> index.bm25()`.
+
+    In: rankings by `index` (`qid`, `docno`, `score`, `rank`) with `query`, or with `query_toks`
+    (index term -> weight), which is taken as the query where both are there. Out: a row a query,
+    with `query_toks` the new query, `query` as it was, and copied to `query_0`. Columns whose name
+    begins with `q`, and `reasoning`, are kept. A query that found nothing is not there any more.
+
+    `fb_terms`, `fb_docs`: terms and documents of feedback, 1 or more. `original_weight`: 0 to 1.
+    All the frame's documents are read in one walk through the index's postings. `InputError` for
+    bad settings and for a docno that the index does not have.
+    """
+
+    def __init__(
+        self,
+        index: VectorIndex,
+        *,
+        fb_terms: int = 10,
+        fb_docs: int = 10,
+        original_weight: float = 0.5,
+    ) -> None:
+        _check(fb_terms, fb_docs, original_weight)
+        self.index = index
+        self.fb_terms, self.fb_docs, self.original_weight = fb_terms, fb_docs, original_weight
+
+    def transform(self, inp: pd.DataFrame) -> pd.DataFrame:
+        with pt.validate.any(inp) as valid:
+            valid.result_frame(extra_columns=["query_toks", "score", "rank"])
+            valid.result_frame(extra_columns=["query", "score", "rank"])
+        best = inp.sort_values("rank", kind="stable").groupby("qid", sort=False).head(self.fb_docs)
+        vectors = self._vectors(best["docno"].tolist())
+        scores = best["score"].to_numpy(np.float32)
+        places = best.reset_index(drop=True).groupby("qid", sort=False).indices
+        first = inp.drop_duplicates("qid")
+        kept = [name for name in inp.columns if name.startswith("q") or name == "reasoning"]
+        out = first[kept].reset_index(drop=True)
+        rewritten = [
+            self._rewritten(query, [(vectors[place], scores[place]) for place in places[qid]])
+            for qid, query in zip(first["qid"], queries_of(first, self.index.analyzer), strict=True)
+        ]
+        if "query" in kept:
+            out = pt.model.push_queries(out, keep_original=True)
+        out["query_toks"] = pd.Series(rewritten, dtype=object)
+        return out
+
+    def _vectors(self, docnos: list[str]) -> list[dict[str, np.float32]]:
+        """The feedback terms of each document and their shares."""
+        numbers = self.index.docnos.numbers(docnos)
+        unknown = np.flatnonzero(numbers < 0)
+        if len(unknown):
+            raise InputError(
+                f"docno '{docnos[unknown[0]]}' came to RM3",
+                valid="units of its index",
+                do="put RM3 right after the first retriever, before any aggregation",
+            )
+        return [self._shares(*found) for found in self.index.vectors(numbers, _LARGEST_SHARE)]
+
+    def _shares(
+        self, terms: NDArray[np.int32], frequencies: NDArray[np.int32]
+    ) -> dict[str, np.float32]:
+        counts: dict[str, int] = {}
+        for place in np.argsort(-frequencies, kind="stable").tolist():
+            name = self.index.vocabulary[terms[place]]
+            if _TERM.fullmatch(name):
+                counts[name] = int(frequencies[place])
+                if len(counts) == self.fb_terms:
+                    break
+        total = np.float32(sum(counts.values()))
+        return {name: np.float32(count) / total for name, count in counts.items()}
+
+    def _rewritten(
+        self, query: Query, documents: list[tuple[dict[str, np.float32], np.float32]]
+    ) -> dict[str, float]:
+        # In single precision, as Anserini, because which terms are equal depends on it.
+        model: dict[str, np.float32] = {}
+        for shares, score in documents:
+            for name, share in shares.items():
+                model[name] = model.get(name, np.float32(0)) + share * score
+        heaviest = sorted(model.items(), key=lambda item: (-item[1], item[0]))[: self.fb_terms]
+        original = query if isinstance(query, Mapping) else Counter(query)
+        mixed = {name: self.original_weight * part for name, part in _unit(original).items()}
+        for name, part in _unit(dict(heaviest)).items():
+            mixed[name] = mixed.get(name, 0.0) + (1 - self.original_weight) * part
+        return mixed
+
+    def __repr__(self) -> str:
+        return (
+            f"RM3({self.index!r}, fb_terms={self.fb_terms}, fb_docs={self.fb_docs}, "
+            f"original_weight={self.original_weight})"
+        )
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, RM3) and self._settings == other._settings
+
+    def __hash__(self) -> int:
+        return hash(self._settings)
+
+    @property
+    def _settings(self) -> tuple[Any, ...]:
+        return self.index, self.fb_terms, self.fb_docs, self.original_weight
+
+
+def _unit(weights: Mapping[str, Any]) -> dict[str, float]:
+    """The weights made to sum to 1; none where they sum to 0."""
+    total = float(sum(weights.values()))
+    return {name: float(weight) / total for name, weight in weights.items()} if total > 0 else {}
+
+
+def _check(fb_terms: int, fb_docs: int, original_weight: float) -> None:
+    for name, value in (("fb_terms", fb_terms), ("fb_docs", fb_docs)):
+        if not (isinstance(value, Integral) and value >= 1):
+            raise InputError(f"{name}={value}", valid="a whole number, 1 or more", do="try 10")
+    if not (isinstance(original_weight, Real) and 0 <= original_weight <= 1):
+        raise InputError(f"original_weight={original_weight}", valid="0 to 1", do="try 0.5")
