@@ -42,6 +42,7 @@ TASKS = {
     "run": ("run", False),
     "rank": ("rank", False),
     "index": ("index", False),
+    "tune": ("tune", False),
     "evaluate": ("evaluate_folders", True),
     "compare": ("compare_runs", True),
 }

@@ -53,6 +53,7 @@ def test_there_are_options_and_experiments() -> None:
 def test_option_composes_and_fits_its_target(group: str, option: str, beir: Path) -> None:
     overrides = [f"{group}={option}"]
     if (group, option) in NEEDED:
+        (beir / "chosen.yaml").write_text("k1: 1.0\nb: 0.4\n", encoding="utf-8")
         overrides.append(NEEDED[group, option].replace("PATH", str(beir)))
     config = compose("config", overrides=overrides)
     if config[group].get("_target_"):

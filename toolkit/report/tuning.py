@@ -34,7 +34,7 @@ def render_tuning(
         _choices(found, splits),
         _maps(found, splits, selecting=True),
         *([_maps(found, splits, selecting=False)] if found.method == "held_out" else []),
-        _depths(found, cutoffs, splits),
+        *([_depths(found, cutoffs, splits)] if cutoffs else []),
         _top(found, splits),
         _setup(manifest),
     ]

@@ -1,0 +1,85 @@
+"""The rank tables of a tuning on disk: what is there is kept, what is missing is computed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipelines.lexical.grid import GridBM25, JudgedQuery
+from pipelines.lexical.index import LexicalIndex
+from toolkit.evaluation.tuning import RankTable
+from toolkit.evaluation.tuning.ranks import Cell
+from toolkit.progress import bar
+
+_SECONDS = 10.0  # between two files: what an interrupt may cost
+
+
+class Judged(NamedTuple):
+    """A question's text and its judged documents."""
+
+    text: str
+    grades: Mapping[str, int]
+
+
+def judged_ranks(
+    index: LexicalIndex,
+    cells: Sequence[Cell],
+    questions: Mapping[str, Judged],
+    folder: Path,
+    *,
+    depth: int,
+    threads: int | None = None,
+) -> RankTable:
+    """Ranks of every question in every cell. `folder` holds parts (`<n>.npz`), each written whole
+    every few seconds; questions that a part has are not ranked again."""
+    for leftover in folder.glob(".*.tmp"):
+        leftover.unlink(missing_ok=True)
+    parts = [RankTable.load(path) for path in sorted(folder.glob("*.npz"))]
+    done = {qid for part in parts for qid in part.ranks}
+    pending = [
+        JudgedQuery(qid, index.analyzer.terms(row.text), list(row.grades))
+        for qid, row in questions.items()
+        if qid not in done
+    ]
+    if pending:
+        grid = GridBM25(index, cells, depth=depth)
+        parts += _computed(grid, pending, folder, len(parts), threads)
+    return RankTable.joined(parts)
+
+
+def _computed(
+    grid: GridBM25,
+    pending: Sequence[JudgedQuery],
+    folder: Path,
+    number: int,
+    threads: int | None,
+) -> list[RankTable]:
+    docids = {question.qid: question.docids for question in pending}
+    parts: list[RankTable] = []
+    found: dict[str, NDArray[np.int32]] = {}
+
+    def keep() -> None:
+        if found:
+            part = RankTable(grid.cells, {qid: docids[qid] for qid in found}, dict(found))
+            part.save(folder / f"{number + len(parts):05d}.npz")
+            parts.append(part)
+            found.clear()
+
+    with bar() as progress:
+        task = progress.add_task(f"Ranking {len(grid.cells):,} cells", total=len(pending), note="")
+        last = time.monotonic()
+        try:
+            for qid, ranks in grid.ranks(pending, threads):
+                found[qid] = ranks
+                progress.advance(task)
+                if time.monotonic() - last > _SECONDS:
+                    keep()
+                    last = time.monotonic()
+        finally:
+            keep()
+    return parts

@@ -1,0 +1,238 @@
+"""`experiments.tune` from its command line to its files."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from experiment_samples import CORPUS, QRELS, QUERIES, TINY, folder
+
+import experiments.tune as tune_module
+import experiments.tune_ranks as tune_ranks_module
+from experiments.chosen import chosen_value
+from experiments.tune import as_sweep
+from toolkit.errors import InputError
+from toolkit.evaluation.tuning import MeasureTable, RankTable
+
+Entry = Callable[..., int]
+SMALL = ("grid=range", "grid.k1=[0.5,1.5,9]", "grid.b=0:1:0.5", "tuning.folds=2")
+FEW = ("measures=[AP]", "tuning.cutoffs=[]", "tuning.references=[[0.9,0.4],[25,1]]")
+WORLD = (*TINY, "benchmark.questions=12", *SMALL, *FEW)
+REFERENCES = {(0.9, 0.4), (25.0, 1.0)}
+
+
+def read(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def test_a_cell_is_chosen_on_dev_and_reported_on_test(entry: Entry) -> None:
+    assert entry("tune", *WORLD, "name=t") == 0
+    run = Path("runs/t")
+    names = {path.name for path in run.iterdir() if not path.name.startswith(".")}
+    assert names >= {
+        *("manifest.json", "metrics.json", "tuning.json", "chosen.yaml", "cells.csv"),
+        *("selecting.npz", "reported.npz", "ranks", "report.html", "report.md", "run.trec"),
+    }
+    dev, test = (MeasureTable.load(run / f"{side}.npz") for side in ("selecting", "reported"))
+    assert not set(dev.qids) & set(test.qids)
+    assert set(test.cells) == {(k1, b) for k1 in (0.5, 1.5, 9) for b in (0, 0.5, 1)} | REFERENCES
+    assert set(test.measures) == {"nDCG@10", "AP"}
+    means = dev.of("nDCG@10").mean(axis=0)[:9]
+    k1, b = (chosen_value(str(run), key) for key in ("k1", "b"))
+    cell = test.cells.index((k1, b))
+    assert means[cell] == pytest.approx(means.max())
+    metrics = read(run / "metrics.json")
+    assert metrics["nDCG@10"] == pytest.approx(test.of("nDCG@10")[:, cell].mean())
+    told = read(run / "tuning.json")["measures"]["nDCG@10"]
+    assert told["chosen"] == {"k1": k1, "b": b}
+    best = test.of("nDCG@10").mean(axis=0)[:9].max()
+    assert told["optimism"] == pytest.approx(best - metrics["nDCG@10"])
+    page = (run / "report.html").read_text(encoding="utf-8")
+    assert page.count("<svg") == 2 * len(test.measures)
+    assert not re.search(r"(src|href)=\"(?!#|data:)", page)
+
+
+def test_the_chosen_cell_runs_as_a_retriever_and_gives_the_tables_values(entry: Entry) -> None:
+    assert entry("tune", *WORLD, "name=t") == 0
+    given = (*TINY, "benchmark.questions=12", "benchmark.split=test", "name=r")
+    assert entry("rank", *given, "retriever=file", "retriever.path=runs/t") == 0
+    tuned, ranked = (read(Path(f"runs/{name}/metrics.json")) for name in ("t", "r"))
+    shared = set(tuned) & set(ranked)
+    assert "nDCG@10" in shared
+    assert {name: tuned[name] for name in shared} == {name: ranked[name] for name in shared}
+    retriever = read(Path("runs/r/manifest.json"))["config"]["retriever"]
+    assert retriever["k1"] == chosen_value("runs/t/chosen.yaml", "k1")
+
+
+def test_a_retriever_from_a_file_that_is_not_there_says_what_to_run(
+    entry: Entry, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert entry("rank", *TINY, "retriever=file", "retriever.path=nowhere.yaml") == 2
+    assert "experiments.tune" in capsys.readouterr().err
+    Path("odd.yaml").write_text("k1: [1]\n", encoding="utf-8")
+    with pytest.raises(InputError, match=r"odd\.yaml has no k1"):
+        chosen_value("odd.yaml", "k1")
+
+
+@pytest.mark.parametrize("method", ["kfold", "nested"])
+def test_one_split_is_cross_validated(entry: Entry, method: str) -> None:
+    more = ("tuning.select=null", f"tuning.method={method}", "name=cv")
+    assert entry("tune", *WORLD, *more) == 0
+    told = read(Path("runs/cv/tuning.json"))
+    assert told["method"] == method
+    assert told["questions"] == {"selecting": 12, "reported": 12}
+    assert len(told["measures"]["nDCG@10"]["folds"]) == 2
+
+
+def test_another_objective_over_the_same_ranks_ranks_nothing_again(
+    entry: Entry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert entry("tune", *WORLD, "name=t") == 0
+    monkeypatch.setattr(tune_ranks_module, "GridBM25", None)
+    assert entry("tune", *WORLD, "name=t", "tuning.objective=RR") == 0
+    assert read(Path("runs/t/tuning.json"))["objective"] == "RR"
+
+
+def test_an_interrupted_tuning_goes_on_where_it_stopped(
+    entry: Entry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert entry("tune", *WORLD, "name=whole") == 0
+    monkeypatch.setattr(tune_ranks_module, "_SECONDS", 0.0)
+    ranks = tune_ranks_module.GridBM25.ranks
+
+    def broken(self: Any, questions: Any, threads: Any = None) -> Any:
+        for place, row in enumerate(ranks(self, questions, threads)):
+            if place == 5:
+                raise KeyboardInterrupt
+            yield row
+
+    monkeypatch.setattr(tune_ranks_module.GridBM25, "ranks", broken)
+    assert entry("tune", *WORLD, "name=t") == 130
+    assert not Path("runs/t/metrics.json").exists()
+    kept = sorted(Path("runs/t/ranks").glob("*.npz"))
+    assert sum(len(RankTable.load(path).ranks) for path in kept) == 5
+    asked: list[int] = []
+
+    def counted(self: Any, questions: Any, threads: Any = None) -> Any:
+        asked.append(len(questions))
+        return ranks(self, questions, threads)
+
+    monkeypatch.setattr(tune_ranks_module.GridBM25, "ranks", counted)
+    assert entry("tune", *WORLD, "name=t") == 0
+    assert asked == [7]
+    one, other = (MeasureTable.load(Path(f"runs/{n}/reported.npz")) for n in ("t", "whole"))
+    assert one.qids == other.qids
+    assert np.array_equal(one.values, other.values)
+
+
+def test_a_list_of_units_is_a_sweep_that_ends_in_a_comparison(entry: Entry) -> None:
+    arguments = as_sweep([*WORLD, "unit=document,passage", "name=both"])
+    assert entry("tune", *arguments) == 0
+    cells = sorted(path.parent.name for path in Path("runs/both").glob("*/tuning.json"))
+    assert [name.split("-")[0] for name in cells] == ["document", "passage"]
+    assert Path("runs/both/report.html").exists()
+
+
+@pytest.mark.parametrize(
+    ("argument", "is_sweep"),
+    [
+        ("unit=document,passage", True),
+        ("grid.k1=[0.5,1]", False),
+        ("grid.k1=0:1:0.5", False),
+        ("name='a,b'", False),
+        ("tuning.objective=nDCG(cutoff=5)", False),
+    ],
+)
+def test_only_lists_of_options_make_a_sweep(argument: str, is_sweep: bool) -> None:
+    assert as_sweep([argument]) == (["-m", argument] if is_sweep else [argument])
+    assert as_sweep(["-m", argument]) == ["-m", argument]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "told"),
+    [
+        (("grid.k1=[]",), "k1 is empty"),
+        (("grid.k1=0:4:0",), "step 0"),
+        (("tuning.objective=nDGC@10",), "'nDGC@10' is no measure"),
+        (("tuning.objective=SetP",), "depends on how many"),
+        (("tuning.select=test",), "both test"),
+        (("tuning.select=train",), "'train'"),
+        (("tuning.method=loo", "tuning.select=null"), "held_out, kfold, nested"),
+        (("tuning.folds=1", "tuning.select=null"), "folds"),
+        (("tuning.test=z",), "randomisation, t"),
+        (("tuning.alpha=2",), "alpha"),
+        (("tuning.depth=0",), "depth=0"),
+        (("tuning.references=[[1,2,3]]",), "pairs"),
+        (("tuning.references=[[1,x]]",), "pairs"),
+        (("grid=nothing",), "nothing"),
+        (("tuning.objetive=AP",), "objetive"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(
+    entry: Entry, capsys: pytest.CaptureFixture[str], overrides: tuple[str, ...], told: str
+) -> None:
+    assert entry("tune", *WORLD, "name=t", *overrides) == 2
+    lines = [line for line in capsys.readouterr().err.splitlines() if "soundingline:" in line]
+    assert len(lines) == 1
+    assert told in lines[0]
+    assert not Path("runs/t/metrics.json").exists()
+
+
+def test_a_collection_with_one_split_is_told_how_to_cross_validate(
+    entry: Entry, beir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = ("benchmark=beir", f"benchmark.path={beir}", *SMALL, "name=t")
+    assert entry("tune", *given) == 2
+    assert "tuning.select=null" in capsys.readouterr().err
+    assert entry("tune", *given, "tuning.select=null") == 0
+
+
+def test_a_split_without_questions_is_refused(
+    entry: Entry, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = folder(tmp_path / "b", corpus=CORPUS, queries=QUERIES, qrels=QRELS)
+    (path / "qrels" / "dev.tsv").write_text("query-id\tcorpus-id\tscore\n", encoding="utf-8")
+    assert entry("tune", "benchmark=beir", f"benchmark.path={path}", *SMALL, "name=t") == 2
+    assert "'dev'" in capsys.readouterr().err
+
+
+def test_another_engines_index_is_refused(
+    entry: Entry, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Other:
+        path, index, fingerprint = Path(), object(), "x"
+
+    monkeypatch.setattr(tune_module, "prepare", lambda *_: Other())
+    assert entry("tune", *WORLD, "name=t") == 2
+    assert "engine=lexical" in capsys.readouterr().err
+    assert not Path("runs/t").exists()
+
+
+def test_two_tunings_do_not_share_a_folder(
+    entry: Entry, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert entry("tune", *WORLD, "name=t") == 0
+    before = {path: path.read_bytes() for path in Path("runs/t").rglob("*.npz")}
+    assert entry("tune", *WORLD, "name=t", "grid.b=[0.4]") == 2
+    assert "another grid" in capsys.readouterr().err
+    assert {path: path.read_bytes() for path in Path("runs/t").rglob("*.npz")} == before
+
+
+def test_a_grid_that_disagrees_with_a_single_run_is_a_defect(
+    entry: Entry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    honest = tune_module.judged_ranks
+
+    def wrong(*given: Any, **more: Any) -> RankTable:
+        table = honest(*given, **more)
+        moved = {qid: np.where(ranks > 0, ranks + 1, 0) for qid, ranks in table.ranks.items()}
+        return RankTable(table.cells, table.docids, moved)
+
+    monkeypatch.setattr(tune_module, "judged_ranks", wrong)
+    with pytest.raises(RuntimeError, match="grid and single run differ"):
+        entry("tune", *WORLD, "name=t")
