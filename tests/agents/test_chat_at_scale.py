@@ -1,0 +1,275 @@
+"""The tool-calling agent with many questions, many strange calls, and twice."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import random
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from scripted_model import ANSWER, ScriptedModel, calling, saying, search, used
+
+from agents.budget import Budget
+from agents.chat import ChatAgent
+from toolkit.contracts import Document, Topic, Trajectory
+from toolkit.llm import Settings, ToolCallRequest, Turn
+from toolkit.llm.errors import ServerGone
+from toolkit.llm.ledger import Ledger
+from toolkit.llm.prices import Price
+from toolkit.runs.records import dump_trajectory, from_record
+from toolkit.search import DictionaryBackend, DictionaryStore, RankedBrowsing, TopK
+
+CORPUS = {
+    f"d{n}": Document(f"d{n}", f"Mill {n}", f"The mill {n} on the river was built in {1800 + n}.")
+    for n in range(40)
+}
+BACKEND = DictionaryBackend({docid: each.text for docid, each in CORPUS.items()})
+STORE = DictionaryStore(CORPUS)
+# Sessions, and calls that each of them serves.
+INTERFACES: dict[str, tuple[Callable[[], Any], list[tuple[str, dict[str, Any]]]]] = {
+    "ranked browsing": (
+        lambda: RankedBrowsing(BACKEND, STORE),
+        [
+            ("search", {"reason": "", "query": "mill"}),
+            ("read_search_results", {"reason": "", "search_id": "s1", "offset": 2, "limit": None}),
+            ("read_document", {"reason": "", "docid": "d7", "offset": None, "limit": 3}),
+        ],
+    ),
+    "top k": (
+        lambda: TopK(BACKEND, STORE, get_document=True),
+        [("search", {"query": "mill"}), ("get_document", {"docid": "d7"})],
+    ),
+}
+
+
+def own_question(messages: Any, settings: Settings) -> Turn:
+    """Three turns of searching for the words of the question, then an answer that repeats it."""
+    asked = messages[1]["content"]
+    turn = sum(message["role"] == "assistant" for message in messages)
+    if turn < 3 and settings.tool_choice != "none":
+        calls = [search(f"{asked} {turn} {n}", f"c{turn}{n}") for n in range(turn + 1)]
+        return calling(*calls, reasoning=f"{asked} {turn}", usage=used(100 * turn, 10, 90 * turn))
+    return saying(ANSWER.replace("Torvald Brekke", asked), usage=used(400, 20, 300))
+
+
+def answer_all(topics: list[Topic], model: ScriptedModel, **arguments: Any) -> list[Trajectory]:
+    agent = ChatAgent(model=model, **arguments)
+
+    async def together() -> list[Trajectory]:
+        return await asyncio.gather(
+            *(agent.run(topic, RankedBrowsing(BACKEND, STORE)) for topic in topics)
+        )
+
+    return asyncio.run(together())
+
+
+def without_times(trajectory: Trajectory) -> str:
+    """The record of a trajectory, its times taken out."""
+    calls = tuple(replace(each, seconds=0.0) for each in trajectory.calls)
+    usage = {name: value for name, value in trajectory.usage.items() if "seconds" not in name}
+    return dump_trajectory(replace(trajectory, started="", seconds=0.0, calls=calls, usage=usage))
+
+
+def test_sixty_four_questions_at_once_keep_apart() -> None:
+    topics = [Topic(f"q{n}", f"mill {n}") for n in range(64)]
+    trajectories = answer_all(topics, ScriptedModel(choose=own_question))
+    for topic, trajectory in zip(topics, trajectories, strict=True):
+        assert trajectory.status == "completed", trajectory.traceback
+        assert trajectory.answer.exact == topic.text
+        assert [each.arguments["query"] for each in trajectory.calls] == [
+            f"{topic.text} {turn} {n}" for turn in range(3) for n in range(turn + 1)
+        ]
+        assert trajectory.usage["agent_calls"] == 4
+
+
+def test_a_second_run_gives_the_same_bytes() -> None:
+    topics = [Topic(f"q{n}", f"mill {n}") for n in range(32)]
+    first, second = (
+        [without_times(each) for each in answer_all(topics, ScriptedModel(choose=own_question))]
+        for _ in range(2)
+    )
+    assert first == second
+    assert len(set(first)) == len(topics)
+
+
+def test_one_question_that_fails_leaves_the_others_alone() -> None:
+    def choose(messages: Any, settings: Settings) -> Turn:
+        if messages[1]["content"].endswith("7"):
+            raise ServerGone("gone")
+        return own_question(messages, settings)
+
+    topics = [Topic(f"q{n}", f"mill {n}") for n in range(20)]
+    statuses = [each.status for each in answer_all(topics, ScriptedModel(choose=choose))]
+    assert statuses.count("failed") == 2 and statuses.count("completed") == 18
+
+
+def test_a_runs_cap_ends_all_questions_that_are_under_way() -> None:
+    ledger = Ledger(cap=0.0008)
+    topics = [Topic(f"q{n}", f"mill {n}") for n in range(16)]
+    model = ScriptedModel(choose=own_question)
+    ended = answer_all(topics, model, ledger=ledger, price=Price(input=1.0, output=1.0))
+    assert {each.status for each in ended} == {"out_of_money"}
+    assert 0 < ledger.total.dollars <= 0.0008 + 16 * 300e-6
+
+
+NAMES = ("search", "read_search_results", "read_document", "get_document", "", "Search", "\ud800")
+KEYS = ("reason", "query", "search_id", "docid", "offset", "limit", "extra", "", "é\u202e")
+TEXTS = (
+    "mill",
+    "",
+    " ",
+    "s1",
+    "s999",
+    "d1",
+    "d1%p2",
+    "d1%p99999999999999",
+    "\x00",
+    "\ud800\udc00",
+    "\udfff",
+    "日本語 mill",
+    "🏭" * 50,
+    "x" * 20_000,
+    "mill " * 3_000,
+    '{"query": "mill"}',
+    "%s %(a)s {0} {question}",
+)
+
+
+def value(draw: random.Random, depth: int = 0) -> Any:
+    kind = draw.randrange(9 if depth < 3 else 7)
+    if kind < 3:
+        return draw.choice(TEXTS)
+    if kind == 3:
+        return draw.choice([0, 1, -1, 5, 10**18, 2**63, 10**200])
+    if kind == 4:
+        return draw.choice([0.5, 1.0, -0.0, 1e308])
+    if kind == 5:
+        return draw.choice([None, True, False])
+    if kind == 6:
+        return draw.choice([[], {}])
+    if kind == 7:
+        return [value(draw, depth + 1) for _ in range(draw.randrange(4))]
+    return {draw.choice(KEYS): value(draw, depth + 1) for _ in range(draw.randrange(4))}
+
+
+def strange_call(
+    draw: random.Random, identifier: str, right: list[tuple[str, dict[str, Any]]]
+) -> ToolCallRequest:
+    """A call between right and absurd: some as they should be, some with one argument changed, many
+    of anything, some no JSON at all."""
+    kind = draw.random()
+    name, arguments = draw.choice(right)
+    if 0.2 < kind < 0.4:
+        arguments = {**arguments, draw.choice(list(arguments)): value(draw)}
+    elif 0.4 <= kind < 0.8:
+        name = draw.choice(NAMES)
+        arguments = {draw.choice(KEYS): value(draw) for _ in range(draw.randrange(6))}
+    elif kind >= 0.8:
+        name = "".join(draw.choices(TEXTS, k=2))[:300]
+        arguments = value(draw)
+    text = json.dumps(arguments, ensure_ascii=draw.random() < 0.5)
+    if draw.random() < 0.15:
+        text = text[: draw.randrange(len(text) + 1)]
+    if draw.random() < 0.03:
+        junk = ["[" * 50_000, "NaN", '{"offset": 1e999}', "9" * 6_000, '{"a":' * 2_000, "\ud83d"]
+        text = draw.choice(junk)
+    return ToolCallRequest(identifier, name, text)
+
+
+@pytest.mark.parametrize("interface", INTERFACES)
+def test_ten_thousand_strange_calls_end_in_results_or_tool_errors(interface: str) -> None:
+    session, right = INTERFACES[interface]
+    draw = random.Random(4)
+    made: list[ToolCallRequest] = []
+
+    def choose(messages: Any, settings: Settings) -> Turn:
+        turn = sum(message["role"] == "assistant" for message in messages)
+        if turn == 25:
+            return saying()
+        calls = [strange_call(draw, f"c{turn}-{n}", right) for n in range(4)]
+        made.extend(calls)
+        return Turn(tool_calls=tuple(calls), reasoning=draw.choice(TEXTS))
+
+    agent = ChatAgent(model=_Plain(choose))
+    served = errors = 0
+    for number in range(50):
+        topic = Topic(f"q{number}", "Which mill?")
+        trajectory = asyncio.run(agent.run(topic, session()))
+        assert trajectory.status == "completed", trajectory.traceback
+        assert len(trajectory.calls) == 100
+        results = [m for m in trajectory.messages if m["role"] == "tool"]
+        assert [m["content"] for m in results] == [each.output for each in trajectory.calls]
+        assert from_record(json.loads(dump_trajectory(trajectory))).qid == trajectory.qid
+        errors += sum(bool(each.error) for each in trajectory.calls)
+        served += sum(not each.error for each in trajectory.calls)
+    assert len(made) == 5_000 and errors + served == 5_000
+    # Neither half is empty, or nothing was tried.
+    assert served > 500 and errors > 2_000
+
+
+class _Plain:
+    """As `ScriptedModel`, without the copy of each request, which a surrogate would break."""
+
+    name = "plain"
+
+    def __init__(self, choose: Any) -> None:
+        self._choose = choose
+
+    def ready(self) -> None:
+        pass
+
+    async def respond(
+        self, messages: Any, tools: Any = (), settings: Settings | None = None
+    ) -> Turn:
+        turn: Turn = self._choose(messages, settings)
+        return turn
+
+    async def close(self) -> None:
+        pass
+
+
+def test_questions_leave_no_task_and_no_thread_behind() -> None:
+    topics = [Topic(f"q{n}", f"mill {n}") for n in range(100)]
+    agent = ChatAgent(model=ScriptedModel(choose=own_question), budget=Budget(seconds=60))
+    before = set(threading.enumerate())
+
+    async def together() -> int:
+        places = asyncio.Semaphore(16)
+
+        async def one(topic: Topic) -> None:
+            async with places:
+                await agent.run(topic, RankedBrowsing(BACKEND, STORE))
+
+        await asyncio.gather(*(one(topic) for topic in topics))
+        return len(asyncio.all_tasks())
+
+    assert asyncio.run(together()) == 1
+    gc.collect()
+    assert set(threading.enumerate()) <= before
+
+
+def test_a_cancelled_question_ends_at_once_and_takes_its_request_with_it() -> None:
+    ended: list[str] = []
+
+    async def stall() -> Turn:
+        try:
+            await asyncio.sleep(30)
+        finally:
+            ended.append("request")
+        return saying()
+
+    async def cancelled() -> None:
+        agent = ChatAgent(model=ScriptedModel(stall), budget=Budget(seconds=60))
+        task = asyncio.create_task(agent.run(Topic("q", "mill?"), RankedBrowsing(BACKEND, STORE)))
+        await asyncio.sleep(0.05)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(cancelled())
+    assert ended == ["request"]
