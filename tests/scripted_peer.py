@@ -53,7 +53,7 @@ class Cut:
 
 @dataclass(frozen=True)
 class Stall:
-    """Nothing for `seconds`, then a reply that nobody may still want."""
+    """Nothing for `seconds` or until `Peer.reset`, then a reply that nobody may still want."""
 
     seconds: float
 
@@ -84,6 +84,7 @@ class Peer:
         self.most_in_flight = 0
         self._in_flight = 0
         self._lock = threading.Lock()
+        self._released = threading.Event()
 
     @property
     def openai_url(self) -> str:
@@ -92,6 +93,20 @@ class Peer:
     @property
     def anthropic_url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
+
+    def reset(self) -> None:
+        """As at the start, with nothing in flight."""
+        self._released.set()
+        while self._in_flight:
+            time.sleep(0.001)
+        self._released.clear()
+        self.script.clear()
+        self.requests.clear()
+        self.default = Say(text="done")
+        self.most_in_flight = 0
+
+    def stall(self, seconds: float) -> None:
+        self._released.wait(seconds)
 
     def enter(self, request: Request) -> Any:
         with self._lock:
@@ -114,6 +129,7 @@ def running_peer() -> Iterator[Peer]:
     try:
         yield server.peer
     finally:
+        server.peer.reset()
         server.shutdown()
         server.server_close()
         thread.join()
@@ -143,7 +159,7 @@ class _Handler(BaseHTTPRequestHandler):
         peer = self.server.peer
         step = peer.enter(Request(self.path, dict(self.headers), body))
         if isinstance(step, Stall):
-            time.sleep(step.seconds)
+            peer.stall(step.seconds)
             step = Say(text="too late")
         peer.leave()  # Before the answer, after which the client may send its next at once.
         self._answer(step, body)
