@@ -1,0 +1,128 @@
+"""The agent through each real client against a server that misbehaves as scripted."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from scripted_peer import Cut, Fail, Peer, Say, Stall, running_peer
+
+from agents.budget import Budget
+from agents.chat import ChatAgent
+from toolkit.contracts import Document, Topic, Trajectory
+from toolkit.llm.anthropic_messages import AnthropicMessages
+from toolkit.llm.client import ApiModel
+from toolkit.llm.openai_chat import OpenAIChat
+from toolkit.llm.openai_responses import OpenAIResponses
+from toolkit.llm.protocol import Settings
+from toolkit.runs.records import dump_trajectory, from_record
+from toolkit.search import DictionaryBackend, DictionaryStore, RankedBrowsing
+
+CORPUS = {"mill": Document("mill", "Grenholm Mill", "Torvald Brekke built Grenholm Mill in 1871.")}
+TEXT = "Explanation: told there [mill]\nExact Answer: Torvald Brekke\nConfidence: 80%"
+ARGUMENTS = json.dumps({"reason": "to find it", "query": "Grenholm Mill"})
+LOOK = Say(reasoning="I look for it.", calls=(("c1", "search", ARGUMENTS),))
+ADAPTERS = {"chat": OpenAIChat, "responses": OpenAIResponses, "messages": AnthropicMessages}
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Peer]:
+    with running_peer() as running:
+        yield running
+
+
+@pytest.fixture(params=list(ADAPTERS))
+def asked(request: pytest.FixtureRequest, server: Peer) -> Callable[..., Trajectory]:
+    """One question through the adapter under test, the peer saying the steps."""
+    adapter = ADAPTERS[request.param]
+    url = server.anthropic_url if adapter is AnthropicMessages else server.openai_url
+    server.reset()
+
+    async def no_wait(seconds: float) -> None:
+        pass
+
+    def ask(*steps: Any, settings: Settings | None = None, **limits: Any) -> Trajectory:
+        server.script.extend(steps)
+        model: ApiModel = adapter(model="m", base_url=url, sleep=no_wait, attempts=2)
+        agent = ChatAgent(model=model, settings=settings, budget=Budget(**limits))
+        tool = RankedBrowsing(
+            DictionaryBackend({"mill": "Grenholm Mill Brekke"}), DictionaryStore(CORPUS)
+        )
+
+        async def one() -> Trajectory:
+            try:
+                return await agent.run(Topic("q1", "Who built Grenholm Mill?"), tool)
+            finally:
+                await model.close()
+
+        return asyncio.run(one())
+
+    return ask
+
+
+def test_a_question_is_answered_and_its_reasoning_reaches_the_search(
+    asked: Callable[..., Trajectory], server: Peer
+) -> None:
+    trajectory = asked(LOOK, Say(text=TEXT))
+    assert trajectory.status == "completed", trajectory.traceback
+    assert trajectory.answer.exact == "Torvald Brekke" and trajectory.tiers["cited"] == ("mill",)
+    assert trajectory.messages[2]["reasoning"] == "I look for it."
+    assert trajectory.usage["input_tokens"] == 200 and trajectory.usage["cached_tokens"] == 160
+    assert len(server.requests) == 2
+    assert trajectory.warnings == ()
+
+
+CASES: dict[str, tuple[list[Any], dict[str, Any], tuple[str, str]]] = {
+    "busy, then well": (
+        [Fail(429, headers={"retry-after": "1"}), LOOK, Fail(500), Say(text=TEXT)],
+        {},
+        ("completed", ""),
+    ),
+    "busy for ever": ([LOOK, Fail(429), Fail(429)], {}, ("failed", "rate_limited")),
+    "broken for ever": ([LOOK, Fail(500), Fail(503)], {}, ("failed", "server_failed")),
+    "cut twice": ([LOOK, Cut(), Cut()], {}, ("failed", "server_gone")),
+    "malformed arguments": (
+        [Say(calls=(("c1", "search", '{"reason": "x", "que'),)), Say(text=TEXT)],
+        {},
+        ("completed", ""),
+    ),
+    "an unknown tool": (
+        [Say(calls=(("c1", "browse the web", "{}"),)), Say(text=TEXT)],
+        {},
+        ("completed", ""),
+    ),
+    "several calls at once": (
+        [Say(calls=(("a", "search", ARGUMENTS), ("b", "search", ARGUMENTS))), Say(text=TEXT)],
+        {},
+        ("completed", ""),
+    ),
+    "overflow": (
+        [LOOK, Fail(400, "maximum context length is 10", "context_length_exceeded")],
+        {},
+        ("out_of_context", "context_overflow"),
+    ),
+    "refusal": ([LOOK, Say(text="I cannot", finish="refusal")], {}, ("failed", "refused")),
+    "truncation": ([Say(text="cut", finish="length")] * 2, {}, ("failed", "truncated")),
+    "emptiness": ([LOOK, Say(), Say()], {}, ("failed", "empty_answer")),
+    "a wrong key": ([Fail(401)], {}, ("failed", "authentication_failed")),
+    "turns": ([LOOK, Say(text=TEXT)], {"turns": 1}, ("out_of_turns", "turns")),
+    "a stall": ([LOOK, Stall(20)], {"seconds": 1.0}, ("timed_out", "seconds")),
+}
+
+
+@pytest.mark.parametrize(("steps", "limits", "wanted"), CASES.values(), ids=CASES.keys())
+def test_each_fault_of_a_server_ends_as_it_should_with_the_trajectory_whole(
+    asked: Callable[..., Trajectory],
+    steps: list[Any],
+    limits: dict[str, Any],
+    wanted: tuple[str, str],
+) -> None:
+    trajectory = asked(*steps, **limits)
+    assert (trajectory.status, trajectory.reason) == wanted, trajectory.traceback
+    searched = sum(len(step.calls) for step in steps if isinstance(step, Say))
+    assert len(trajectory.calls) == searched
+    stored = from_record(json.loads(dump_trajectory(trajectory)))
+    assert stored == trajectory
