@@ -24,6 +24,7 @@ from pipelines.lexical.storage import Arrays
 
 _FEW = 16  # a query with fewer postings than a sixteenth of the documents visits only those
 _RUN = 16
+_BLOCK = 16384  # documents: their sums stay in the processor's nearest caches for all terms
 _LOW = np.uint64(0xFFFFFFFF)
 
 
@@ -73,6 +74,22 @@ class Saturation(NamedTuple):
 
 
 @compiled
+def _first_at(
+    documents: NDArray[np.uint32], first: np.uint64, last: np.uint64, limit: int
+) -> np.uint64:
+    """The first of the postings `first`..`last - 1` whose document is `limit` or above."""
+    if first == last or documents[last - np.uint64(1)] < limit:
+        return last
+    while first < last:
+        middle = (first + last) >> np.uint64(1)
+        if documents[middle] < limit:
+            first = middle + np.uint64(1)
+        else:
+            last = middle
+    return first
+
+
+@compiled
 def _add_by_code(
     offsets: NDArray[np.int64],
     documents: NDArray[np.uint32],
@@ -83,12 +100,16 @@ def _add_by_code(
     codes: NDArray[np.uint8],
     sums: NDArray[np.float32],
 ) -> None:
-    for row in range(len(terms)):
-        weight = weights[row]
-        for i in range(np.uint64(offsets[terms[row]]), np.uint64(offsets[terms[row] + 1])):
-            document = documents[i]
-            cell = (np.uint32(frequencies[i]) << np.uint32(8)) | np.uint32(codes[document])
-            sums[document] += weight * shares[cell]
+    first = offsets[terms].astype(np.uint64)
+    for limit in range(_BLOCK, len(sums) + _BLOCK, _BLOCK):
+        for row in range(len(terms)):
+            weight = weights[row]
+            last = _first_at(documents, first[row], np.uint64(offsets[terms[row] + 1]), limit)
+            for i in range(first[row], last):
+                document = documents[i]
+                cell = (np.uint32(frequencies[i]) << np.uint32(8)) | np.uint32(codes[document])
+                sums[document] += weight * shares[cell]
+            first[row] = last
 
 
 @compiled
@@ -101,12 +122,16 @@ def _add_by_norm(
     norms: NDArray[np.float32],
     sums: NDArray[np.float32],
 ) -> None:
-    for row in range(len(terms)):
-        weight = weights[row]
-        for i in range(np.uint64(offsets[terms[row]]), np.uint64(offsets[terms[row] + 1])):
-            document = documents[i]
-            frequency = np.float32(frequencies[i])
-            sums[document] += weight * (frequency / (frequency + norms[document]))
+    first = offsets[terms].astype(np.uint64)
+    for limit in range(_BLOCK, len(sums) + _BLOCK, _BLOCK):
+        for row in range(len(terms)):
+            weight = weights[row]
+            last = _first_at(documents, first[row], np.uint64(offsets[terms[row] + 1]), limit)
+            for i in range(first[row], last):
+                document = documents[i]
+                frequency = np.float32(frequencies[i])
+                sums[document] += weight * (frequency / (frequency + norms[document]))
+            first[row] = last
 
 
 def large_frequencies(

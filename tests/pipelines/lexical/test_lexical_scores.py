@@ -155,6 +155,17 @@ def test_any_depth_gives_the_best_documents(
         check(index, corpus, query, 0.9, 0.4, kind, depth)
 
 
+def test_collections_beyond_one_block_of_documents_are_scored_whole(tmp_path: Path) -> None:
+    chance = np.random.default_rng(11)
+    words = np.minimum(chance.geometric(0.15, (34_000, 3)), 60).tolist()
+    corpus: Corpus = [dict(Counter(f"t{word}" for word in row)) for row in words]
+    index = build(corpus, tmp_path)
+    for kind in ("lucene", "exact"):
+        for query in ({"t1": 1.0, "t5": 1.0, "t30": 1.0}, {"t40": 1.0}, {"t1": 0.5, "t2": 3.0}):
+            check(index, corpus, query, 1.2, 0.75, kind, 500)
+            check(index, corpus, query, 1.2, 0.75, kind, 34_000)
+
+
 def test_equal_scores_stand_in_the_order_of_the_documents(tmp_path: Path) -> None:
     index = build([{"a": 1, "b": 1}] * 50 + [{"a": 2}] + [{"a": 1, "b": 1}] * 50, tmp_path)
     documents, _ = index.search(["a"], depth=20)
