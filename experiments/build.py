@@ -58,7 +58,8 @@ def check_arguments(config: DictConfig) -> None:
     """Hold an option's values against the signature of its target."""
     values = settings(config)
     target = values.pop("_target_", None)
-    values.pop("_partial_", None)
+    for word in ("_partial_", "_convert_"):
+        values.pop(word, None)
     group = str(config._get_full_key(None) or "an option")
     if target is None:
         raise InputError(f"{group} has no _target_", do="choose one of the options of its group")

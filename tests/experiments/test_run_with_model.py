@@ -1,0 +1,251 @@
+"""Runs of an agent with a language model: at once, cut short, resumed, capped, judged."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from experiment_samples import TINY
+
+from toolkit.contracts import RUN_OUT_OF_MONEY
+from toolkit.runs import RunFolder, read_trajectory
+
+Entry = Callable[..., int]
+OPTIONS = Path(__file__).resolve().parent / "options"
+MODEL = (f"hydra.searchpath=[file://{OPTIONS}]", "agent=pi_serini", "llm=scripted")
+JUDGE = (f"hydra.searchpath=[file://{OPTIONS}]", "judge=llm", "llm@judge_llm=scripted")
+
+
+def contents(path: str | Path) -> Any:
+    return json.loads(Path(path).read_text())
+
+
+def statuses(run: str) -> list[str]:
+    return list(RunFolder(run).statuses().values())
+
+
+def test_a_run_with_a_model_is_answered_measured_and_accounted_for(
+    entry: Entry, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert entry("run", *TINY, *MODEL, "name=m", "concurrency=4") == 0
+    metrics = contents("runs/m/metrics.json")
+    assert metrics["completion"] == 1.0 and metrics["search_calls"] == 2
+    assert metrics["recall_surfaced"] > 0.5
+    assert metrics["usage_agent_calls"] == 3 and metrics["usage_input_tokens"] == 600
+    manifest = contents("runs/m/manifest.json")
+    assert {"prompt", "llm", "budget", "agent"} <= set(manifest["fingerprints"])
+    assert manifest["factors"]["llm"] == "scripted" and manifest["factors"]["budget"] == "pi_serini"
+    (start,) = contents("runs/m/ledger.json")["starts"]
+    assert start["calls"] == 18 and start["agent_input_tokens"] == 3600
+    assert start["dollars"] == pytest.approx((3600 + 180) / 1e6)
+    told = capsys.readouterr().err
+    assert "50.0% of the input tokens came from the prefix cache" in told
+
+
+def test_the_first_questions_tell_what_the_others_will_take(
+    entry: Entry, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert entry("run", *TINY, *MODEL, "name=m", "preflight=3", "llm.price=1000") == 0
+    told = " ".join(capsys.readouterr().err.split())
+    # All questions cost the same here: 600 + 30 tokens, so that the bounds meet.
+    assert "6 questions, judged by the first 3: $3.78 ($3.78 to $3.78); 3,600" in told
+
+
+def test_an_agent_that_needs_a_model_says_so(
+    entry: Entry, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert entry("run", *TINY, "agent=pi_serini", "name=m") == 2
+    assert "llm=..." in capsys.readouterr().err
+    assert not Path("runs/m").exists() and not Path("indexes").exists()
+
+
+def test_failed_questions_are_counted_and_tried_again(entry: Entry) -> None:
+    benchmark = (*TINY, *MODEL, "name=m", "concurrency=3")
+    assert entry("run", *benchmark, "llm.failing=e") == 0
+    assert statuses("runs/m") == ["failed"] * 6
+    assert contents("runs/m/evaluation/summary.json")["counts"]["failed"] == 6
+    # Another script is another model, so the run is not the same.
+    assert entry("run", *benchmark) == 2
+
+
+def test_an_address_may_change_between_the_starts_of_a_run(entry: Entry) -> None:
+    assert entry("run", *TINY, *MODEL, "name=m", "llm.base_url=http://a") == 0
+    assert entry("run", *TINY, *MODEL, "name=m", "llm.base_url=http://b", "llm.price=2") == 0
+    assert entry("run", *TINY, *MODEL, "name=m", "llm.turns=3") == 2
+    assert entry("run", *TINY, *MODEL, "name=m", "budget.turns=3") == 2
+
+
+def test_a_fault_that_would_fail_every_question_stops_the_run(
+    entry: Entry, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert entry("run", *TINY, *MODEL, "name=m", "llm.locked=true") == 2
+    assert "the key is wrong" in capsys.readouterr().err
+    assert statuses("runs/m") == ["failed"]
+
+
+def test_a_cap_on_the_runs_money_stops_it_and_raising_it_goes_on(
+    entry: Entry, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = (*TINY, *MODEL, "name=m", "preflight=0", "llm.price=1000")
+    # A question takes 0.63 dollars, its last turn 0.31.
+    assert entry("run", *command, "budget.run_dollars=1.6") == 2
+    assert "budget.run_dollars" in capsys.readouterr().err
+    ended = {t.qid: (t.status, t.reason) for t in RunFolder("runs/m").trajectories()}
+    assert list(ended.values()).count(("completed", "")) == 2
+    assert list(ended.values()).count(("out_of_money", RUN_OUT_OF_MONEY)) == 1
+    first = contents("runs/m/ledger.json")["starts"][0]["dollars"]
+    assert 1.26 <= first <= 1.6
+    # What was spent counts: the same cap lets one more request through, whose price nobody knows.
+    assert entry("run", *command, "budget.run_dollars=1.6") == 2
+    assert entry("run", *command, "budget.run_dollars=9") == 0
+    assert statuses("runs/m") == ["completed"] * 6
+    starts = contents("runs/m/ledger.json")["starts"]
+    assert starts[0]["dollars"] == first and first + starts[1]["dollars"] <= 1.6 + 0.11
+    cut_short = [read_trajectory(path) for path in Path("runs/m/retried").rglob("*.json")]
+    wasted = sum(trajectory.usage["dollars"] for trajectory in cut_short)
+    assert sum(start["dollars"] for start in starts) == pytest.approx(6 * 0.63 + wasted)
+
+
+def test_a_cap_without_a_price_is_refused_before_anything_is_built(
+    entry: Entry, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = (*TINY, *MODEL, "name=m", "llm.price=null", "budget.dollars=1")
+    assert entry("run", *command) == 2
+    assert "price" in capsys.readouterr().err
+    assert not Path("indexes").exists()
+
+
+def test_cells_of_a_sweep_over_models_have_folders_of_their_own(entry: Entry) -> None:
+    assert entry("run", "-m", *TINY, *MODEL, "llm.turns=1,2", "budget=none", "name=s") == 0
+    cells = sorted(path.parent.name for path in Path("runs/s").glob("*/metrics.json"))
+    assert cells == [
+        f"document-bm25_default-pi_serini-scripted-llm.turns={turns}" for turns in (1, 2)
+    ]
+
+
+# Judging.
+
+
+def test_a_judge_with_a_model_is_asked_once_and_no_agent_runs(
+    entry: Entry, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert entry("run", *TINY, "name=k") == 0
+    exact = contents("runs/k/metrics.json")["accuracy"]
+    queries = {path: path.stat().st_mtime_ns for path in Path("runs/k/queries").iterdir()}
+    log = tmp_path / "asked"
+    judge = (*JUDGE, f"judge_llm.log={log}", "runs/k")
+    assert entry("evaluate", *judge) == 0
+    asked = len(log.read_text().splitlines())
+    assert 0 < asked <= 6
+    (path,) = Path("runs/k/evaluation").glob("verdicts-llm-*.json")
+    record = contents(path)
+    assert {"judge", "model", "prompt", "settings", "reference", "usage"} <= set(record)
+    assert record["model"] == "scripted" and record["settings"]["seed"] == 7
+    assert record["usage"]["input_tokens"] == 50 * asked
+    right = sum(row["correct"] for row in record["verdicts"])
+    assert contents("runs/k/metrics.json")["accuracy"] == pytest.approx(right / 6)
+    assert entry("evaluate", *judge) == 0
+    assert len(log.read_text().splitlines()) == asked
+    # The exact judge is back at once, and the file is still there.
+    assert entry("evaluate", "runs/k") == 0
+    assert contents("runs/k/metrics.json")["accuracy"] == exact and path.exists()
+    assert {path: path.stat().st_mtime_ns for path in Path("runs/k/queries").iterdir()} == queries
+
+
+def test_judges_of_another_kind_keep_their_verdicts_apart(entry: Entry) -> None:
+    assert entry("run", *TINY, "name=k") == 0
+    assert entry("evaluate", *JUDGE, "runs/k") == 0
+    assert entry("evaluate", *JUDGE, "judge.reference=false", "runs/k") == 0
+    files = list(Path("runs/k/evaluation").glob("verdicts-llm-*.json"))
+    assert sorted(contents(path)["reference"] for path in files) == [False, True]
+
+
+def test_a_judge_that_needs_a_model_says_so(
+    entry: Entry, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert entry("run", *TINY, "judge=llm", "name=k") == 2
+    assert "judge_llm" in capsys.readouterr().err
+    assert entry("run", *TINY, "judge=llm", "judge_llm=scripted", "name=k") == 2
+    assert "llm@judge_llm=scripted" in capsys.readouterr().err
+
+
+# Processes that are ended from outside.
+
+
+def command(*arguments: str) -> list[str]:
+    slow = ("llm.seconds=0.02", "llm.turns=3", "concurrency=8", "name=cut", "preflight=0")
+    size = ("benchmark.documents=128", "benchmark.questions=40")
+    return [sys.executable, "-m", "experiments.run", *TINY, *size, *MODEL, *slow, *arguments]
+
+
+def surroundings() -> dict[str, str]:
+    root = Path(__file__).resolve().parents[2]
+    return {**os.environ, "PYTHONPATH": f"{root}{os.pathsep}{root / 'tests'}"}
+
+
+def started(tmp_path: Path, least: int) -> subprocess.Popen[bytes]:
+    """A run, as soon as it has written `least` trajectories."""
+    process = subprocess.Popen(
+        command(),
+        cwd=tmp_path,
+        env=surroundings(),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
+    queries = tmp_path / "runs" / "cut" / "queries"
+    until = time.monotonic() + 90
+    while len(list(queries.glob("[!.]*.json"))) < least and time.monotonic() < until:
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.005)
+    return process
+
+
+def check_resumed(tmp_path: Path, written: dict[str, bytes]) -> None:
+    """The same command ends with each question answered once, what was written untouched."""
+    done = subprocess.run(
+        command(), cwd=tmp_path, env=surroundings(), capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    folder = RunFolder(tmp_path / "runs" / "cut")
+    assert sorted(folder.statuses().values()) == ["completed"] * 40
+    assert all(folder.attempts(qid) == 1 for qid in folder.statuses())
+    assert all((folder.queries / name).read_bytes() == text for name, text in written.items())
+    assert not list(folder.path.rglob("*.tmp"))
+
+
+def test_kill_9_loses_no_more_than_the_questions_under_way(tmp_path: Path) -> None:
+    process = started(tmp_path, 12)
+    time.sleep(random.Random(11).uniform(0, 0.1))
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+    queries = tmp_path / "runs" / "cut" / "queries"
+    written = {path.name: path.read_bytes() for path in queries.glob("[!.]*.json")}
+    assert 12 <= len(written) < 40
+    assert all(read_trajectory(queries / name).status == "completed" for name in written)
+    check_resumed(tmp_path, written)
+
+
+def test_ctrl_c_writes_what_ended_and_leaves_cleanly(tmp_path: Path) -> None:
+    process = started(tmp_path, 5)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert b"Traceback" not in said and b"interrupted" in said
+    queries = tmp_path / "runs" / "cut" / "queries"
+    written = {path.name: path.read_bytes() for path in queries.glob("[!.]*.json")}
+    assert 5 <= len(written) < 40
+    assert all(read_trajectory(queries / name).status == "completed" for name in written)
+    # The requests of questions that were cut short are on the ledger, and nowhere else.
+    (start,) = contents(tmp_path / "runs" / "cut" / "ledger.json")["starts"]
+    assert start["calls"] >= 4 * len(written)
+    check_resumed(tmp_path, written)

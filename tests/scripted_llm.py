@@ -1,0 +1,95 @@
+"""A language model for whole runs, without a server: an option of the group `llm` in tests."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from scripted_model import ScriptedModel, calling, saying, search, used
+
+from toolkit.llm import Settings, Turn
+from toolkit.llm.errors import AuthenticationFailed, ServerGone
+from toolkit.llm.prices import Price
+
+_DOCID = re.compile(r"docid=(\S+)")
+
+
+class ScriptedLanguageModel:
+    """Searches for the question `turns` times, each turn taking `seconds`, then answers with what
+    it is asked and cites what it saw first. As a judge it finds every other response right.
+    `failing` questions end as a lost server does; `locked` refuses every request."""
+
+    def __init__(
+        self,
+        *,
+        turns: int = 2,
+        seconds: float = 0.0,
+        failing: str = "",
+        locked: bool = False,
+        price: float | None = 1.0,
+        log: str = "",
+        base_url: str = "",
+    ) -> None:
+        self.name = "scripted"
+        self.settings = Settings(seed=7)
+        self.price = Price(input=price, output=price)
+        self.context_window = 100_000
+        self._turns, self._seconds, self._failing, self._locked = turns, seconds, failing, locked
+        self._log = log
+
+    @contextmanager
+    def running(self, log: Path) -> Iterator[Any]:
+        model = ScriptedModel(choose=self._choose)
+        yield _Slow(model, self._seconds)
+        assert model.closed == 1, "the model was not closed"
+
+    def _choose(self, messages: Any, settings: Settings) -> Turn:
+        asked = messages[-1]["content"]
+        if self._log:
+            with Path(self._log).open("a") as stream:
+                stream.write("asked\n")
+        if self._locked:
+            raise AuthenticationFailed("the key is wrong")
+        if settings.tool_choice == "verdict":
+            return _verdict(asked)
+        question = messages[1]["content"]
+        if self._failing and self._failing in question:
+            raise ServerGone("gone")
+        turn = sum(message["role"] == "assistant" for message in messages)
+        counts = used(100 * (turn + 1), 10, 100 * turn)
+        if turn < self._turns and settings.tool_choice != "none":
+            return calling(search(f"{question} {turn}", f"c{turn}"), usage=counts)
+        seen = " ".join(str(message.get("content")) for message in messages[2:])
+        docid = (_DOCID.findall(seen) or ["none"])[0]
+        text = f"Explanation: see [{docid}]\nExact Answer: {question}\nConfidence: 50%"
+        return saying(text, usage=counts)
+
+
+class _Slow:
+    """A model whose every reply takes some time."""
+
+    def __init__(self, model: ScriptedModel, seconds: float) -> None:
+        self.name = model.name
+        self._model, self._seconds = model, seconds
+
+    def ready(self) -> None:
+        pass
+
+    async def respond(self, *arguments: Any) -> Turn:
+        await asyncio.sleep(self._seconds)
+        return await self._model.respond(*arguments)
+
+    async def close(self) -> None:
+        await self._model.close()
+
+
+def _verdict(asked: str) -> Turn:
+    from toolkit.llm import ToolCallRequest
+
+    right = "true" if len(asked) % 2 else "false"
+    text = f'{{"extracted_answer": "x", "reasoning": "y", "correct": {right}, "confidence": null}}'
+    return calling(ToolCallRequest("v1", "verdict", text), usage=used(50, 5))
