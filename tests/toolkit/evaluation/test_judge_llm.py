@@ -1,0 +1,274 @@
+"""The judge with a language model: strict verdicts, files of them, and agreement of two judges."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scripted_model import ScriptedModel
+
+from toolkit.contracts import Answer, Trajectory
+from toolkit.errors import InputError
+from toolkit.evaluation import ExactAnswerJudge
+from toolkit.evaluation.agreement import agreement
+from toolkit.evaluation.judge_llm import (
+    Case,
+    LlmJudge,
+    LlmVerdict,
+    RecordedVerdicts,
+    case_of,
+)
+from toolkit.evaluation.verdict_files import VerdictFile, judge_cases, verdicts_in
+from toolkit.llm import Settings, ToolCallRequest, Turn
+from toolkit.llm.errors import ServerGone, Truncated
+
+CASE = Case("q1", "Who built it?", "Explanation: x\nExact Answer: T. Brekke", ("Torvald Brekke",))
+VERDICT: dict[str, Any] = {
+    "extracted_answer": "T. Brekke",
+    "reasoning": "The same person.",
+    "correct": True,
+    "confidence": 80,
+}
+
+
+def judge(**arguments: Any) -> LlmJudge:
+    return LlmJudge(model=ScriptedModel(), **arguments)
+
+
+def judged(*steps: Any, case: Case = CASE, **arguments: Any) -> tuple[LlmVerdict, ScriptedModel]:
+    model = ScriptedModel(*steps)
+    return asyncio.run(LlmJudge(model=model, **arguments).judge(model, case)), model
+
+
+def by_tool(value: Any) -> Turn:
+    text = value if isinstance(value, str) else json.dumps(value)
+    return Turn(tool_calls=(ToolCallRequest("c", "verdict", text),))
+
+
+def test_the_judge_sees_question_response_and_accepted_answers_and_must_use_its_tool() -> None:
+    verdict, model = judged(by_tool(VERDICT))
+    assert verdict == LlmVerdict(
+        "q1", True, "T. Brekke", "The same person.", 80, case=CASE.fingerprint
+    )
+    (asked,) = model.requests
+    (message,) = asked.messages
+    assert message["role"] == "user"
+    for part in (CASE.question, CASE.response, "Torvald Brekke"):
+        assert part in message["content"]
+    assert asked.settings.tool_choice == "verdict"
+    (tool,) = asked.tools
+    assert tool["parameters"]["required"] == list(VERDICT)
+    assert tool["parameters"]["additionalProperties"] is False
+
+
+def test_without_a_reference_the_accepted_answer_is_not_shown() -> None:
+    _, model = judged(by_tool(VERDICT), reference=False)
+    assert "Torvald Brekke" not in model.requests[0].messages[0]["content"]
+    assert CASE.response in model.requests[0].messages[0]["content"]
+
+
+def test_places_inside_a_question_or_a_response_are_left_alone() -> None:
+    case = CASE._replace(question="Is {response} or {accepted} right?", response="{question}?")
+    _, model = judged(by_tool(VERDICT), case=case)
+    said = model.requests[0].messages[0]["content"]
+    assert "Is {response} or {accepted} right?" in said and "\n{question}?\n" in said
+
+
+@pytest.mark.parametrize(
+    "text", [json.dumps(VERDICT), f"```json\n{json.dumps(VERDICT, indent=1)}\n```"]
+)
+def test_a_verdict_as_the_whole_text_is_read_too(text: str) -> None:
+    verdict, _ = judged(Turn(text=text))
+    assert verdict.correct and not verdict.error
+
+
+BROKEN: dict[str, Turn] = {
+    "no JSON": by_tool('{"correct": true'),
+    "an array": by_tool([VERDICT]),
+    "nothing": Turn(),
+    "prose around it": Turn(text=f"Here it is: {json.dumps(VERDICT)}"),
+    "a word for a truth value": by_tool({**VERDICT, "correct": "yes"}),
+    "a number for a truth value": by_tool({**VERDICT, "correct": 1}),
+    "a field missing": by_tool({key: VERDICT[key] for key in VERDICT if key != "reasoning"}),
+    "a field too many": by_tool({**VERDICT, "score": 1}),
+    "a confidence out of range": by_tool({**VERDICT, "confidence": 101}),
+    "a confidence that is none": by_tool({**VERDICT, "confidence": True}),
+    "deep nesting": by_tool("[" * 100_000),
+}
+
+
+@pytest.mark.parametrize("turn", BROKEN.values(), ids=BROKEN.keys())
+def test_an_unreadable_verdict_is_wrong_and_told_apart(turn: Turn) -> None:
+    verdict, _ = judged(turn)
+    assert (verdict.correct, verdict.error) == (False, "unreadable")
+
+
+@pytest.mark.parametrize("error", [ServerGone("gone"), Truncated("cut", turn=Turn(text="{"))])
+def test_a_request_without_a_reply_is_wrong_and_told_apart(error: Exception) -> None:
+    verdict, _ = judged(error)
+    assert (verdict.correct, verdict.error) == (False, "failed")
+
+
+def test_an_empty_response_is_wrong_without_asking() -> None:
+    verdict, model = judged(case=CASE._replace(response=" \n"))
+    assert not verdict.correct and not verdict.error and not model.requests
+
+
+def test_a_fingerprint_tells_model_prompt_settings_and_kind(tmp_path: Path) -> None:
+    own = tmp_path / "own.txt"
+    own.write_text("{question} {response} {accepted}")
+    model = ScriptedModel()
+    warm, other = ScriptedModel(), ScriptedModel()
+    warm.settings = Settings(temperature=0.7)
+    other.name = "other"
+    judges = [
+        LlmJudge(model=model),
+        LlmJudge(model=warm),
+        LlmJudge(model=other),
+        LlmJudge(model=model, reference=False),
+        LlmJudge(model=model, prompt=str(own)),
+    ]
+    assert len({each.fingerprint for each in judges}) == len(judges)
+    assert LlmJudge(model=model).fingerprint == judges[0].fingerprint
+
+
+def test_a_prompt_without_its_places_is_refused(tmp_path: Path) -> None:
+    own = tmp_path / "own.txt"
+    own.write_text("{question} {response}")
+    with pytest.raises(InputError, match="accepted"):
+        judge(prompt=str(own))
+    assert judge(prompt=str(own), reference=False)
+    with pytest.raises(InputError, match=r"gone\.txt"):
+        judge(prompt=str(tmp_path / "gone.txt"))
+
+
+# Files.
+
+
+def test_only_what_has_no_verdict_of_its_own_is_left(tmp_path: Path) -> None:
+    record = VerdictFile(tmp_path, judge())
+    cases = [CASE._replace(qid=qid) for qid in ("done", "changed", "failed", "unreadable", "new")]
+    known = {
+        "done": LlmVerdict("done", True, case=CASE.fingerprint),
+        "changed": LlmVerdict("changed", True, case="another response"),
+        "failed": LlmVerdict("failed", False, error="failed", case=CASE.fingerprint),
+        "unreadable": LlmVerdict("unreadable", False, error="unreadable", case=CASE.fingerprint),
+    }
+    assert record.left(cases) == cases
+    record.write(known, {"calls": 4.0})
+    assert [case.qid for case in record.left(cases)] == ["changed", "failed", "new"]
+    assert record.read() == known
+    assert record.path.name == f"verdicts-llm-{judge().fingerprint}.json"
+    written = json.loads(record.path.read_text())
+    assert written["model"] == "scripted" and written["usage"] == {"calls": 4.0}
+
+
+def test_a_damaged_file_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "verdicts-llm-x.json"
+    for text in ("", "[]", '{"verdicts": [{"qid": "q", "unknown": 1}]}'):
+        path.write_text(text)
+        with pytest.raises(InputError, match="verdicts-llm-x"):
+            verdicts_in(path)
+
+
+def test_many_cases_are_judged_at_once_each_once_and_no_more_than_allowed() -> None:
+    under_way = most = 0
+    seen: list[str] = []
+
+    async def ask(case: Case) -> LlmVerdict:
+        nonlocal under_way, most
+        under_way += 1
+        most = max(most, under_way)
+        await asyncio.sleep(0.001)
+        under_way -= 1
+        return LlmVerdict(case.qid, True)
+
+    cases = [CASE._replace(qid=str(n)) for n in range(50)]
+    asyncio.run(judge_cases(cases, ask, concurrency=7, done=lambda row: seen.append(row.qid)))
+    assert sorted(seen) == sorted(case.qid for case in cases) and most == 7
+
+
+# As the judge of an evaluation.
+
+
+def test_recorded_verdicts_decide_and_the_exact_rule_stands_beside_them() -> None:
+    recorded = RecordedVerdicts(
+        judge(),
+        {
+            "q1": LlmVerdict("q1", True),
+            "q2": LlmVerdict("q2", False, error="unreadable"),
+        },
+    )
+    answer = Answer(exact="T. Brekke")
+    right = recorded.verdict("q1", answer, ["Torvald Brekke"])
+    assert right.correct and not right.exact and not right.error
+    assert right.f1 == ExactAnswerJudge().verdict("q1", answer, ["Torvald Brekke"]).f1 > 0
+    assert (right.judge, right.settings) == ("llm", judge().fingerprint)
+    unread = recorded.verdict("q2", Answer(exact="Torvald Brekke"), ["Torvald Brekke"])
+    assert not unread.correct and unread.exact and unread.error == "unreadable"
+    assert recorded.verdict("q3", answer, ["x"]).error == "failed"
+
+
+def test_the_final_reply_is_what_is_judged() -> None:
+    said = "Exact Answer: x"
+    messages = ({"role": "user", "content": "q"}, {"role": "assistant", "content": said})
+    whole = Trajectory("q", "q?", "completed", Answer(exact="x"), messages=messages)
+    assert case_of(whole, ["x"]).response == said
+    # A reply that came after the end of the time is on record and does not count.
+    assert case_of(replace(whole, answer=Answer()), ["x"]).response == ""
+    assert case_of(replace(whole, messages=()), ["x"]).response == ""
+    calls = replace(whole, messages=(*messages, {"role": "tool", "content": said}))
+    assert case_of(calls, ["x"]).response == ""
+
+
+# Agreement.
+
+
+def verdicts(both: int, only_a: int, only_b: int, neither: int) -> Any:
+    kinds = [(True, True)] * both + [(True, False)] * only_a
+    kinds += [(False, True)] * only_b + [(False, False)] * neither
+    return tuple({f"q{n:03}": pair[side] for n, pair in enumerate(kinds)} for side in (0, 1))
+
+
+def test_kappa_of_a_published_example() -> None:
+    # Two readers of 50 grant proposals: Cohen's kappa is 0.4 (the worked example of most texts).
+    found = agreement(*verdicts(20, 5, 10, 15))
+    assert found.n == 50 and found.raw == pytest.approx(0.7)
+    assert found.kappa == pytest.approx(0.4)
+    assert found.correct_a == pytest.approx(0.5) and found.correct_b == pytest.approx(0.6)
+    assert len(found.only_a) == 5 and len(found.only_b) == 10
+    assert found.only_a[0] == "q020" and found.only_b[0] == "q025"
+
+
+def test_kappas_interval_is_that_of_its_large_sample_error() -> None:
+    # Fleiss, Cohen and Everitt (1969), computed here by hand from the table of the example.
+    a, b, c, d, n = 20, 5, 10, 15, 50
+    p, q1, q2 = (a + d) / n, (a + b) / n, (a + c) / n
+    e = q1 * q2 + (1 - q1) * (1 - q2)
+    k = (p - e) / (1 - e)
+    diagonal = a / n * (1 - (q1 + q2) * (1 - k)) ** 2
+    diagonal += d / n * (1 - (2 - q1 - q2) * (1 - k)) ** 2
+    # A cell of row i and column j counts with its column's share of a and its row's share of b.
+    off = b / n * (q2 + (1 - q1)) ** 2 + c / n * ((1 - q2) + q1) ** 2
+    variance = (diagonal + (1 - k) ** 2 * off - (k - e * (1 - k)) ** 2) / (n * (1 - e) ** 2)
+    found = agreement(*verdicts(a, b, c, d))
+    assert found.low == pytest.approx(k - 1.959964 * math.sqrt(variance), abs=1e-6)
+    assert found.high == pytest.approx(k + 1.959964 * math.sqrt(variance), abs=1e-6)
+
+
+def test_kappa_is_undefined_where_both_say_the_same_of_everything() -> None:
+    for table in ((5, 0, 0, 0), (0, 0, 0, 5)):
+        found = agreement(*verdicts(*table))
+        assert found.raw == 1.0 and found.kappa is None and found.low is None
+
+
+def test_only_questions_that_both_judged_count() -> None:
+    found = agreement({"a": True, "b": True}, {"b": True, "c": False})
+    assert found.n == 1
+    with pytest.raises(InputError, match="no question in common"):
+        agreement({"a": True}, {"b": True})
