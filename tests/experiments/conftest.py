@@ -45,6 +45,7 @@ TASKS = {
     "tune": ("tune", False),
     "evaluate": ("evaluate_folders", True),
     "compare": ("compare_runs", True),
+    "judge_agreement": ("agree", True),
 }
 
 

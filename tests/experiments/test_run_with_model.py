@@ -178,6 +178,19 @@ def test_a_judge_that_needs_a_model_says_so(
     assert "llm@judge_llm=scripted" in capsys.readouterr().err
 
 
+def test_the_judges_of_a_run_are_compared(entry: Entry, capsys: pytest.CaptureFixture[str]) -> None:
+    assert entry("run", *TINY, "name=k") == 0
+    assert entry("judge_agreement", "runs/k") == 2
+    assert "judge=llm" in capsys.readouterr().err
+    assert entry("evaluate", *JUDGE, "runs/k") == 0
+    assert entry("judge_agreement", "runs/k") == 0
+    (pair,) = contents("runs/k/evaluation/agreement.json")
+    assert pair["a"] == "exact_answer" and pair["b"].startswith("llm-")
+    differing = len(pair["only_a"]) + len(pair["only_b"])
+    assert pair["n"] == 6 and pair["raw"] == pytest.approx(1 - differing / 6)
+    assert "kappa" in capsys.readouterr().out
+
+
 # Processes that are ended from outside.
 
 

@@ -1,0 +1,95 @@
+"""`python -m experiments.judge_agreement runs/<name>`: how far the judges of a run agree.
+
+Compares the exact rule and every judge with a model whose verdicts the run folder holds, each with
+each, and writes `evaluation/agreement.json`. Nothing is judged here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import combinations
+
+from omegaconf import DictConfig
+from rich.console import Console
+from rich.table import Table
+
+from experiments.entry import main
+from experiments.evaluate import recorded_benchmark
+from toolkit.errors import InputError
+from toolkit.evaluation import ExactAnswerJudge
+from toolkit.evaluation.agreement import Agreement, agreement
+from toolkit.evaluation.judge_llm import FAILED
+from toolkit.evaluation.verdict_files import verdicts_in
+from toolkit.files import write_json
+from toolkit.runs import RunFolder
+
+_SHOWN = 8
+
+Verdicts = Mapping[str, bool]
+
+
+def agree(config: DictConfig) -> None:
+    """Print and write the agreement of the judges of each run named on the command line."""
+    if not config.runs:
+        raise InputError("no run was named", do="python -m experiments.judge_agreement runs/<name>")
+    for path in config.runs:
+        folder = RunFolder(path)
+        judges = judges_of(folder)
+        if len(judges) < 2:
+            raise InputError(
+                f"only {', '.join(judges)} has judged {folder.path}",
+                do=f"python -m experiments.evaluate judge=llm llm@judge_llm=... {folder.path}",
+            )
+        pairs = {
+            (a, b): agreement(judges[a], judges[b]) for a, b in combinations(sorted(judges), 2)
+        }
+        rows = [{"a": a, "b": b, **found._asdict()} for (a, b), found in pairs.items()]
+        write_json(folder.path / "evaluation" / "agreement.json", rows)
+        Console().print(table(folder.name, pairs))
+
+
+def judges_of(folder: RunFolder) -> dict[str, Verdicts]:
+    """Verdicts by judge. A failed request is no verdict; an unreadable reply is a wrong one."""
+    judges: dict[str, Verdicts] = {"exact_answer": exact(folder)}
+    for path in sorted((folder.path / "evaluation").glob("verdicts-*.json")):
+        judges[path.stem.removeprefix("verdicts-")] = {
+            qid: verdict.correct
+            for qid, verdict in verdicts_in(path).items()
+            if verdict.error != FAILED
+        }
+    return judges
+
+
+def exact(folder: RunFolder) -> Verdicts:
+    """The exact rule's verdicts on the recorded answers."""
+    answers = recorded_benchmark(folder).answers
+    judge = ExactAnswerJudge()
+    return {
+        trajectory.qid: judge.verdict(trajectory.qid, trajectory.answer, accepted).correct
+        for trajectory in folder.trajectories()
+        if trajectory.status != "failed" and (accepted := answers.get(trajectory.qid))
+    }
+
+
+def table(title: str, pairs: Mapping[tuple[str, str], Agreement]) -> Table:
+    """A row a pair of judges."""
+    made = Table("judges", "n", "raw", "kappa (95 %)", "correct", "they differ on", title=title)
+    for (a, b), found in pairs.items():
+        kappa = "undefined"
+        if found.kappa is not None:
+            kappa = f"{found.kappa:.3f} ({found.low:.3f} to {found.high:.3f})"
+        differing = [*found.only_a, *found.only_b]
+        more = f" and {len(differing) - _SHOWN} more" if len(differing) > _SHOWN else ""
+        made.add_row(
+            f"{a}\n{b}",
+            str(found.n),
+            f"{found.raw:.3f}",
+            kappa,
+            f"{found.correct_a:.3f}\n{found.correct_b:.3f}",
+            ", ".join(differing[:_SHOWN]) + more,
+        )
+    return made
+
+
+if __name__ == "__main__":
+    main(agree, takes_runs=True)
