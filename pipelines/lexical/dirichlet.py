@@ -55,9 +55,9 @@ class Dirichlet(NamedTuple):
         gains = (weights[:, None] * np.log1p(rates[:, None] * np.arange(256))).astype(np.float32)
         postings = (arrays.offsets, arrays.documents, arrays.frequencies, terms, weights)
         _add(*postings, gains, self.norms, rows, sums)
-        for row, documents, frequency in large_frequencies(arrays, terms):
-            parts = np.log1p(rates[row] * frequency) + self.norms[rows[documents]]
-            sums[documents] += weights[row] * np.maximum(parts, 0).astype(np.float32)
+        owners, documents, frequency = large_frequencies(arrays, terms)
+        parts = np.log1p(rates[owners] * frequency) + self.norms[rows[documents]]
+        np.add.at(sums, documents, weights[owners] * np.maximum(parts, 0).astype(np.float32))
 
     @staticmethod
     def scores(sums: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -12,7 +12,6 @@ Terms are taken one after the other into one float32 sum per document.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -68,9 +67,10 @@ class Saturation(NamedTuple):
             _add_by_norm(*postings, self.norms, sums)
         else:
             _add_by_code(*postings, self.shares, arrays.length_codes, sums)
-        for row, documents, frequency in large_frequencies(arrays, terms):
-            rows = documents if self.shares is None else arrays.length_codes[documents]
-            sums[documents] += weights[row] * (frequency / (frequency + self.norms[rows]))
+        owners, documents, frequency = large_frequencies(arrays, terms)
+        rows = documents if self.shares is None else arrays.length_codes[documents]
+        parts = weights[owners] * (frequency / (frequency + self.norms[rows]))
+        np.add.at(sums, documents, parts)  # a document may have several, one a term
 
 
 @compiled
@@ -136,17 +136,15 @@ def _add_by_norm(
 
 def large_frequencies(
     arrays: Arrays, terms: NDArray[np.int64]
-) -> Iterator[tuple[int, NDArray[np.uint32], NDArray[np.float32]]]:
+) -> tuple[NDArray[np.int64], NDArray[np.uint32], NDArray[np.float32]]:
     """The frequencies above 255, which count as 0 in the postings themselves: place in `terms`,
-    documents, frequencies."""
-    if not len(arrays.large_positions):
-        return
+    document and frequency of each, term after term."""
     first = np.searchsorted(arrays.large_positions, arrays.offsets[terms])
-    last = np.searchsorted(arrays.large_positions, arrays.offsets[terms + 1])
-    for row in np.flatnonzero(first < last).tolist():
-        entries = slice(first[row], last[row])
-        documents = arrays.documents[arrays.large_positions[entries]]
-        yield row, documents, arrays.large_values[entries].astype(np.float32)
+    counts = np.searchsorted(arrays.large_positions, arrays.offsets[terms + 1]) - first
+    owners = np.repeat(np.arange(len(terms)), counts)
+    entries = np.arange(len(owners)) + (first - np.cumsum(counts) + counts)[owners]
+    documents = arrays.documents[arrays.large_positions[entries]]
+    return owners, documents, arrays.large_values[entries].astype(np.float32)
 
 
 def best(
