@@ -1,8 +1,9 @@
 """A stand-in for a model server: `fake_server.py --port N [--how HOW]`.
 
-HOW: `serve` answers /health after a moment, `stubborn` also ignores SIGTERM, `crash` ends with a
-message before it is healthy, `silent` never becomes healthy. All but `crash` start a child process
-and write both process ids to the file named by the environment variable PIDS.
+HOW: `serve` answers /health after a moment, and says so when it is asked to end; `stubborn` ignores
+SIGTERM; `crash` ends with a message before it is healthy; `silent` never becomes healthy. All but
+`crash` start a child process and write both process ids to the file named by the environment
+variable PIDS.
 """
 
 from __future__ import annotations
@@ -26,6 +27,12 @@ class Health(BaseHTTPRequestHandler):
         self.end_headers()
 
 
+def farewell(number: int, frame: object) -> None:
+    sys.stdout.write("ended as asked\n")
+    sys.stdout.flush()
+    sys.exit(0)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--port", type=int, required=True)
@@ -35,8 +42,7 @@ def main() -> None:
     sys.stdout.flush()
     if options.how == "crash":
         sys.exit("out of memory")
-    if options.how == "stubborn":
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN if options.how == "stubborn" else farewell)
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
     partial = Path(os.environ["PIDS"] + ".partial")
     partial.write_text(f"{os.getpid()} {child.pid}")

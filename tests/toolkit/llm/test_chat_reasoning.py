@@ -44,6 +44,7 @@ def reply(message: dict[str, Any], **more: Any) -> Raw:
         ({"content": "<think>\nHm.\n</think>\n\nAda."}, "Ada.", "\nHm.\n"),
         ({"content": "Hm.</think>Ada."}, "Ada.", "Hm."),
         ({"content": "<think>Hm."}, "", "Hm."),
+        ({"content": "<think>Hm.</think>\nAda.\n"}, "Ada.\n", "Hm."),
         ({"content": "2 < 3 and <b>bold</b>"}, "2 < 3 and <b>bold</b>", ""),
         ({"content": None, "reasoning": None}, "", ""),
     ],

@@ -514,6 +514,19 @@ def test_no_more_requests_are_in_flight_than_allowed(
     assert peer.most_in_flight == 3
 
 
+def test_waiting_for_a_place_is_no_part_of_an_attempts_time(
+    peer: Peer, make: Callable[..., ApiModel]
+) -> None:
+    peer.default = Stall(0.15)
+
+    async def queue(it: ApiModel) -> list[Turn]:
+        asked = (it.respond(QUESTION, (), Settings(timeout=0.6)) for _ in range(6))
+        return await asyncio.gather(*asked)
+
+    turns = using(make(concurrency=1, attempts=1), queue)
+    assert [turn.attempts for turn in turns] == [1] * 6
+
+
 def test_a_cancelled_request_frees_its_place(peer: Peer, make: Callable[..., ApiModel]) -> None:
     peer.script.append(Stall(60))
 

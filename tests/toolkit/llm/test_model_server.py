@@ -82,6 +82,7 @@ def test_it_is_healthy_inside_the_block_and_gone_after(place: Place) -> None:
         assert all(map(running, place.pids()))
     until(place.all_gone, 2.0)
     assert "loading weights" in place.log.read_text()
+    assert "ended as asked\nthe server ended with code 0\n" in place.log.read_text()
 
 
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt, SystemExit])
@@ -95,6 +96,7 @@ def test_one_that_ignores_the_request_to_end_is_killed(place: Place) -> None:
     with serve(place, "stubborn", grace=0.2):
         pass
     until(place.all_gone, 2.0)
+    assert "ended as asked" not in place.log.read_text()
 
 
 def test_one_that_ends_early_is_told_with_its_last_words(place: Place) -> None:
