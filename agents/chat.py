@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
+from typing import Any
 
 from agents.base import Clock, Episode, play
 from agents.budget import Budget
@@ -31,8 +33,9 @@ class ChatAgent:
     `browsecomp_plus`, or the path of a file of one's own.
 
     `model` answers; `settings` are how it samples (its tool choice is `none` where an answer is
-    demanded), `price` what its tokens cost. Every request is entered in `ledger` (None: a new one,
-    with the budget's caps). `clock` gives seconds.
+    demanded), `price` what its tokens cost. `answer_extra` goes into the body of requests that
+    demand an answer, over the settings' own extra, such as a server's field for a grammar. Every
+    request is entered in `ledger` (None: a new one, with the budget's caps). `clock` gives seconds.
 
     How a question ends (status, and reason where the status does not tell):
     - `completed`: the model answered. `steered`: it did so after it was told that time is short;
@@ -56,6 +59,7 @@ class ChatAgent:
         prompt: str = "pi_serini",
         budget: Budget | None = None,
         settings: Settings | None = None,
+        answer_extra: Mapping[str, Any] | None = None,
         price: Price = UNKNOWN,
         ledger: Ledger | None = None,
         clock: Clock = time.monotonic,
@@ -74,6 +78,7 @@ class ChatAgent:
             prompt=load_prompt(prompt),
             budget=limits,
             settings=settings or Settings(),
+            answer_extra=answer_extra or {},
             ledger=ledger,
         )
         self._clock = clock

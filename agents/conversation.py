@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -41,6 +41,7 @@ class Terms:
     prompt: Prompt
     budget: Budget
     settings: Settings
+    answer_extra: Mapping[str, Any]
     ledger: Ledger
 
 
@@ -117,7 +118,8 @@ class Conversation:
         """The model's next turn, on record."""
         settings = self._terms.settings
         if answer_only:
-            settings = replace(settings, tool_choice="none")
+            extra = {**settings.extra, **self._terms.answer_extra}
+            settings = replace(settings, tool_choice="none", extra=extra)
         messages: Sequence[Message] = tuple(self.episode.messages)
         self.watch.sending(messages, self._tools)
         self._turns += 1

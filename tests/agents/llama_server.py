@@ -18,7 +18,8 @@ def main(model: str, port: int) -> None:
     params.n_parallel = 4
     params.use_jinja = True
     params.warmup = False
-    params.cpuparams.n_threads = 2
+    # Several threads wait for each other by spinning, which a busy machine punishes.
+    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 1
     server = xllamacpp.Server(params)
     sys.stderr.write(f"listening on {server.listening_address}\n")
     threading.Event().wait()

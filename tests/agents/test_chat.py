@@ -322,6 +322,15 @@ def test_a_used_up_budget_closes_the_tools_and_demands_the_answer(
     assert len(model.requests) == len(steps) + 1
 
 
+def test_what_a_server_needs_to_bind_an_answer_is_sent_with_that_request_alone() -> None:
+    model = ScriptedModel(calling(), saying())
+    settings = Settings(tool_choice="required", extra={"top_k": 20, "min_p": 0.1})
+    ask(model, turns=1, settings=settings, answer_extra={"top_k": 1, "grammar": "root"})
+    first, last = (request.settings for request in model.requests)
+    assert (first.tool_choice, first.extra) == ("required", {"top_k": 20, "min_p": 0.1})
+    assert last.extra == {"top_k": 1, "min_p": 0.1, "grammar": "root"}
+
+
 def test_calls_of_one_turn_beyond_their_budget_are_refused() -> None:
     calls = [search(str(n), f"c{n}") for n in range(4)]
     trajectory = ask(ScriptedModel(calling(*calls), saying()), tool_calls=2)

@@ -1,0 +1,140 @@
+"""The tool-calling agent on a real engine: llama.cpp's server with a tiny random model."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import os
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tiny_model import WORDS
+
+from agents.budget import Budget
+from agents.chat import ChatAgent
+from toolkit.contracts import Topic, Trajectory
+from toolkit.llm import Settings
+from toolkit.llm.ledger import Ledger
+from toolkit.llm.openai_chat import OpenAIChat
+from toolkit.llm.protocol import user
+from toolkit.llm.server import serving
+from toolkit.search import DictionaryBackend, DictionaryStore, RankedBrowsing
+
+NEEDED = ("xllamacpp", "gguf", "openai")
+ABSENT = [name for name in NEEDED if importlib.util.find_spec(name) is None]
+# In CI they must be there: the tests run, and fail without.
+pytestmark = pytest.mark.skipif(
+    bool(ABSENT) and not os.environ.get("CI"),
+    reason=f"not installed: {', '.join(ABSENT)} (pip install -e '.[llm,llamacpp]')",
+)
+
+SERVER = Path(__file__).with_name("llama_server.py")
+QUESTIONS, TURNS = 6, 3
+DOCUMENTS = {
+    f"fw{number:07d}": f"The {one} of the {two} was built of {three}."
+    for number, (one, two, three) in enumerate(
+        zip(WORDS, WORDS[3:] + WORDS[:3], WORDS[7:] + WORDS[:7], strict=True)
+    )
+}
+GRAMMAR = rf"""
+root ::= "Explanation:" word word word " [fw00000" [0-9] [0-9] "]\nExact Answer:" word "\nConfidence: " [1-9] [0-9] "%"
+word ::= {" | ".join(f'" {word}"' for word in WORDS)}
+"""  # noqa: E501
+ANSWER = r"Explanation:( \w+){3} \[fw\d{7}\]\nExact Answer: \w+\nConfidence: \d\d%"
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The server of the tiny model, until the module ends."""
+    from tiny_gguf import save_gguf
+
+    place = tmp_path_factory.mktemp("llamacpp")
+    weights = save_gguf(place / "tiny.gguf", list(DOCUMENTS))
+
+    def command(port: int) -> list[str]:
+        return [sys.executable, str(SERVER), str(weights), str(port)]
+
+    with serving(command, log=place / "server.log", start_seconds=120) as url:
+        yield url
+
+
+def client(address: str) -> OpenAIChat:
+    return OpenAIChat(
+        model="tiny", base_url=f"{address}/v1", key_env=None, settings=Settings(), concurrency=4
+    )
+
+
+def session() -> RankedBrowsing:
+    return RankedBrowsing(DictionaryBackend(DOCUMENTS), DictionaryStore(DOCUMENTS), page=3)
+
+
+@pytest.fixture(scope="module")
+def run(address: str) -> tuple[list[Trajectory], Ledger]:
+    """Questions answered at once, each turn a call that is forced, the answer by a grammar."""
+    ledger = Ledger()
+
+    async def answered() -> list[Trajectory]:
+        model = client(address)
+        agent = ChatAgent(
+            model=model,
+            budget=Budget(turns=TURNS),
+            settings=Settings(tool_choice="required", max_output_tokens=2000, timeout=120),
+            answer_extra={"grammar": GRAMMAR},
+            ledger=ledger,
+        )
+        topics = [Topic(f"q{n}", f"What was the {WORDS[n]} built of?") for n in range(QUESTIONS)]
+        try:
+            return await asyncio.gather(*(agent.run(topic, session()) for topic in topics))
+        finally:
+            await model.close()
+
+    return asyncio.run(answered()), ledger
+
+
+Run = tuple[list[Trajectory], Ledger]
+
+
+def test_a_forced_call_follows_the_schema_and_an_answer_the_grammar(run: Run) -> None:
+    for trajectory in run[0]:
+        assert (trajectory.status, trajectory.reason) == ("out_of_turns", "turns"), trajectory
+        assert len(trajectory.calls) >= TURNS
+        for call in trajectory.calls:
+            # What a tool itself may refuse: ids that exist nowhere, places past an end.
+            assert call.error in ("", "unknown_search_id", "past_the_end"), call.output
+        assert re.fullmatch(ANSWER, trajectory.messages[-1]["content"])
+        assert trajectory.answer.exact in WORDS
+
+
+def test_calls_reach_the_collection(run: Run) -> None:
+    calls = [call for trajectory in run[0] for call in trajectory.calls if not call.error]
+    assert any(call.ranking for call in calls)
+    assert any(trajectory.tiers.get("previewed") for trajectory in run[0])
+
+
+def test_every_request_is_metered_and_the_prefix_is_reused(run: Run) -> None:
+    trajectories, ledger = run
+    total = ledger.total
+    assert (total.calls, total.failed) == (QUESTIONS * (TURNS + 1), 0)
+    assert total.unmetered == 0
+    assert total.told_cached == total.calls
+    for name in ("input_tokens", "cached_tokens", "output_tokens"):
+        assert getattr(total, name) == sum(each.usage[name] for each in trajectories) > 0
+
+
+def test_without_tools_it_only_talks(address: str) -> None:
+    async def ask() -> Any:
+        model = client(address)
+        try:
+            settings = Settings(extra={"grammar": 'root ::= "town" | "river"'})
+            return await model.respond([user("Which?")], [], settings)
+        finally:
+            await model.close()
+
+    turn = asyncio.run(ask())
+    assert turn.text in ("town", "river")
+    assert turn.finish_reason == "stop"
+    assert not turn.tool_calls

@@ -1,0 +1,198 @@
+"""A whole run on a real vLLM, which serves a tiny random model: `make test-vllm`.
+
+Not part of `make test`: vLLM wants an environment of its own. SOUNDINGLINE_VLLM is the command that
+starts it, such as `vllm serve` or `<python> -m vllm.entrypoints.openai.api_server`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+import time
+from collections import Counter
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tiny_model import WORDS, save_checkpoint
+
+from toolkit.contracts import Trajectory
+from toolkit.runs import RunFolder
+
+ROOT = Path(__file__).resolve().parents[2]
+LAUNCHER = os.environ.get("SOUNDINGLINE_VLLM", "")
+pytestmark = pytest.mark.skipif(not LAUNCHER, reason="SOUNDINGLINE_VLLM is not set: make test-vllm")
+
+QUESTIONS, TURNS, CONCURRENCY = 24, 4, 8
+DOCUMENTS = 64
+WORD = f"( ({'|'.join(WORDS)}))"
+ANSWER = (
+    rf"Explanation:{WORD}{{3,9}} \[fw00000[0-9]{{2}}\]\n"
+    rf"Exact Answer:{WORD}{{1,3}}\nConfidence: [1-9][0-9]%"
+)
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a run left behind."""
+
+    folder: RunFolder
+    weights: Path
+    seconds: float
+
+    @property
+    def trajectories(self) -> list[Trajectory]:
+        return list(self.folder.trajectories())
+
+    @property
+    def ledger(self) -> dict[str, Any]:
+        """The one row of a run that was started once."""
+        (row,) = json.loads(self.folder.ledger_path.read_text(encoding="utf-8"))["starts"]
+        return dict(row)
+
+    @property
+    def log(self) -> str:
+        return (self.folder.path / "server.log").read_text(encoding="utf-8", errors="replace")
+
+
+def arguments(weights: Path) -> list[str]:
+    launcher = ",".join(f"'{word}'" for word in shlex.split(LAUNCHER))
+    return [
+        "name=vllm",
+        f"benchmark.documents={DOCUMENTS}",
+        f"benchmark.questions={QUESTIONS}",
+        "benchmark.hops=1",
+        "benchmark.median_words=60",
+        "benchmark.p90_words=200",
+        "agent=pi_serini",
+        f'++agent.answer_extra={{structured_outputs:{{regex:"{ANSWER}"}}}}',
+        "budget.seconds=null",
+        f"budget.turns={TURNS}",
+        "budget.answer_tokens=1000",
+        f"concurrency={CONCURRENCY}",
+        "llm=vllm/qwen3_8b",
+        "llm.model=tiny",
+        "llm.context_window=32768",
+        "llm.settings.temperature=1.0",
+        "llm.settings.max_output_tokens=1000",
+        "+llm.settings.tool_choice=required",
+        f"llm.server.weights='{weights}'",
+        f"llm.server.launcher=[{launcher}]",
+        "llm.server.start_seconds=600",
+        "++llm.server.environment={HF_HUB_OFFLINE:'1',VLLM_CPU_KVCACHE_SPACE:'1',"
+        "VLLM_NO_USAGE_STATS:'1'}",
+        "llm.server.options.reasoning_parser=null",
+        "llm.server.options.context_length=32768",
+        "llm.server.options.gpu_memory=null",
+        "llm.server.options.strict_level=parameter",
+        "++llm.server.options.extra={enforce_eager:true,dtype:float32,"
+        "structured_outputs_config:{backend:xgrammar,disable_any_whitespace:true}}",
+    ]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    place = tmp_path_factory.mktemp("vllm")
+    weights = save_checkpoint(place / "model", [f"fw{n:07d}" for n in range(DOCUMENTS)])
+    began = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-m", "experiments.run", *arguments(weights)],
+        cwd=place,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=1200,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return Run(RunFolder(place / "runs" / "vllm"), weights, time.monotonic() - began)
+
+
+def test_every_question_has_ended_as_the_budget_says(run: Run) -> None:
+    assert len(run.trajectories) == QUESTIONS
+    assert {(each.status, each.reason) for each in run.trajectories} == {("out_of_turns", "turns")}
+
+
+def test_every_turn_is_one_call_that_the_schemas_allow(run: Run) -> None:
+    for trajectory in run.trajectories:
+        assert len(trajectory.calls) == TURNS
+        for call in trajectory.calls:
+            # What a tool itself may refuse: ids that exist nowhere, places past an end.
+            allowed = ("", "unknown_search_id", "past_the_end")
+            assert call.error in allowed, (call.arguments, call.output)
+
+
+def test_tools_find_and_open_documents(run: Run) -> None:
+    calls = [call for trajectory in run.trajectories for call in trajectory.calls]
+    assert any(call.name == "search" and call.ranking for call in calls)
+    assert any(call.name == "read_document" and not call.error for call in calls)
+
+
+def test_every_answer_has_the_format_that_was_demanded(run: Run) -> None:
+    for trajectory in run.trajectories:
+        text = trajectory.messages[-1]["content"]
+        assert re.fullmatch(ANSWER, text), text
+        assert trajectory.answer.exact
+        assert trajectory.answer.confidence is not None
+    # Citations are docids that the agent has seen; a random model names others as well.
+    assert any(trajectory.answer.citations for trajectory in run.trajectories)
+
+
+def test_the_ledger_has_every_request_and_every_token(run: Run) -> None:
+    ledger = run.ledger
+    assert ledger["calls"] == QUESTIONS * (TURNS + 1)
+    assert ledger["failed"] == ledger["retries"] == ledger["unmetered"] == 0
+    for name in ("input_tokens", "output_tokens", "cached_tokens"):
+        assert ledger[name] == sum(each.usage[name] for each in run.trajectories) > 0
+        assert all(each.usage[name] > 0 for each in run.trajectories)
+
+
+def test_most_of_the_input_comes_from_the_prefix_cache(run: Run) -> None:
+    assert run.ledger["cached_tokens"] > 0.5 * run.ledger["input_tokens"]
+    assert [line for each in run.trajectories for line in each.warnings] == []
+
+
+def test_nothing_of_the_server_is_left(run: Run) -> None:
+    assert "the server ended with code" in run.log
+    assert [line for line in commands() if str(run.weights) in line] == []
+
+
+def test_summary(run: Run) -> None:
+    """What docs/log.md tells of the run."""
+    ledger, calls = run.ledger, [call for each in run.trajectories for call in each.calls]
+    first = min(map(begin, run.trajectories))
+    last = max(begin(each) + each.seconds for each in run.trajectories)
+    version = re.search(r"version (\d+\.\d+\.\d+\S*)", run.log)
+    report = {
+        "vLLM": version[1] if version else "unknown",
+        "seconds of the command": round(run.seconds),
+        "seconds from the first question to the last answer": round(last - first),
+        "questions": len(run.trajectories),
+        "requests": ledger["calls"],
+        "tool calls": Counter(call.name for call in calls),
+        "tool errors": Counter(call.error for call in calls if call.error),
+        "input tokens": ledger["input_tokens"],
+        "output tokens": ledger["output_tokens"],
+        "cached share": round(ledger["cached_tokens"] / ledger["input_tokens"], 3),
+        "seconds a question": round(sum(each.seconds for each in run.trajectories) / QUESTIONS, 2),
+    }
+    for name, value in report.items():
+        sys.stdout.write(f"{name}: {value}\n")
+    assert report["questions"]
+
+
+def begin(trajectory: Trajectory) -> float:
+    """When the question was begun, in seconds, to the second."""
+    return datetime.fromisoformat(trajectory.started).timestamp()
+
+
+def commands() -> list[str]:
+    """The command lines of all processes."""
+    listing = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True)
+    return listing.stdout.splitlines()
