@@ -57,7 +57,7 @@ class RM3(pt.Transformer):
 
     `fb_terms`, `fb_docs`: terms and documents of feedback, 1 or more. `original_weight`: 0 to 1.
     All the frame's documents are read in one walk through the index's postings. `InputError` for
-    bad settings and for a docno that the index does not have.
+    bad settings, for a docno that the index does not have, and for a score below 0.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class RM3(pt.Transformer):
             valid.result_frame(extra_columns=["query", "score", "rank"])
         best = inp.sort_values("rank", kind="stable").groupby("qid", sort=False).head(self.fb_docs)
         vectors = self._vectors(best["docno"].tolist())
-        scores = best["score"].to_numpy(np.float32)
+        scores = _weights(best["score"])
         places = best.reset_index(drop=True).groupby("qid", sort=False).indices
         first = inp.drop_duplicates("qid")
         kept = [name for name in inp.columns if name.startswith("q") or name == "reasoning"]
@@ -147,6 +147,19 @@ class RM3(pt.Transformer):
     @property
     def _settings(self) -> tuple[Any, ...]:
         return self.index, self.fb_terms, self.fb_docs, self.original_weight
+
+
+def _weights(scores: pd.Series) -> NDArray[np.float32]:
+    """The scores as what documents count for."""
+    values = scores.to_numpy(np.float32)
+    wrong = values[~((values >= 0) & (values < np.inf))]
+    if len(wrong):
+        raise InputError(
+            f"score {wrong[0]} came to RM3, which weighs documents by their scores",
+            valid="0 or more, finite",
+            do="put RM3 after BM25 or query likelihood",
+        )
+    return values
 
 
 def _unit(weights: Mapping[str, Any]) -> dict[str, float]:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from pipelines.lexical.jit import compiled
 from pipelines.lexical.storage import Arrays
 
-_SEARCH_PAYS = 32  # where a list has so many postings for each document that is looked for
+_SEARCH_PAYS = 8  # where a list has so many postings for each document that is looked for
 
 
 def document_vectors(

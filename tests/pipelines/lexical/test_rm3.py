@@ -1,0 +1,296 @@
+"""RM3 against a computation from the texts alone and published figures. `test_anserini` holds it
+against Anserini itself."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import ir_measures
+import numpy as np
+import pandas as pd
+import pyterrier as pt
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from ir_measures import AP, P
+
+from pipelines.aggregation import MaxP
+from pipelines.lexical import RM3, LexicalIndex
+from toolkit.contracts import Unit
+from toolkit.errors import InputError
+
+
+def build(texts: list[str], folder: str | Path, analyzer: str = "whitespace") -> LexicalIndex:
+    units = [Unit(f"d{number}", "", text) for number, text in enumerate(texts)]
+    return LexicalIndex.build(units, Path(folder) / "index", analyzer=analyzer, processes=1)
+
+
+def ranking(scores: dict[str, float], query: str = "q", qid: str = "1") -> pd.DataFrame:
+    rows = [(qid, query, docno, score) for docno, score in scores.items()]
+    frame = pd.DataFrame(rows, columns=["qid", "query", "docno", "score"])
+    return frame.assign(rank=range(len(frame)))
+
+
+def expected_query(
+    texts: list[str],
+    query: str,
+    scores: dict[str, float],
+    fb_terms: int,
+    fb_docs: int,
+    weight: float,
+) -> dict[str, float]:
+    """RM3 from texts and scores, in single precision, on which it depends what is equal."""
+    bags = [Counter(text.split()) for text in texts]
+    filled = sum(1 for bag in bags if bag)
+    single = np.float32
+
+    def chosen(term: str) -> bool:
+        holders = sum(term in bag for bag in bags)
+        plain = all("a" <= letter <= "z" or "0" <= letter <= "9" for letter in term)
+        return plain and 2 <= len(term) <= 20 and 10 * holders <= filled
+
+    def heaviest(weights: dict[str, Any]) -> list[str]:
+        return sorted(weights, key=lambda term: (-weights[term], term))[:fb_terms]
+
+    model: dict[str, np.float32] = {}
+    for docno in list(scores)[:fb_docs]:
+        bag = {term: tf for term, tf in bags[int(docno[1:])].items() if chosen(term)}
+        total = sum(bag[term] for term in heaviest(bag))
+        for term in heaviest(bag):
+            part = single(bag[term]) / single(total) * single(scores[docno])
+            model[term] = model.get(term, single(0)) + part
+    words = query.split()
+    mixed = {word: weight * words.count(word) / len(words) for word in words}
+    whole = sum(float(model[term]) for term in heaviest(model))
+    for term in heaviest(model):
+        mixed[term] = mixed.get(term, 0.0) + (1 - weight) * float(model[term]) / whole
+    return mixed
+
+
+# Half are no feedback terms: one letter, not plain, too long.
+words = st.sampled_from(["aa", "bb", "cc", "d4", "42", "a", "né", "up_to", "x" * 20, "x" * 21])
+feedback_texts = st.lists(st.lists(words, max_size=8).map(" ".join), min_size=1, max_size=6)
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    feedback_texts,
+    st.lists(words, min_size=1, max_size=4).map(" ".join),
+    st.integers(1, 6),
+    st.integers(1, 8),
+    st.sampled_from([0.0, 0.25, 0.5, 1.0]),
+    st.data(),
+)
+def test_the_new_query_equals_that_computed_from_the_texts(
+    texts: list[str],
+    query: str,
+    fb_terms: int,
+    fb_docs: int,
+    weight: float,
+    data: st.DataObject,
+) -> None:
+    texts = [*texts, *["filler"] * data.draw(st.integers(1, 60))]
+    some = data.draw(st.permutations(range(len(texts) - 1)))[:8]
+    scores = {f"d{number}": float(len(some) - place) for place, number in enumerate(some)}
+    with tempfile.TemporaryDirectory() as folder:
+        index = build(texts, folder)
+        rm3 = RM3(index, fb_terms=fb_terms, fb_docs=fb_docs, original_weight=weight)
+        found = rm3(ranking(scores, query))["query_toks"].iloc[0]
+    expected = expected_query(texts, query, scores, fb_terms, fb_docs, weight)
+    assert found == {term: pytest.approx(part, abs=1e-6) for term, part in expected.items()}
+
+
+def test_terms_too_short_long_strange_or_frequent_are_no_feedback(tmp_path: Path) -> None:
+    kept = ["ok", "7th", "x" * 20]
+    dropped = ["o", "x" * 21, "no-dash", "naïve", "Case", "common"]
+    texts = [" ".join([*kept, *dropped]), *["common"] * 2, *["pad"] * 17]
+    index = build(texts, tmp_path)
+    out = RM3(index)(ranking({"d0": 2.0}, "o"))
+    third = pytest.approx(0.5 / 3)
+    assert out["query_toks"].tolist() == [{"o": 0.5, "ok": third, "7th": third, "x" * 20: third}]
+    texts[2] = "pad"  # now 2 of 20 hold it, just a tenth
+    index = build(texts, tmp_path / "more")
+    assert "common" in RM3(index)(ranking({"d0": 2.0}, "o"))["query_toks"].iloc[0]
+
+
+def test_equal_terms_are_taken_in_alphabetical_order(tmp_path: Path) -> None:
+    index = build(["zz mm aa qq", "cc bb", *["pad"] * 30], tmp_path)
+    out = RM3(index, fb_terms=2, original_weight=0)(ranking({"d0": 1.0, "d1": 1.0}))
+    assert {t for t, w in out["query_toks"].iloc[0].items() if w} == {"aa", "bb"}
+
+
+def test_a_document_counts_by_its_score_and_within_the_first_few(tmp_path: Path) -> None:
+    index = build(["aa", "bb", "cc", *["pad"] * 40], tmp_path)
+    rm3 = RM3(index, fb_docs=2, original_weight=0.0)
+    out = rm3(ranking({"d1": 3.0, "d0": 1.0, "d2": 1.0}))
+    assert out["query_toks"].tolist() == [{"q": 0.0, "bb": 0.75, "aa": 0.25}]
+    shuffled = ranking({"d1": 3.0, "d0": 1.0, "d2": 1.0}).iloc[[2, 0, 1]]
+    assert rm3(shuffled)["query_toks"].tolist() == out["query_toks"].tolist()
+
+
+def test_each_query_gets_feedback_from_its_own_documents(tmp_path: Path) -> None:
+    index = build(["aa", "bb", *["pad"] * 20], tmp_path)
+    inp = pd.concat([ranking({"d0": 1.0}, "x", "one"), ranking({"d1": 1.0}, "y", "two")])
+    out = RM3(index)(inp)
+    assert out["qid"].tolist() == ["one", "two"]
+    assert out["query_toks"].tolist() == [{"x": 0.5, "aa": 0.5}, {"y": 0.5, "bb": 0.5}]
+
+
+def test_the_query_stays_and_its_copies_move_on(tmp_path: Path) -> None:
+    index = build(["aa", *["pad"] * 20], tmp_path)
+    inp = ranking({"d0": 1.0}, "x").assign(query_0="older", reasoning="why", text="of d0", qx=1)
+    out = RM3(index)(inp)
+    assert set(out.columns) == {"qid", "query", "query_0", "query_1", "query_toks"} | {
+        *("reasoning", "qx")
+    }
+    row = out.iloc[0]
+    assert (row["query"], row["query_0"], row["query_1"]) == ("x", "x", "older")
+
+
+def test_weights_that_came_are_the_original_query(tmp_path: Path) -> None:
+    index = build(["aa", *["pad"] * 20], tmp_path)
+    inp = ranking({"d0": 1.0}).assign(query_toks=[{"u": 3.0, "v": 1.0}])
+    wanted = {"u": 0.375, "v": 0.125, "aa": 0.5}
+    assert RM3(index)(inp)["query_toks"].tolist() == [wanted]
+    assert RM3(index)(inp.drop(columns="query"))["query_toks"].tolist() == [wanted]
+
+
+def test_without_a_feedback_term_the_query_keeps_its_own_terms(tmp_path: Path) -> None:
+    index = build(["é", "aa"], tmp_path)
+    for scores in ({"d0": 1.0}, {"d1": 0.0}):
+        out = RM3(index)(ranking(scores, "u u v"))["query_toks"].iloc[0]
+        assert {term for term, part in out.items() if part > 0} == {"u", "v"}
+        assert out["u"] == 2 * out["v"]
+
+
+def test_a_query_without_documents_is_not_in_the_result(tmp_path: Path) -> None:
+    index = build(["aa aa", *["pad"] * 20], tmp_path)
+    pipeline = index.bm25() >> RM3(index) >> index.bm25()
+    inp = pd.DataFrame({"qid": ["1", "2"], "query": ["nothing", "aa"]})
+    assert pipeline(inp)["qid"].tolist() == ["2"]
+    none = pipeline(inp.head(1))
+    assert len(none) == 0
+    assert {"qid", "query", "docno", "score", "rank"} <= set(none.columns)
+
+
+def test_the_short_form_is_the_pipeline(tmp_path: Path) -> None:
+    index = build([f"aa w{n} w{n + 1}" for n in range(3)] + ["pad"] * 40, tmp_path)
+    inp = pd.DataFrame({"qid": ["1"], "query": ["aa w1"]})
+    for ranker in (index.bm25(k1=2, depth=30), index.ql(mu=50, depth=30)):
+        long = ranker >> RM3(index, fb_terms=3, fb_docs=2, original_weight=0.4) >> ranker
+        short = ranker.rm3(fb_terms=3, fb_docs=2, original_weight=0.4)
+        assert short(inp).equals(long(inp))
+        assert len(short(inp)) == 3
+
+
+def test_passages_are_units_and_aggregated_documents_are_refused(tmp_path: Path) -> None:
+    units = [Unit(f"d%p{n}", "", text) for n, text in enumerate(["aa bb", "aa", *["pad"] * 30])]
+    index = LexicalIndex.build(units, tmp_path / "i", analyzer="whitespace", processes=1)
+    inp = pd.DataFrame({"qid": ["1"], "query": ["bb"]})
+    assert index.bm25().rm3()(inp)["docno"].tolist() == ["d%p0", "d%p1"]
+    with pytest.raises(InputError, match=r"docno 'd' came to RM3.*before any aggregation"):
+        (index.bm25() >> MaxP() >> RM3(index))(inp)
+
+
+@pytest.mark.parametrize("score", [-1.0, float("nan"), float("inf")])
+def test_scores_that_are_no_weights_are_refused(score: float, tmp_path: Path) -> None:
+    index = build(["aa"], tmp_path)
+    with pytest.raises(InputError, match=f"score {score} came to RM3"):
+        RM3(index)(ranking({"d0": score}))
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        *({"original_weight": weight} for weight in (-0.1, 1.1, float("nan"))),
+        *({"fb_docs": count} for count in (0, 2.5)),
+        *({"fb_terms": count} for count in (0, "many")),
+    ],
+)
+def test_settings_without_meaning_are_refused(setting: dict[str, float], tmp_path: Path) -> None:
+    index = build(["aa"], tmp_path)
+    with pytest.raises(InputError, match="valid: "):
+        RM3(index, **setting)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="valid: "):
+        index.bm25().rm3(**setting)  # type: ignore[arg-type]
+
+
+def test_it_equals_another_of_the_same_settings_and_can_be_inspected(tmp_path: Path) -> None:
+    index = build(["aa"], tmp_path)
+    again = LexicalIndex.open(index.path)
+    assert RM3(index, fb_docs=3) == RM3(again, fb_docs=3)
+    assert hash(RM3(index, fb_docs=3)) == hash(RM3(again, fb_docs=3))
+    for other in ({"fb_terms": 3}, {"fb_docs": 4}, {"original_weight": 0.1}):
+        assert RM3(index) != RM3(index, **other)  # type: ignore[arg-type]
+    assert repr(RM3(index, fb_terms=3)) == (
+        f"RM3({index!r}, fb_terms=3, fb_docs=10, original_weight=0.5)"
+    )
+    columns = ["qid", "query", "docno", "score", "rank"]
+    made = pt.inspect.transformer_outputs(RM3(index), columns)
+    assert {"qid", "query", "query_0", "query_toks"} == set(made)
+    with pytest.raises(pt.validate.InputValidationError):
+        RM3(index)(pd.DataFrame({"qid": ["1"], "query": ["aa"]}))
+
+
+@pytest.fixture(scope="module")
+def bags() -> list[Counter[str]]:
+    """400 documents: lists shorter and longer than those that are searched, large frequencies."""
+    chance = np.random.default_rng(3)
+    drawn = [chance.zipf(1.3, chance.integers(0, 60)) % 300 for _ in range(400)]
+    return [
+        Counter({f"t{w}": tf * (300 if w == 7 else 1) for w, tf in Counter(row.tolist()).items()})
+        for row in drawn
+    ]
+
+
+@pytest.mark.parametrize("share", [1.0, 0.1])
+@pytest.mark.parametrize("count", [0, 1, 3, 200])
+def test_vectors_are_the_documents_terms(
+    bags: list[Counter[str]], count: int, share: float, tmp_path: Path
+) -> None:
+    index = build([" ".join(bag.elements()) for bag in bags], tmp_path)
+    numbers = np.random.default_rng(count).integers(0, 400, count)
+    frequency = Counter(term for bag in bags for term in bag)
+    filled = sum(1 for bag in bags if bag)
+    found = index.vectors(numbers, share)
+    assert len(found) == count
+    for number, (terms, frequencies) in zip(numbers.tolist(), found, strict=True):
+        names = [index.vocabulary[term] for term in terms.tolist()]
+        assert names == sorted(names)
+        expected = {t: tf for t, tf in bags[number].items() if frequency[t] <= share * filled}
+        assert dict(zip(names, frequencies.tolist(), strict=True)) == expected
+
+
+def units(folder: Path) -> Iterator[Unit]:
+    with (folder / "corpus.jsonl").open(encoding="utf-8") as lines:
+        for line in lines:
+            row = json.loads(line)
+            yield Unit(row["_id"], row.get("title", ""), row["text"])
+
+
+def topics(folder: Path) -> pd.DataFrame:
+    rows = [json.loads(line) for line in (folder / "queries.jsonl").open(encoding="utf-8")]
+    return pd.DataFrame([(row["_id"], row["text"]) for row in rows], columns=["qid", "query"])
+
+
+@pytest.fixture(scope="module")
+def cacm(data_root: Path, tmp_path_factory: pytest.TempPathFactory) -> LexicalIndex:
+    path = tmp_path_factory.mktemp("rm3") / "cacm"
+    return LexicalIndex.build(units(data_root / "cacm"), path, processes=1)
+
+
+def test_cacm_scores_as_anserini_publishes(cacm: LexicalIndex, data_root: Path) -> None:
+    """Anserini's regression, BM25 with RM3: AP 0.3648, P@30 0.2224."""
+    folder = data_root / "cacm"
+    names = ["query_id", "doc_id", "relevance"]
+    kinds = {"query_id": str, "doc_id": str}
+    qrels = pd.read_csv(folder / "qrels/test.tsv", sep="\t", header=0, names=names, dtype=kinds)
+    run = cacm.bm25().rm3()(topics(folder)).rename(columns={"qid": "query_id", "docno": "doc_id"})
+    values = ir_measures.calc_aggregate([AP, P @ 30], qrels, run)
+    assert values[AP] == pytest.approx(0.3648, abs=0.001)
+    assert values[P @ 30] == pytest.approx(0.2224, abs=0.001)
