@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from pipelines.lexical.porter import stem
-from pipelines.lexical.word_break import MAX_LENGTH, segment
+from pipelines.lexical.word_break import MAX_LENGTH, pieces, segment
 from pipelines.lexical.word_break_data import VERSION
 from toolkit.errors import InputError
 from toolkit.files import fingerprint
@@ -38,6 +38,11 @@ class Analyzer(Protocol):
     @property
     def fingerprint(self) -> str:
         """Hash of the name, all settings and the version of the Unicode data."""
+        ...
+
+    def pieces(self, text: str) -> list[str]:
+        """Parts of `text` in order that no word spans: the terms of the parts, one part after the
+        other, are the terms of `text`. Quick to find, and worth remembering the terms of."""
         ...
 
     def words(self, text: str) -> list[str]:
@@ -90,6 +95,9 @@ class LuceneAnalyzer:
         possessive, stop_words, stemming = self._settings
         return fingerprint(self.name, possessive, sorted(stop_words), stemming, VERSION, _RULES)
 
+    def pieces(self, text: str) -> list[str]:
+        return pieces(text)
+
     def words(self, text: str) -> list[str]:
         return segment(text)
 
@@ -123,6 +131,9 @@ class WhitespaceAnalyzer:
     @property
     def fingerprint(self) -> str:
         return fingerprint(self.name, _BLANK, _RULES)
+
+    def pieces(self, text: str) -> list[str]:
+        return _NOT_BLANK.findall(text)
 
     def words(self, text: str) -> list[str]:
         words: list[str] = _NOT_BLANK.findall(text)

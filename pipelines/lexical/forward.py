@@ -12,6 +12,7 @@ import multiprocessing.connection
 import os
 import threading
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -38,26 +39,46 @@ class Batch(NamedTuple):
     lengths: NDArray[np.int32]
 
 
-class WordNumbers(dict[str, int]):
-    """Word form -> number of its term; a word form is analysed once, when it is first met."""
+class PieceNumbers(dict[str, int]):
+    """Piece of text -> number of its term, `DROPPED`, or below that a place in `several`.
+
+    A piece is analysed once, when it is first met; nearly all have one term or none.
+    """
 
     def __init__(self, analyzer: Analyzer) -> None:
         super().__init__()
         self._analyzer = analyzer
-        self._numbers: dict[str, int] = {}
+        self.terms: dict[str, int] = {}
+        self._several: list[list[int]] = []
         self._unwritten: list[str] = []
 
-    def __missing__(self, word: str) -> int:
-        term = self._analyzer.term(word)
-        number = self[word] = self._number(term) if term else DROPPED
-        return number
+    def __missing__(self, piece: str) -> int:
+        numbers = [self._number(term) for term in self._analyzer.terms(piece)]
+        if len(numbers) > 1:
+            self._several.append(numbers)
+            code = DROPPED - len(self._several)
+        else:
+            code = numbers[0] if numbers else DROPPED
+        self[piece] = code
+        return code
 
     def _number(self, term: str) -> int:
-        number = self._numbers.get(term)
+        number = self.terms.get(term)
         if number is None:
-            number = self._numbers[term] = len(self._numbers)
+            number = self.terms[term] = len(self.terms)
             self._unwritten.append(term)
         return number
+
+    def tokens(self, pieces: Sequence[str]) -> NDArray[np.int32]:
+        """The numbers of the terms of all the pieces, in any order."""
+        codes = np.fromiter(map(self.__getitem__, pieces), np.int32, len(pieces))
+        several = [self._several[DROPPED - code - 1] for code in codes[codes < DROPPED].tolist()]
+        more = np.fromiter(chain.from_iterable(several), np.int32)
+        return np.concatenate([codes[codes > DROPPED], more])
+
+    def forget_pieces(self) -> None:
+        self.clear()
+        self._several.clear()
 
     def take_unwritten(self) -> list[str]:
         """The terms that were numbered since the last call, in the order of their numbers."""
@@ -66,7 +87,7 @@ class WordNumbers(dict[str, int]):
 
 
 class SegmentWriter:
-    """One process's share of the first half. `limit` bounds the word forms kept in memory."""
+    """One process's share of the first half. `limit` bounds the strings kept in memory."""
 
     def __init__(self, folder: Path, analyzer: str, limit: int) -> None:
         self._folder, self._name, self._limit = folder, analyzer, limit
@@ -75,28 +96,28 @@ class SegmentWriter:
 
     def _begin(self) -> None:
         self._analyzer = make_analyzer(self._name)  # afresh, because it may remember words too
-        self._words = WordNumbers(self._analyzer)
+        self._numbers = PieceNumbers(self._analyzer)
         self._segment = f"{os.getpid()}-{self._count}"
         self._count += 1
 
+    def _bound_memory(self) -> None:
+        if len(self._numbers.terms) > self._limit // 2:
+            self._begin()
+        elif len(self._numbers) > self._limit // 2:
+            self._numbers.forget_pieces()
+
     def write(self, texts: Sequence[str]) -> Batch:
         """Analyse the texts, one a document, and append their postings to the segment."""
-        if len(self._words) > self._limit:
-            self._begin()
-        numbers = [self._tokens(text) for text in texts]
+        self._bound_memory()
+        numbers = [self._numbers.tokens(self._analyzer.pieces(text)) for text in texts]
         lengths = np.array([len(tokens) for tokens in numbers], dtype=np.int32)
         terms, frequencies, distinct = count_terms(numbers, lengths)
         with postings_path(self._folder, self._segment).open("ab") as stream:
             start = stream.tell()
             stream.write(terms.tobytes() + frequencies.tobytes())
         with terms_path(self._folder, self._segment).open("ab") as stream:
-            stream.writelines(to_bytes(term) + b"\n" for term in self._words.take_unwritten())
+            stream.writelines(to_bytes(term) + b"\n" for term in self._numbers.take_unwritten())
         return Batch(self._segment, start, distinct, lengths)
-
-    def _tokens(self, text: str) -> NDArray[np.int32]:
-        words = self._analyzer.words(text)
-        tokens = np.fromiter(map(self._words.__getitem__, words), np.int32, len(words))
-        return tokens[tokens != DROPPED]
 
 
 def postings_path(folder: Path, segment: str) -> Path:

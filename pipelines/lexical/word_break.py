@@ -69,6 +69,10 @@ _ASCII = re.compile(
     r"(?:(?<!_)_+)?[A-Za-z0-9][A-Za-z0-9_]*"
     r"(?:[.':,;](?:(?<=[A-Za-z][.':])(?=[A-Za-z])|(?<=[0-9][.',;])(?=[0-9]))[A-Za-z0-9_]+)*"
 )
+# What neither is in a word of ASCII nor joins two.
+_TO_BLANK = str.maketrans(
+    {chr(code): " " for code in range(128) if not re.match("[A-Za-z0-9_.':,;]", chr(code))}
+)
 _ANY = re.compile(f"{_WORD}|{_COMPLEX}|{_SINGLE}|{_PICTURES}")
 _KINDS = [re.compile(kind) for kind in (_WORD, _COMPLEX, _SINGLE, _PICTURES)]
 # Letters that are pictures too: only comparing both readings tells which is longer.
@@ -87,6 +91,17 @@ def segment(text: str) -> list[str]:
     if max(map(len, words), default=0) <= MAX_LENGTH:
         return words
     return [part for word in words for part in ([word] if len(word) <= MAX_LENGTH else scan(word))]
+
+
+def pieces(text: str) -> list[str]:
+    """Parts of `text` that no word spans: `segment` of each in turn gives `segment(text)`.
+
+    Few of them are distinct, so a caller may remember what each is worth, and a part is found
+    several times faster than a word.
+    """
+    if text.isascii():
+        return text.translate(_TO_BLANK).split()
+    return [text] if _NARROW_SPACE in text else text.split()
 
 
 def _segment_piece(piece: str) -> list[str]:
