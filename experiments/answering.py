@@ -82,8 +82,9 @@ async def answer_all(
     """Answer all questions, the `first` few before the others, so that `console` can tell what the
     rest will take; `model` is closed at the end."""
     loop = asyncio.get_running_loop()
-    # Tools and writes run in threads: as many as questions, or they would wait for each other.
-    loop.set_default_executor(ThreadPoolExecutor(answering.concurrency, "question"))
+    # Tools and writes run in threads. More than there are questions, because a search that its
+    # question no longer waits for still holds one.
+    loop.set_default_executor(ThreadPoolExecutor(2 * answering.concurrency, "question"))
     try:
         if 0 < first < len(topics):
             await answering.answer(topics[:first])

@@ -17,6 +17,7 @@ from toolkit.llm.estimate import estimate
 from toolkit.llm.ledger import Ledger
 
 _MOST_WARNINGS = 3
+_MOST_COSTS = 100
 _EVERY = 1.0  # seconds between two writes of the ledger file
 
 
@@ -33,8 +34,10 @@ class Tally:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.trajectories = 0
-        self.warnings: list[tuple[str, str]] = []
+        # Of the first questions only: what is kept must not grow with the run.
         self.costs: list[Mapping[str, float]] = []
+        self._warned: list[str] = []
+        self._warnings = 0
         self._failed = self._judged = self._right = 0
         self._ledger = ledger
         self._books = books
@@ -48,8 +51,10 @@ class Tally:
         """One more question has ended."""
         self.trajectories += 1
         self._failed += trajectory.status == "failed"
-        self.warnings += [(trajectory.qid, warning) for warning in trajectory.warnings]
-        if trajectory.usage:
+        self._warnings += len(trajectory.warnings)
+        if len(self._warned) < _MOST_WARNINGS:
+            self._warned += [f"question {trajectory.qid}: {line}" for line in trajectory.warnings]
+        if trajectory.usage and len(self.costs) < _MOST_COSTS:
             self.costs.append(trajectory.usage)
         if accepted := self._accepted.get(trajectory.qid):
             self._judged += 1
@@ -78,8 +83,8 @@ class Tally:
         share = self._ledger.total.cached_share
         if share is not None:
             lines.append(f"{share:.1%} of the input tokens came from the prefix cache")
-        lines += [f"question {qid}: {warning}" for qid, warning in self.warnings[:_MOST_WARNINGS]]
-        if (more := len(self.warnings) - _MOST_WARNINGS) > 0:
+        lines += self._warned[:_MOST_WARNINGS]
+        if (more := self._warnings - _MOST_WARNINGS) > 0:
             lines.append(f"and {more} more warnings; each trajectory holds its own")
         return lines
 

@@ -18,6 +18,7 @@ import sys
 import tempfile
 import threading
 import time
+from array import array
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -57,7 +58,7 @@ class Watched:
 
     def __init__(self, model: ChatModel) -> None:
         self.name = model.name
-        self.stamps: list[float] = []
+        self.stamps = array("d")
         self._model = model
 
     def ready(self) -> None:

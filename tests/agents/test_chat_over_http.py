@@ -72,6 +72,8 @@ def test_a_question_is_answered_and_its_reasoning_reaches_the_search(
     assert trajectory.messages[2]["reasoning"] == "I look for it."
     assert trajectory.usage["input_tokens"] == 200 and trajectory.usage["cached_tokens"] == 160
     assert len(server.requests) == 2
+    # Our own notes on a message are not sent.
+    assert '"usage"' not in json.dumps(server.requests[1].body)
     assert trajectory.warnings == ()
 
 

@@ -27,10 +27,19 @@ class VerdictFile:
         return verdicts_in(self.path) if self.path.exists() else {}
 
     def write(self, verdicts: Mapping[str, LlmVerdict], usage: Mapping[str, float]) -> None:
-        """Write the verdicts in the order of their questions, and what they took."""
+        """Write the verdicts in the order of their questions. `usage` is what this judging took;
+        the file holds what all of them took."""
+        earlier = self._usage()
+        names = dict.fromkeys([*earlier, *usage])
+        spent = {name: earlier.get(name, 0.0) + usage.get(name, 0.0) for name in names}
         rows = [verdicts[qid]._asdict() for qid in sorted(verdicts)]
-        record = {"format": FORMAT, **self._judge.record(), "usage": dict(usage), "verdicts": rows}
+        record = {"format": FORMAT, **self._judge.record(), "usage": spent, "verdicts": rows}
         write_json(self.path, record)
+
+    def _usage(self) -> dict[str, float]:
+        if not self.path.exists():
+            return {}
+        return dict(json.loads(self.path.read_text(encoding="utf-8")).get("usage", {}))
 
     def left(self, cases: Iterable[Case]) -> list[Case]:
         """The cases without a verdict on just this response, or whose request failed."""

@@ -166,6 +166,8 @@ def test_only_what_has_no_verdict_of_its_own_is_left(tmp_path: Path) -> None:
     assert record.path.name == f"verdicts-llm-{judge().fingerprint}.json"
     written = json.loads(record.path.read_text())
     assert written["model"] == "scripted" and written["usage"] == {"calls": 4.0}
+    record.write(known, {"calls": 2.0, "dollars": 0.5})
+    assert json.loads(record.path.read_text())["usage"] == {"calls": 6.0, "dollars": 0.5}
 
 
 def test_a_damaged_file_is_named(tmp_path: Path) -> None:
