@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from itertools import islice
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +23,7 @@ from pipelines.lexical.searcher import check_settings
 from toolkit.contracts import parent
 from toolkit.errors import InputError
 
-_BLOCK = 512
+_BLOCK = 256
 _CELLS_AT_ONCE = 1024  # bounds the tables to some 60 MB
 
 Query = Mapping[str, float] | Sequence[str]
@@ -59,6 +59,7 @@ class GridBM25:
         for k1, b in cells:
             check_settings(k1, b, depth, lengths)
         self.index, self.cells, self.depth, self.lengths = index, list(cells), depth, lengths
+        self._order = np.lexsort(np.array(self.cells, dtype=np.float64).T)
         arrays = index._arrays
         self._postings = Postings(
             *(arrays.offsets, arrays.documents, arrays.frequencies, arrays.length_codes),
@@ -74,13 +75,10 @@ class GridBM25:
         """Of each question, in the order in which they are done, the ranks of its `docids` in
         every cell: int32 [docids, cells], from 1, and 0 where a document is not found within
         `depth`. `threads` default to one a core."""
-        parts = [self._ranks(questions, cells, threads) for cells in self._portions()]
-        if len(parts) == 1:
-            yield from parts[0]
-            return
-        whole = [dict(part) for part in parts]
-        for question in questions:
-            yield question.qid, np.concatenate([part[question.qid] for part in whole], axis=1)
+        first, *rest = (self._ranks(questions, cells, threads) for cells in self._portions())
+        others = [dict(part) for part in rest]
+        for qid, ranks in first:
+            yield qid, self._in_order([ranks, *(other[qid] for other in others)])
 
     def scores(self, question: JudgedQuery) -> NDArray[np.float32]:
         """Scores of the question's `docids` in every cell: float32 [docids, cells], 0 for a
@@ -95,11 +93,21 @@ class GridBM25:
             scores = np.zeros((len(question.docids), tables.norms.shape[1]), np.float32)
             judged_scores(self._postings, tables, terms, weights, *place, scores)
             parts.append(scores[:, : len(cells)])
-        return np.concatenate(parts, axis=1)
+        return self._in_order(parts)
+
+    def _in_order(self, parts: Sequence[NDArray[Any]]) -> NDArray[Any]:
+        """Columns of the portions put side by side, as in `cells`."""
+        joined = np.concatenate(parts, axis=1)
+        out = np.empty_like(joined)
+        out[:, self._order] = joined
+        return out
 
     def _portions(self) -> list[list[tuple[float, float]]]:
-        whole = range(0, len(self.cells), _CELLS_AT_ONCE)
-        return [self.cells[first : first + _CELLS_AT_ONCE] for first in whole]
+        """The cells by b, then k1: a document that stands high in one cell does in the next, so
+        that few vectors of cells need its score."""
+        cells = [self.cells[place] for place in self._order]
+        whole = range(0, len(cells), _CELLS_AT_ONCE)
+        return [cells[first : first + _CELLS_AT_ONCE] for first in whole]
 
     def _tables(self, cells: list[tuple[float, float]], terms: NDArray[np.int64]) -> GridTables:
         average = self.index.statistics.average_length

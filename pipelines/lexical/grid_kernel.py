@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from pipelines.lexical.grid_tables import CLASSES, KNOTS, GridTables
+from pipelines.lexical.grid_tables import CLASSES, KNOTS, LANES, GridTables
 from pipelines.lexical.jit import compiled
 
 # Rounding of the sums is below this share of them.
@@ -48,20 +48,21 @@ def judged_scores(
 ) -> None:
     """The best score among the units `first[j]`..`last[j] - 1` of each judged document."""
     start = np.empty(len(terms), np.uint64)
-    stop = np.empty(len(terms), np.uint64)
+    large = np.empty(len(terms), np.int64)
     sums = np.empty(scores.shape[1], np.float32)
     share = np.empty(scores.shape[1], np.float32)
+    everything = np.array([[0, scores.shape[1]]], dtype=np.uint64)
     for j in range(len(first)):
         for t in range(len(terms)):
             start[t] = _lower(postings, terms[t], first[j])
+            large[t] = np.searchsorted(postings.large_positions, np.int64(start[t]))
         units = last[j] - first[j]
         by_class = np.empty((units, CLASSES), np.float32)
-        found = np.empty((units, len(terms)), np.uint8)
-        _walk(postings, tables, terms, weights, start, stop, first[j], last[j], by_class, found)
+        found = np.empty((units, len(terms)), np.int32)
+        _walk(postings, tables, terms, weights, start, large, first[j], last[j], by_class, found)
         for unit in range(units):
-            _score(postings, tables, weights, first[j] + unit, found[unit], sums, share)
-            if by_class[unit, CLASSES - 1] > 0:
-                _add_large(postings, tables, weights, start, stop, first[j] + unit, sums, share)
+            at = first[j] + unit
+            _score(postings, tables, weights, at, found[unit], everything, sums, share)
             for c in range(len(sums)):
                 scores[j, c] = max(scores[j, c], sums[c])
 
@@ -90,9 +91,12 @@ def rank_judged(
     for k in range(len(blocks) - 1):
         longest = max(longest, blocks[k + 1] - blocks[k])
     by_class = np.empty((longest, CLASSES), np.float32)
-    found = np.empty((longest, len(terms)), np.uint8)
+    found = np.empty((longest, len(terms)), np.int32)
     knots = np.empty((longest, KNOTS), np.float32)
-    chosen = np.empty(longest, np.int64)
+    at_knots = np.empty((256, KNOTS), np.float32)
+    fresh = np.zeros(256, np.bool_)
+    ranges = np.empty((width // LANES, 2), np.uint64)
+    everything = np.array([[0, width]], dtype=np.uint64)
     sums = np.empty(width, np.float32)
     share = np.empty(width, np.float32)
     best = np.zeros(width, np.float32)
@@ -100,12 +104,10 @@ def rank_judged(
     parents_above = units_above if len(parents) == 0 else np.zeros(scores.shape, np.int32)
     needed = np.empty(width, np.float32)
     needed[:] = _INFINITY
-    at_knots = np.empty((256, KNOTS), np.float32)
-    fresh = np.zeros(256, np.bool_)
-    start = postings.offsets[terms].astype(np.uint64)
-    stop = start.copy()
-    scored, since = 0, 0
     _need(tables, scores, units_above, depth, needed)
+    start = postings.offsets[terms].astype(np.uint64)
+    large = np.searchsorted(postings.large_positions, postings.offsets[terms])
+    scored, since, before = 0, 0, -1
     for k in range(len(blocks) - 1):
         low, high = blocks[k], blocks[k + 1]
         # What is needed only rises, so that an old value is safe; early on it rises fast.
@@ -114,23 +116,32 @@ def rank_judged(
                 break
             fresh[:] = False
             since = 0
-        _walk(postings, tables, terms, weights, start, stop, low, high, by_class, found)
+        _walk(postings, tables, terms, weights, start, large, low, high, by_class, found)
         np.dot(by_class, tables.knot_shares, knots)
-        count = _select(postings, tables, low, high, knots, needed, at_knots, fresh, chosen)
-        since += count
-        scored += count
-        for s in range(count):
-            unit = low + chosen[s]
-            _score(postings, tables, weights, unit, found[chosen[s]], sums, share)
-            if by_class[chosen[s], CLASSES - 1] > 0:
-                _add_large(postings, tables, weights, start, stop, unit, sums, share)
-            _count(sums, unit, scores, first, last, units_above)
+        for unit in range(low, high):
+            values = knots[unit - low]
+            code = np.int64(postings.codes[unit])
+            if not fresh[code]:
+                _need_at_knots(tables.knot[code], needed, at_knots[code])
+                fresh[code] = True
+            if _falls_short(values, at_knots[code]):
+                continue
+            count = _open_ranges(values, tables.knot[code], tables.along[code], needed, ranges)
+            if count == 0:
+                continue
+            scored += 1
+            since += 1
+            within = ranges[:count]
+            _score(postings, tables, weights, unit, found[unit - low], within, sums, share)
+            _count(sums, unit, within, scores, first, last, units_above)
             if len(parents):
-                best[:] = np.maximum(best, sums)
-                if s + 1 == count or parents[unit] != parents[low + chosen[s + 1]]:
-                    _count(best, unit, scores, first, last, parents_above)
+                if before >= 0 and parents[unit] != parents[before]:
+                    _count(best, before, everything, scores, first, last, parents_above)
                     best[:] = 0
-        start[:] = stop
+                best[:] = np.maximum(best, sums)
+                before = unit
+    if before >= 0:
+        _count(best, before, everything, scores, first, last, parents_above)
     for j in range(len(scores)):
         for c in range(width):
             reached = scores[j, c] > 0 and units_above[j, c] < depth
@@ -178,15 +189,17 @@ def _walk(
     terms: NDArray[np.int64],
     weights: NDArray[np.float32],
     start: NDArray[np.uint64],
-    stop: NDArray[np.uint64],
+    large: NDArray[np.int64],
     low: int,
     high: int,
     by_class: NDArray[np.float32],
-    found: NDArray[np.uint8],
+    found: NDArray[np.int32],
 ) -> None:
     """Of the units `low`..`high - 1`: weight by class of frequency, and the frequency of each
-    term. `start` is where they begin in each term's postings; `stop` becomes where they end."""
+    term. `start` and `large` are where they begin in each term's postings and among the large
+    values, and become where they end."""
     documents, frequencies, classes = postings.documents, postings.frequencies, tables.classes
+    large_values = postings.large_values
     by_class[:] = 0
     found[:] = 0
     # Unsigned numbers spare the compiler the question whether an index is negative.
@@ -198,45 +211,15 @@ def _walk(
             unit = np.uint64(documents[i] - begin)
             frequency = frequencies[i]
             by_class[unit, classes[frequency]] += weight
-            found[unit, np.uint64(t)] = frequency
+            found[unit, np.uint64(t)] = frequency if frequency else large_values[large[t]]
+            large[t] += frequency == 0
             i += np.uint64(1)
-        stop[t] = i
-
-
-@compiled
-def _select(
-    postings: Postings,
-    tables: GridTables,
-    low: int,
-    high: int,
-    knots: NDArray[np.float32],
-    needed: NDArray[np.float32],
-    at_knots: NDArray[np.float32],
-    fresh: NDArray[np.bool_],
-    chosen: NDArray[np.int64],
-) -> int:
-    """Choose the units that may reach what is needed."""
-    count = 0
-    for unit in range(high - low):
-        values = knots[unit]
-        if values[0] == 0:
-            continue
-        code = np.int64(postings.codes[low + unit])
-        if not fresh[code]:
-            _need_at_knots(tables.knot[code], needed, at_knots[code])
-            fresh[code] = True
-        if _falls_short(values, at_knots[code]):
-            continue
-        if _chords_fall_short(values, tables.knot[code], tables.along[code], needed):
-            continue
-        chosen[count] = unit
-        count += 1
-    return count
+        start[t] = i
 
 
 @compiled
 def _need_at_knots(
-    knot: NDArray[np.int32], needed: NDArray[np.float32], least: NDArray[np.float32]
+    knot: NDArray[np.uint32], needed: NDArray[np.float32], least: NDArray[np.float32]
 ) -> None:
     """The lowest score needed among the cells between each knot and the next."""
     least[:] = _INFINITY
@@ -253,18 +236,32 @@ def _falls_short(values: NDArray[np.float32], least: NDArray[np.float32]) -> boo
 
 
 @compiled
-def _chords_fall_short(
+def _open_ranges(
     values: NDArray[np.float32],
-    knot: NDArray[np.int32],
+    knot: NDArray[np.uint32],
     along: NDArray[np.float32],
     needed: NDArray[np.float32],
-) -> bool:
-    reached = 0
-    for c in range(len(knot)):
-        here = values[knot[c]]
-        bound = here + along[c] * (values[knot[c] + 1] - here)
-        reached += bound * _MARGIN >= needed[c]
-    return reached == 0
+    ranges: NDArray[np.uint64],
+) -> int:
+    """Ranges of cells, whole vectors, in which the unit may reach what is needed: their number."""
+    count = 0
+    # A number that the compiler does not know, else it unrolls the loop and uses no vectors.
+    lanes = np.uint64(len(knot) // len(ranges))
+    for vector in range(len(ranges)):
+        lane = np.uint64(vector) * lanes
+        reached = 0
+        for c in range(lane, lane + lanes):
+            here = values[knot[c]]
+            bound = here + along[c] * (values[knot[c] + np.uint32(1)] - here)
+            reached += bound * _MARGIN >= needed[c]
+        if reached == 0:
+            continue
+        if count and ranges[count - 1, 1] == lane:
+            ranges[count - 1, 1] = lane + lanes
+        else:
+            ranges[count, 0], ranges[count, 1] = lane, lane + lanes
+            count += 1
+    return count
 
 
 @compiled
@@ -273,54 +270,48 @@ def _score(
     tables: GridTables,
     weights: NDArray[np.float32],
     unit: int,
-    found: NDArray[np.uint8],
+    found: NDArray[np.int32],
+    ranges: NDArray[np.uint64],
     sums: NDArray[np.float32],
     share: NDArray[np.float32],
 ) -> None:
-    """The unit's score in every cell, without frequencies above 255; terms in their order, as in a
-    single run."""
+    """The unit's score in the cells of `ranges` (0 in others), summed in the order of a single run:
+    term by term, frequencies above 255 last."""
     sums[:] = 0
     exact = len(postings.lengths) > 0
     # Taken out of the tuples once: every access counts references, which threads share.
     shares, rows = tables.shares, tables.rows
     code = np.int64(postings.codes[unit])
+    large = False
     for t in range(len(weights)):
-        frequency = np.int64(found[t])
+        frequency = found[t]
         if frequency == 0:
             continue
-        if exact:
+        if frequency > 255:
+            large = True
+        elif exact:
             _divide(postings, tables, unit, np.float32(frequency), share)
-            _add(sums, weights[t], share)
+            _add(ranges, weights[t], share, sums)
         else:
-            _add(sums, weights[t], shares[rows[(frequency << 8) | code]])
-
-
-@compiled
-def _add_large(
-    postings: Postings,
-    tables: GridTables,
-    weights: NDArray[np.float32],
-    start: NDArray[np.uint64],
-    stop: NDArray[np.uint64],
-    unit: int,
-    sums: NDArray[np.float32],
-    share: NDArray[np.float32],
-) -> None:
-    """The unit's frequencies above 255, which a single run adds last."""
-    positions = postings.large_positions
+            _add(ranges, weights[t], shares[rows[(frequency << 8) | code]], sums)
+    if not large:
+        return
     for t in range(len(weights)):
-        entry = np.searchsorted(positions, np.int64(start[t]))
-        while entry < len(positions) and positions[entry] < np.int64(stop[t]):
-            if np.int64(postings.documents[positions[entry]]) == unit:
-                _divide(postings, tables, unit, np.float32(postings.large_values[entry]), share)
-                _add(sums, weights[t], share)
-            entry += 1
+        if found[t] > 255:
+            _divide(postings, tables, unit, np.float32(found[t]), share)
+            _add(ranges, weights[t], share, sums)
 
 
 @compiled
-def _add(sums: NDArray[np.float32], weight: np.float32, shares: NDArray[np.float32]) -> None:
-    for c in range(len(sums)):
-        sums[c] += weight * shares[c]
+def _add(
+    ranges: NDArray[np.uint64],
+    weight: np.float32,
+    shares: NDArray[np.float32],
+    sums: NDArray[np.float32],
+) -> None:
+    for r in range(len(ranges)):
+        for c in range(ranges[r, 0], ranges[r, 1]):
+            sums[c] += weight * shares[c]
 
 
 @compiled
@@ -348,6 +339,7 @@ def _divide(
 def _count(
     row: NDArray[np.float32],
     unit: int,
+    ranges: NDArray[np.uint64],
     scores: NDArray[np.float32],
     first: NDArray[np.int64],
     last: NDArray[np.int64],
@@ -357,9 +349,10 @@ def _count(
     by an equal one and an earlier place."""
     for j in range(len(scores)):
         counts, judged = above[j], scores[j]
-        if unit < first[j]:
-            for c in range(len(row)):
-                counts[c] += row[c] >= judged[c]
-        elif unit >= last[j]:
-            for c in range(len(row)):
-                counts[c] += row[c] > judged[c]
+        for r in range(len(ranges)):
+            if unit < first[j]:
+                for c in range(ranges[r, 0], ranges[r, 1]):
+                    counts[c] += row[c] >= judged[c]
+            elif unit >= last[j]:
+                for c in range(ranges[r, 0], ranges[r, 1]):
+                    counts[c] += row[c] > judged[c]

@@ -23,7 +23,7 @@ from pipelines.lexical.scoring import Saturation
 from pipelines.lexical.storage import Arrays
 
 LANES = 16  # cells are padded to whole vectors of float32
-KNOTS = 32
+KNOTS = 64
 _LARGEST = [*range(1, 17), 18, 20, 22, 25, 28, 32, 37, 43, 50, 60, 75, 100, 140, 190, 255]
 CLASSES = len(_LARGEST) + 1  # the last one: frequencies above 255, which have no bound
 _FIRST_KNOT = 0.2  # below it, saturation hardly depends on the norm
@@ -38,8 +38,8 @@ class GridTables(NamedTuple):
     - `shares`: float32 [rows, padded], `Saturation.shares` of each cell.
     - `classes`: uint8 [256], class of each frequency (0 marks one above 255).
     - `knot_shares`: float32 [CLASSES, KNOTS], tf / (tf + knot) of a class.
-    - `knot`, `along`: int32 and float32 [256, padded], where a cell's norm lies: how far along from
-      `knot` to the next one.
+    - `knot`, `along`: uint32 and float32 [256, padded], where a cell's norm lies: how far along
+      from `knot` to the next one.
     """
 
     cells: int
@@ -50,7 +50,7 @@ class GridTables(NamedTuple):
     shares: NDArray[np.float32]
     classes: NDArray[np.uint8]
     knot_shares: NDArray[np.float32]
-    knot: NDArray[np.int32]
+    knot: NDArray[np.uint32]
     along: NDArray[np.float32]
 
 
@@ -125,8 +125,8 @@ def _knots(norms: NDArray[np.float32]) -> NDArray[np.float64]:
 
 def _places(
     norms: NDArray[np.float32], knots: NDArray[np.float64]
-) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+) -> tuple[NDArray[np.uint32], NDArray[np.float32]]:
     knot = np.clip(np.searchsorted(knots, norms, side="right") - 1, 0, KNOTS - 2)
     along: NDArray[Any] = (norms - knots[knot]) / (knots[knot + 1] - knots[knot])
     # Codes of lengths that the index does not have may lie beyond the last knot.
-    return knot.astype(np.int32), np.clip(along, 0, 1).astype(np.float32)
+    return knot.astype(np.uint32), np.clip(along, 0, 1).astype(np.float32)
