@@ -31,8 +31,9 @@ EXPERIMENTS = sorted(
 GIVEN = {"documents", "name"}
 # Values that an option leaves to its user.
 NEEDED = {
-    ("benchmark", "beir"): "benchmark.path=PATH",
-    ("retriever", "file"): "retriever.path=PATH",
+    ("benchmark", "beir"): ["benchmark.path=PATH"],
+    ("retriever", "file"): ["retriever.path=PATH"],
+    ("llm", "openai_compatible"): ["llm.model=m", "llm.base_url=http://127.0.0.1:1/v1"],
 }
 
 
@@ -54,7 +55,7 @@ def test_option_composes_and_fits_its_target(group: str, option: str, beir: Path
     overrides = [f"{group}={option}"]
     if (group, option) in NEEDED:
         (beir / "chosen.yaml").write_text("k1: 1.0\nb: 0.4\n", encoding="utf-8")
-        overrides.append(NEEDED[group, option].replace("PATH", str(beir)))
+        overrides += [item.replace("PATH", str(beir)) for item in NEEDED[group, option]]
     config = compose("config", overrides=overrides)
     if config[group].get("_target_"):
         check_arguments(config[group])
