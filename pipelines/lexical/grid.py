@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from pipelines.lexical.grid_kernel import Postings, judged_scores, rank_judged
-from pipelines.lexical.grid_tables import GridTables, grid_tables
+from pipelines.lexical.grid_kernel import GridTables, Postings, judged_scores, rank_judged
+from pipelines.lexical.grid_tables import grid_tables
 from pipelines.lexical.index import LexicalIndex
 from pipelines.lexical.searcher import check_settings
 from toolkit.contracts import parent

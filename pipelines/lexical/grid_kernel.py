@@ -1,9 +1,12 @@
 """Ranks of judged documents in all cells of a grid, for one question, in one walk of its postings.
 
 Documents are taken in blocks. Values at the knots (see `grid_tables`) bound a document's scores in
-all cells; only a document that may score above a judged one is scored in every cell. A judged
-document is settled in a cell when `depth` units are above it there, which raises the score that
-others must reach: so few are scored in full.
+all cells; only in cells where it may stand above a judged document is its score computed, to the
+last bit that of a single run. A judged document is settled in a cell when `depth` units are above
+it there, which raises the score that others must reach: so few are scored.
+
+All compiled functions stand in this one file, with their constants: numba keeps machine code until
+the file of the function changes, and does not look at what that function calls.
 """
 
 from __future__ import annotations
@@ -13,12 +16,13 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from pipelines.lexical.grid_tables import CLASSES, KNOTS, LANES, GridTables
 from pipelines.lexical.jit import compiled
 
-# Rounding of the sums is below this share of them.
-_MARGIN = np.float32(1 + 2e-5)
+LANES = 16  # cells are padded to whole vectors of float32
+KNOTS = 64
+CLASSES = 32  # of frequencies; the last one: above 255
 _REFRESHED = 64  # units scored between two looks at what others must reach, at first
+_MARGIN = np.float32(1 + 2e-5)  # rounding of the sums is below this share of them
 _INFINITY = np.float32(np.inf)
 _TINY = np.finfo(np.float32).tiny
 
@@ -36,6 +40,31 @@ class Postings(NamedTuple):
     average: float
 
 
+class GridTables(NamedTuple):
+    """Tables of `cells` cells, padded to a multiple of `LANES` by repeating the last one.
+
+    - `k1`, `b`: float64 [padded].
+    - `norms`: float32 [256, padded], by length code; `Saturation.norms` of each cell.
+    - `rows`: int32 [65536], the row of `shares` at `tf * 256 + code`, -1 if it never occurs.
+    - `shares`: float32 [rows, padded], `Saturation.shares` of each cell.
+    - `classes`: uint8 [256], class of each frequency (0 marks one above 255).
+    - `knot_shares`: float32 [CLASSES, KNOTS], tf / (tf + knot) of a class.
+    - `knot`, `along`: uint32 and float32 [256, padded], where a cell's norm lies: how far along
+      from `knot` to the next one.
+    """
+
+    cells: int
+    k1: NDArray[np.float64]
+    b: NDArray[np.float64]
+    norms: NDArray[np.float32]
+    rows: NDArray[np.int32]
+    shares: NDArray[np.float32]
+    classes: NDArray[np.uint8]
+    knot_shares: NDArray[np.float32]
+    knot: NDArray[np.uint32]
+    along: NDArray[np.float32]
+
+
 @compiled
 def judged_scores(
     postings: Postings,
@@ -50,19 +79,19 @@ def judged_scores(
     start = np.empty(len(terms), np.uint64)
     large = np.empty(len(terms), np.int64)
     sums = np.empty(scores.shape[1], np.float32)
-    share = np.empty(scores.shape[1], np.float32)
+    share = np.empty((1, scores.shape[1]), np.float32)
     everything = np.array([[0, scores.shape[1]]], dtype=np.uint64)
     for j in range(len(first)):
         for t in range(len(terms)):
-            start[t] = _lower(postings, terms[t], first[j])
+            start[t] = lower(postings, terms[t], first[j])
             large[t] = np.searchsorted(postings.large_positions, np.int64(start[t]))
         units = last[j] - first[j]
         by_class = np.empty((units, CLASSES), np.float32)
         found = np.empty((units, len(terms)), np.int32)
-        _walk(postings, tables, terms, weights, start, large, first[j], last[j], by_class, found)
+        walk(postings, tables, terms, weights, start, large, first[j], last[j], by_class, found)
         for unit in range(units):
             at = first[j] + unit
-            _score(postings, tables, weights, at, found[unit], everything, sums, share)
+            score(postings, tables, weights, at, found[unit], everything, sums, share)
             for c in range(len(sums)):
                 scores[j, c] = max(scores[j, c], sums[c])
 
@@ -98,13 +127,15 @@ def rank_judged(
     ranges = np.empty((width // LANES, 2), np.uint64)
     everything = np.array([[0, width]], dtype=np.uint64)
     sums = np.empty(width, np.float32)
-    share = np.empty(width, np.float32)
+    share = np.empty((1, width), np.float32)
     best = np.zeros(width, np.float32)
     units_above = np.zeros(scores.shape, np.int32)
     parents_above = units_above if len(parents) == 0 else np.zeros(scores.shape, np.int32)
     needed = np.empty(width, np.float32)
     needed[:] = _INFINITY
     _need(tables, scores, units_above, depth, needed)
+    # No slices of shared arrays in the loops: each counts references, which threads would share.
+    codes = postings.codes
     start = postings.offsets[terms].astype(np.uint64)
     large = np.searchsorted(postings.large_positions, postings.offsets[terms])
     scored, since, before = 0, 0, -1
@@ -116,50 +147,37 @@ def rank_judged(
                 break
             fresh[:] = False
             since = 0
-        _walk(postings, tables, terms, weights, start, large, low, high, by_class, found)
+        walk(postings, tables, terms, weights, start, large, low, high, by_class, found)
         np.dot(by_class, tables.knot_shares, knots)
         for unit in range(low, high):
-            values = knots[unit - low]
-            code = np.int64(postings.codes[unit])
+            code = np.uint64(codes[unit])
             if not fresh[code]:
-                _need_at_knots(tables.knot[code], needed, at_knots[code])
+                need_at_knots(tables.knot[code], needed, at_knots[code])
                 fresh[code] = True
-            if _falls_short(values, at_knots[code]):
+            row = np.uint64(unit - low)
+            if falls_short(knots, row, at_knots, code):
                 continue
-            count = _open_ranges(values, tables.knot[code], tables.along[code], needed, ranges)
+            count = open_ranges(knots, row, tables.knot, tables.along, code, needed, ranges)
             if count == 0:
                 continue
             scored += 1
             since += 1
             within = ranges[:count]
-            _score(postings, tables, weights, unit, found[unit - low], within, sums, share)
-            _count(sums, unit, within, scores, first, last, units_above)
+            score(postings, tables, weights, unit, found[unit - low], within, sums, share)
+            count_above(sums, unit, within, scores, first, last, units_above)
             if len(parents):
                 if before >= 0 and parents[unit] != parents[before]:
-                    _count(best, before, everything, scores, first, last, parents_above)
+                    count_above(best, before, everything, scores, first, last, parents_above)
                     best[:] = 0
                 best[:] = np.maximum(best, sums)
                 before = unit
     if before >= 0:
-        _count(best, before, everything, scores, first, last, parents_above)
+        count_above(best, before, everything, scores, first, last, parents_above)
     for j in range(len(scores)):
         for c in range(width):
             reached = scores[j, c] > 0 and units_above[j, c] < depth
             ranks[j, c] = parents_above[j, c] + 1 if reached else 0
     return scored
-
-
-@compiled
-def _lower(postings: Postings, term: int, unit: int) -> int:
-    """The first posting of the term whose unit is not below `unit`."""
-    low, high = postings.offsets[term], postings.offsets[term + 1]
-    while low < high:
-        middle = (low + high) >> 1
-        if np.int64(postings.documents[middle]) < unit:
-            low = middle + 1
-        else:
-            high = middle
-    return low
 
 
 @compiled
@@ -183,7 +201,72 @@ def _need(
 
 
 @compiled
-def _walk(
+def need_at_knots(
+    knot: NDArray[np.uint32], needed: NDArray[np.float32], least: NDArray[np.float32]
+) -> None:
+    """The lowest score needed among the cells between each knot and the next."""
+    least[:] = _INFINITY
+    for c in range(len(knot)):
+        least[knot[c]] = min(least[knot[c]], needed[c])
+
+
+@compiled
+def falls_short(
+    knots: NDArray[np.float32], unit: np.uint64, least: NDArray[np.float32], code: np.uint64
+) -> bool:
+    reached = 0
+    for k in range(np.uint64(KNOTS)):
+        reached += knots[unit, k] * _MARGIN >= least[code, k]
+    return reached == 0
+
+
+@compiled
+def open_ranges(
+    knots: NDArray[np.float32],
+    unit: np.uint64,
+    knot: NDArray[np.uint32],
+    along: NDArray[np.float32],
+    code: np.uint64,
+    needed: NDArray[np.float32],
+    ranges: NDArray[np.uint64],
+) -> int:
+    """Ranges of cells, whole vectors, in which the unit may reach what is needed: their number."""
+    count = 0
+    # A number that the compiler does not know, else it unrolls the loop and uses no vectors.
+    lanes = np.uint64(len(needed) // len(ranges))
+    for vector in range(len(ranges)):
+        lane = np.uint64(vector) * lanes
+        reached = 0
+        for c in range(lane, lane + lanes):
+            here = knots[unit, knot[code, c]]
+            there = knots[unit, knot[code, c] + np.uint32(1)]
+            bound = here + along[code, c] * (there - here)
+            reached += bound * _MARGIN >= needed[c]
+        if reached == 0:
+            continue
+        if count and ranges[count - 1, 1] == lane:
+            ranges[count - 1, 1] = lane + lanes
+        else:
+            ranges[count, 0], ranges[count, 1] = lane, lane + lanes
+            count += 1
+    return count
+
+
+@compiled
+def lower(postings: Postings, term: int, unit: int) -> int:
+    """The first posting of the term whose unit is not below `unit`."""
+    low, high = postings.offsets[term], postings.offsets[term + 1]
+    while low < high:
+        middle = (low + high) >> 1
+        if np.int64(postings.documents[middle]) < unit:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+@compiled
+def walk(
     postings: Postings,
     tables: GridTables,
     terms: NDArray[np.int64],
@@ -218,54 +301,7 @@ def _walk(
 
 
 @compiled
-def _need_at_knots(
-    knot: NDArray[np.uint32], needed: NDArray[np.float32], least: NDArray[np.float32]
-) -> None:
-    """The lowest score needed among the cells between each knot and the next."""
-    least[:] = _INFINITY
-    for c in range(len(knot)):
-        least[knot[c]] = min(least[knot[c]], needed[c])
-
-
-@compiled
-def _falls_short(values: NDArray[np.float32], least: NDArray[np.float32]) -> bool:
-    reached = 0
-    for k in range(KNOTS):
-        reached += values[k] * _MARGIN >= least[k]
-    return reached == 0
-
-
-@compiled
-def _open_ranges(
-    values: NDArray[np.float32],
-    knot: NDArray[np.uint32],
-    along: NDArray[np.float32],
-    needed: NDArray[np.float32],
-    ranges: NDArray[np.uint64],
-) -> int:
-    """Ranges of cells, whole vectors, in which the unit may reach what is needed: their number."""
-    count = 0
-    # A number that the compiler does not know, else it unrolls the loop and uses no vectors.
-    lanes = np.uint64(len(knot) // len(ranges))
-    for vector in range(len(ranges)):
-        lane = np.uint64(vector) * lanes
-        reached = 0
-        for c in range(lane, lane + lanes):
-            here = values[knot[c]]
-            bound = here + along[c] * (values[knot[c] + np.uint32(1)] - here)
-            reached += bound * _MARGIN >= needed[c]
-        if reached == 0:
-            continue
-        if count and ranges[count - 1, 1] == lane:
-            ranges[count - 1, 1] = lane + lanes
-        else:
-            ranges[count, 0], ranges[count, 1] = lane, lane + lanes
-            count += 1
-    return count
-
-
-@compiled
-def _score(
+def score(
     postings: Postings,
     tables: GridTables,
     weights: NDArray[np.float32],
@@ -279,7 +315,6 @@ def _score(
     term by term, frequencies above 255 last."""
     sums[:] = 0
     exact = len(postings.lengths) > 0
-    # Taken out of the tuples once: every access counts references, which threads share.
     shares, rows = tables.shares, tables.rows
     code = np.int64(postings.codes[unit])
     large = False
@@ -291,15 +326,15 @@ def _score(
             large = True
         elif exact:
             _divide(postings, tables, unit, np.float32(frequency), share)
-            _add(ranges, weights[t], share, sums)
+            _add(ranges, weights[t], share, np.uint64(0), sums)
         else:
-            _add(ranges, weights[t], shares[rows[(frequency << 8) | code]], sums)
+            _add(ranges, weights[t], shares, np.uint64(rows[(frequency << 8) | code]), sums)
     if not large:
         return
     for t in range(len(weights)):
         if found[t] > 255:
             _divide(postings, tables, unit, np.float32(found[t]), share)
-            _add(ranges, weights[t], share, sums)
+            _add(ranges, weights[t], share, np.uint64(0), sums)
 
 
 @compiled
@@ -307,11 +342,12 @@ def _add(
     ranges: NDArray[np.uint64],
     weight: np.float32,
     shares: NDArray[np.float32],
+    row: np.uint64,
     sums: NDArray[np.float32],
 ) -> None:
     for r in range(len(ranges)):
         for c in range(ranges[r, 0], ranges[r, 1]):
-            sums[c] += weight * shares[c]
+            sums[c] += weight * shares[row, c]
 
 
 @compiled
@@ -324,19 +360,19 @@ def _divide(
 ) -> None:
     """tf / (tf + norm) of a unit in every cell, as `scoring` computes it without a table."""
     if len(postings.lengths) == 0:
-        norms = tables.norms[postings.codes[unit]]
-        for c in range(len(share)):
-            share[c] = frequency / (frequency + norms[c])
+        norms, code = tables.norms, np.uint64(postings.codes[unit])
+        for c in range(np.uint64(share.shape[1])):
+            share[0, c] = frequency / (frequency + norms[code, c])
         return
     length = np.float64(postings.lengths[unit])
-    for c in range(len(share)):
+    for c in range(np.uint64(share.shape[1])):
         b = tables.b[c]
         norm = tables.k1[c] * (1 - b + b * length / postings.average)
-        share[c] = frequency / (frequency + np.float32(max(norm, _TINY)))
+        share[0, c] = frequency / (frequency + np.float32(max(norm, _TINY)))
 
 
 @compiled
-def _count(
+def count_above(
     row: NDArray[np.float32],
     unit: int,
     ranges: NDArray[np.uint64],
@@ -348,11 +384,10 @@ def _count(
     """Count a unit in the cells where it stands above a judged document: by a higher score, or
     by an equal one and an earlier place."""
     for j in range(len(scores)):
-        counts, judged = above[j], scores[j]
         for r in range(len(ranges)):
             if unit < first[j]:
                 for c in range(ranges[r, 0], ranges[r, 1]):
-                    counts[c] += row[c] >= judged[c]
+                    above[j, c] += row[c] >= scores[j, c]
             elif unit >= last[j]:
                 for c in range(ranges[r, 0], ranges[r, 1]):
-                    counts[c] += row[c] > judged[c]
+                    above[j, c] += row[c] > scores[j, c]

@@ -13,45 +13,18 @@ summed by class of frequency first; a class counts as its largest frequency, whi
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pipelines.lexical.grid_kernel import CLASSES, KNOTS, LANES, GridTables
 from pipelines.lexical.jit import compiled
 from pipelines.lexical.scoring import Saturation
 from pipelines.lexical.storage import Arrays
 
-LANES = 16  # cells are padded to whole vectors of float32
-KNOTS = 64
 _LARGEST = [*range(1, 17), 18, 20, 22, 25, 28, 32, 37, 43, 50, 60, 75, 100, 140, 190, 255]
-CLASSES = len(_LARGEST) + 1  # the last one: frequencies above 255, which have no bound
 _FIRST_KNOT = 0.2  # below it, saturation hardly depends on the norm
-
-
-class GridTables(NamedTuple):
-    """Tables of `cells` cells, padded to a multiple of `LANES` by repeating the last one.
-
-    - `k1`, `b`: float64 [padded].
-    - `norms`: float32 [256, padded], by length code; `Saturation.norms` of each cell.
-    - `rows`: int32 [65536], the row of `shares` at `tf * 256 + code`, -1 if it never occurs.
-    - `shares`: float32 [rows, padded], `Saturation.shares` of each cell.
-    - `classes`: uint8 [256], class of each frequency (0 marks one above 255).
-    - `knot_shares`: float32 [CLASSES, KNOTS], tf / (tf + knot) of a class.
-    - `knot`, `along`: uint32 and float32 [256, padded], where a cell's norm lies: how far along
-      from `knot` to the next one.
-    """
-
-    cells: int
-    k1: NDArray[np.float64]
-    b: NDArray[np.float64]
-    norms: NDArray[np.float32]
-    rows: NDArray[np.int32]
-    shares: NDArray[np.float32]
-    classes: NDArray[np.uint8]
-    knot_shares: NDArray[np.float32]
-    knot: NDArray[np.uint32]
-    along: NDArray[np.float32]
 
 
 def grid_tables(
