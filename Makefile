@@ -20,7 +20,7 @@ demo: $(CORE)  ## fictional world, two indexes, six cells, one table and a repor
 	$(BIN)/python -m experiments.run experiment=demo
 
 test: $(DEV)  ## install what the tests need and run them
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto --dist loadfile
 
 check: $(DEV)  ## ruff and mypy
 	$(BIN)/ruff check .
@@ -28,8 +28,8 @@ check: $(DEV)  ## ruff and mypy
 	$(BIN)/mypy
 
 bench: $(BENCH)  ## engine speed on 100,000 fictional documents; DOCUMENTS=n for a smaller run
-	$(BIN)/python -m experiments.bench.lexical --documents $(or $(DOCUMENTS),100000)
-	$(BIN)/python -m experiments.bench.tool --documents $(or $(DOCUMENTS),100000)
+	$(BIN)/python -m experiments.bench.lexical --documents $(or $(DOCUMENTS),100000) --write
+	$(BIN)/python -m experiments.bench.tool --documents $(or $(DOCUMENTS),100000) --write
 
 bench-tuning: $(BENCH)  ## the (k1, b) grid in one pass, against one run a cell; DOCUMENTS=n likewise
 	$(BIN)/python -m experiments.bench.tuning --documents $(or $(DOCUMENTS),100000)

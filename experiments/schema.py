@@ -10,7 +10,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hydra.core.config_store import ConfigStore
-from omegaconf import MISSING
+from omegaconf import MISSING, OmegaConf
+
+from experiments.chosen import chosen_value
 
 
 @dataclass
@@ -28,6 +30,22 @@ class Comparison:
 
 
 @dataclass
+class Tuning:
+    objective: str = "nDCG@10"
+    select: str | None = "dev"
+    report: str = "test"
+    method: str = "kfold"
+    folds: int = 5
+    seed: int = 0
+    depth: int = 1000
+    cutoffs: list[int] = field(default_factory=list)
+    references: list[Any] = field(default_factory=list)
+    test: str = "t"
+    alpha: float = 0.05
+    threads: int | None = None
+
+
+@dataclass
 class Root:
     benchmark: Any = MISSING
     unit: Any = MISSING
@@ -39,6 +57,7 @@ class Root:
     agent: Any = MISSING
     judge: Any = MISSING
     judge_llm: Any = None
+    grid: Any = MISSING
     paths: Paths = field(default_factory=Paths)
     name: str | None = None
     measures: list[str] = field(default_factory=list)
@@ -46,8 +65,10 @@ class Root:
     preflight: int = 5
     runs: list[str] = field(default_factory=list)
     comparison: Comparison = field(default_factory=Comparison)
+    tuning: Tuning = field(default_factory=Tuning)
 
 
 def register() -> None:
-    """Make `root_schema` known to Hydra; called by the entry points, not on import."""
+    """Make `root_schema` and `${chosen:...}` known; called by the entry points, not on import."""
     ConfigStore.instance().store(name="root_schema", node=Root)
+    OmegaConf.register_new_resolver("chosen", chosen_value, replace=True)

@@ -1,7 +1,8 @@
 """`python -m experiments.bench.lexical`: speed of the lexical engine beside bm25s and PISA.
 
-Arguments: `--documents` (default 100000), `--seed`, `--write` (put the tables into
-docs/benchmarks.md). Corpus and indexes are kept in bench-data/ for the next run.
+Arguments: `--documents` (default 100000), `--build-documents` (default the same; builds are
+compared on a world of this size), `--seed`, `--write` (put the tables into docs/benchmarks.md).
+Corpus and indexes are kept in bench-data/ for the next run.
 """
 
 from __future__ import annotations
@@ -155,17 +156,28 @@ def main(arguments: Sequence[str]) -> None:
     """Run the benchmark and print its two tables."""
     parser = argparse.ArgumentParser(prog="python -m experiments.bench.lexical")
     parser.add_argument("--documents", type=int, default=100_000)
+    parser.add_argument("--build-documents", type=int, default=None)
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--write", action="store_true", help="write docs/benchmarks.md too")
     options = parser.parse_args(arguments)
-    if options.documents < 1000:
-        raise InputError(f"documents={options.documents}", valid="1000 or more")
+    built = options.build_documents or options.documents
+    if min(built, options.documents) < 1000:
+        raise InputError(f"documents={min(built, options.documents)}", valid="1000 or more")
+    small = corpus_file(ROOT / "bench-data", built, options.seed)
+    builds = build_rows(small.parent, small)
     corpus = corpus_file(ROOT / "bench-data", options.documents, options.seed)
     folder = corpus.parent
-    builds = build_rows(folder, corpus)
+    if not (folder / "ours").exists():
+        build_ours(corpus, folder / "ours", 2)
     index = LexicalIndex.open(folder / "ours")
     searches = search_rows(folder, index, options.seed)
-    build_head = ["build from raw text", "seconds", "tokens/s", "peak MiB", "index MiB"]
+    build_head = [
+        f"build from raw text, {built:,} documents",
+        "seconds",
+        "tokens/s",
+        "peak MiB",
+        "index MiB",
+    ]
     search_head = ["level", "system", *(f"{size} terms, ms" for size in QUERIES)]
     console = Console()
     for head, rows in ((build_head, builds), (search_head, searches)):
@@ -180,7 +192,10 @@ def main(arguments: Sequence[str]) -> None:
             f"{counts.postings:,} postings. "
             f"BM25 k1={K1}, b={B}, depth {DEPTH}; medians, one thread."
         )
-        command = f"{parser.prog} --documents {options.documents} --seed {options.seed} --write"
+        command = (
+            f"{parser.prog} --documents {options.documents} --build-documents {built} "
+            f"--seed {options.seed} --write"
+        )
         tables = [table_text(search_head, searches), table_text(build_head, builds)]
         write_section("lexical", "Lexical engine", [setup_text(command), intro, *tables])
 

@@ -1,0 +1,67 @@
+"""The tuning benchmark on a corpus of its own."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from experiments.bench import tuning
+from toolkit.errors import InputError
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Path:
+    rng = np.random.default_rng(0)
+    words = [f"word{chr(97 + n % 26)}{chr(97 + n // 26)}" for n in range(300)]
+    path = tmp_path / "world" / "corpus.jsonl"
+    path.parent.mkdir()
+    with path.open("w", encoding="utf-8") as stream:
+        for number in range(150):
+            text = " ".join(rng.choice(words, 20 if number % 3 == 0 else 150).tolist())
+            stream.write(json.dumps({"docno": f"d{number}", "title": "", "text": text}) + "\n")
+    return path
+
+
+def options(**more: int) -> argparse.Namespace:
+    return argparse.Namespace(**{"questions": 4, "cells": 3, "threads": 2, "seed": 1, **more})
+
+
+def test_grid_and_single_runs_are_timed_and_checked(
+    corpus: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tuning, "anserini_seconds", lambda *_: 2.0)
+    monkeypatch.setattr(tuning, "BROWSECOMP", 9)
+    index, rows, seconds = tuning.measure(corpus, options())
+    assert len(index) == 150
+    assert [row[1] for row in rows] == ["363", "363", "3", "3"]
+    # 2 seconds for 3 cells and 4 questions.
+    assert rows[3][2:5] == ["242.0", "60,500.0", "166.67"]
+    assert rows[0][5] == "1.0"
+    assert seconds > 0
+
+
+def test_a_grid_that_disagrees_is_not_timed(corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    honest = tuning.grid_seconds
+
+    def wrong(*given: object) -> object:
+        seconds, ranks = honest(*given)  # type: ignore[arg-type]
+        return seconds, {qid: np.where(row == 1, 2, row) for qid, row in ranks.items()}
+
+    monkeypatch.setattr(tuning, "grid_seconds", wrong)
+    with pytest.raises(RuntimeError, match="differs between grid and single run"):
+        tuning.measure(corpus, options())
+
+
+def test_questions_need_documents_that_are_long_enough(corpus: Path) -> None:
+    with pytest.raises(InputError, match="documents are long enough"):
+        tuning.measure(corpus, options(questions=140))
+
+
+def test_bad_arguments_are_refused() -> None:
+    for argument in ("--documents=10", "--questions=0", "--cells=0", "--threads=0"):
+        with pytest.raises(InputError, match="or more"):
+            tuning.main([argument])
