@@ -26,7 +26,7 @@ from experiments.prepare import Prepared, prepare
 from experiments.rank import evaluate_pipeline
 from experiments.tune_ranks import Judged, judged_ranks
 from pipelines.composition import compose
-from pipelines.lexical.grid import check_index
+from pipelines.engines import LexicalEngine
 from toolkit.contracts import Benchmark, Segmenter
 from toolkit.errors import InputError
 from toolkit.evaluation import write_evaluation
@@ -83,10 +83,15 @@ def wanted_measures(config: DictConfig) -> list[str]:
 def setup(config: DictConfig, grid: Grid) -> Setup:
     """Benchmarks and index; what can be refused is refused before anything is built."""
     engine, segmenter = make(config.engine), make(config.unit)
+    if not isinstance(engine, LexicalEngine):
+        raise InputError(
+            f"the engine {engine.name} does not offer the statistics that tuning reads",
+            valid="lexical",
+            do="tune with engine=lexical; its cells hold for Lucene's BM25, so for anserini too",
+        )
     selecting, reported = splits(config)
     references = [reference(pair) for pair in config.tuning.references]
     prepared = prepare(reported, segmenter, engine, Path(config.paths.indexes))
-    check_index(prepared.index)
     return Setup(grid, references, segmenter, prepared, selecting, reported)
 
 

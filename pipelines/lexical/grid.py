@@ -53,7 +53,6 @@ class GridBM25:
         depth: int = 1000,
         lengths: str = "lucene",
     ) -> None:
-        check_index(index)
         if not cells:
             raise InputError("the grid has no cell", valid="one (k1, b) or more")
         for k1, b in cells:
@@ -201,13 +200,3 @@ def _blocks(starts: NDArray[np.int64]) -> NDArray[np.int64]:
     """Units are taken in blocks of about `_BLOCK` that begin where a document begins."""
     wanted = np.arange(0, starts[-1], _BLOCK)
     return np.unique(np.append(starts[np.searchsorted(starts, wanted)], starts[-1]))
-
-
-def check_index(index: object) -> None:
-    """`InputError` for another engine's index: the grid reads postings, lengths and frequencies."""
-    if not isinstance(index, LexicalIndex):
-        raise InputError(
-            f"{type(index).__name__} does not offer the statistics that tuning reads",
-            valid="an index of the engine lexical",
-            do="tune with engine=lexical; its cells hold for Lucene's BM25",
-        )

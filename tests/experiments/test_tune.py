@@ -201,16 +201,12 @@ def test_a_split_without_questions_is_refused(
     assert "'dev'" in capsys.readouterr().err
 
 
-def test_another_engines_index_is_refused(
-    entry: Entry, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_another_engine_is_refused_before_it_builds_anything(
+    entry: Entry, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    class Other:
-        path, index, fingerprint = Path(), object(), "x"
-
-    monkeypatch.setattr(tune_module, "prepare", lambda *_: Other())
-    assert entry("tune", *WORLD, "name=t") == 2
+    assert entry("tune", *WORLD, "name=t", "engine=pisa") == 2
     assert "engine=lexical" in capsys.readouterr().err
-    assert not Path("runs/t").exists()
+    assert not Path("indexes").exists()
 
 
 def test_two_tunings_do_not_share_a_folder(

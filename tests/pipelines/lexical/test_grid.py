@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from pipelines.aggregation import MaxP
 from pipelines.lexical import LexicalIndex
 from pipelines.lexical import grid as grid_module
-from pipelines.lexical.grid import GridBM25, JudgedQuery, check_index
+from pipelines.lexical.grid import GridBM25, JudgedQuery
 from toolkit.contracts import Unit, parent
 from toolkit.errors import InputError
 
@@ -221,11 +221,9 @@ def test_passages_that_do_not_stand_together_are_refused(tmp_path: Path) -> None
         GridBM25(scattered, CELLS)
 
 
-def test_bad_settings_and_other_engines_are_refused(index: LexicalIndex) -> None:
+def test_bad_settings_are_refused(index: LexicalIndex) -> None:
     for cells, told in (([], "no cell"), ([(-1.0, 0.4)], "k1=-1"), ([(0.9, 1.5)], "b=1.5")):
         with pytest.raises(InputError, match=told):
             GridBM25(index, cells)
     with pytest.raises(InputError, match="depth=0"):
         GridBM25(index, CELLS, depth=0)
-    with pytest.raises(InputError, match=r"dict does not offer the statistics.*engine=lexical"):
-        check_index({})
