@@ -6,6 +6,7 @@ import os
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -17,18 +18,20 @@ from pipelines.lexical import LexicalIndex
 from toolkit.errors import InputError
 from toolkit.progress import track
 
-try:
-    import bm25s
-    import pyterrier_pisa
-except ImportError as error:
-    raise InputError(
-        f"the benchmark's other engines are absent ({error})",
-        do="run make bench, or install the extra: pip install -e '.[bench]'",
-    ) from error
-
-
 # PISA's own default is 100,000 documents: one batch, hence one thread, and several GB of memory.
 _BATCH = 10_000
+
+
+def rival(name: str) -> Any:
+    """The package of another engine, imported only when it is measured; `InputError` where it is
+    absent."""
+    try:
+        return import_module(name)
+    except ImportError as error:
+        raise InputError(
+            f"the benchmark's other engines are absent ({error})",
+            do="run make bench, or install the extra: pip install -e '.[bench]'",
+        ) from error
 
 
 def frequencies(index: LexicalIndex) -> csc_matrix:
@@ -45,15 +48,13 @@ def frequencies(index: LexicalIndex) -> csc_matrix:
     )
 
 
-def bm25s_engine(
-    index: LexicalIndex, matrix: csc_matrix, k1: float, b: float, backend: str
-) -> bm25s.BM25:
+def bm25s_engine(index: LexicalIndex, matrix: csc_matrix, k1: float, b: float, backend: str) -> Any:
     """bm25s with method `lucene` over our tokens.
 
     Its matrix of scores is filled here from our postings with its own formula, because its indexer
     wants every token as a Python object, which a large corpus has no memory for.
     """
-    engine = bm25s.BM25(k1=k1, b=b, method="lucene", backend=backend)
+    engine = rival("bm25s").BM25(k1=k1, b=b, method="lucene", backend=backend)
     lengths = index.lengths.astype(np.float64)
     frequency = np.diff(matrix.indptr)
     idf = np.log(1 + (len(index) - frequency + 0.5) / (frequency + 0.5))
@@ -79,12 +80,12 @@ def pisa_same_tokens(
         rows = matrix.tocsr()
         terms = np.array(list(index.vocabulary), dtype=object)
         _quiet(
-            pyterrier_pisa.PisaIndex(
-                str(path), text_field="toks", stemmer="none", batch_size=_BATCH
-            ).toks_indexer(mode="overwrite", scale=1.0),
+            rival("pyterrier_pisa")
+            .PisaIndex(str(path), text_field="toks", stemmer="none", batch_size=_BATCH)
+            .toks_indexer(mode="overwrite", scale=1.0),
             track(_token_rows(index, rows, terms), "PISA, same tokens", len(index)),
         )
-    pisa = pyterrier_pisa.PisaIndex(str(path), stemmer="none", stops="none")
+    pisa = rival("pyterrier_pisa").PisaIndex(str(path), stemmer="none", stops="none")
     with silenced():
         return pisa.bm25(k1=k1, b=b, num_results=depth, query_algorithm="maxscore")
 
@@ -99,7 +100,7 @@ def _token_rows(index: LexicalIndex, rows: Any, terms: Any) -> Iterator[dict[str
 
 def build_pisa(corpus: Path, path: Path, threads: int) -> None:
     """PISA's index of the raw text, with its own tokeniser and stemmer."""
-    index = pyterrier_pisa.PisaIndex(
+    index = rival("pyterrier_pisa").PisaIndex(
         str(path), text_field="text", stemmer="porter2", threads=threads, batch_size=_BATCH
     )
     _quiet(
