@@ -77,9 +77,12 @@ def with_runs(arguments: Sequence[str]) -> list[str]:
 def named_sweep(arguments: Sequence[str]) -> list[str]:
     """Give a sweep that has no `name=` one made of its overrides, so that the same command
     resumes the same sweep and a different one gets its own folder."""
-    arguments = list(arguments)
-    sweeps = {"-m", "--multirun"} & set(arguments)
-    if not sweeps or any(item.startswith(("name=", "experiment=")) for item in arguments):
+    sweep = {"-m", "--multirun"}
+    if not sweep & set(arguments):
+        return list(arguments)
+    # In front, because argparse refuses overrides on both sides of a flag.
+    arguments = ["-m", *(item for item in arguments if item not in sweep)]
+    if any(item.startswith(("name=", "experiment=")) for item in arguments):
         return arguments
     overrides = sorted(item for item in arguments if not item.startswith("-"))
     chosen = dict(item.split("=", 1) for item in overrides if "=" in item)

@@ -94,8 +94,8 @@ def test_a_sweep_is_compared_and_reported(entry: Entry, capsys: pytest.CaptureFi
 
 
 def test_a_sweep_without_a_name_finds_its_folder_again(entry: Entry) -> None:
-    given = ("-m", *TINY, "unit=document", "retriever.k1=1,2")
-    assert entry("run", *given) == 0
+    given = (*TINY, "unit=document", "retriever.k1=1,2", "-m")
+    assert entry("run", "--multirun", *given[:-1]) == 0
     made = sorted(Path("runs").iterdir())
     assert entry("run", *given) == 0
     assert sorted(Path("runs").iterdir()) == made
