@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 _READABLE = 0o644
+_READABLE_FOLDER = 0o755
 
 
 def write_atomic(path: Path, text: str) -> None:
@@ -67,6 +68,7 @@ def folder_made_whole(path: Path) -> Iterator[Path]:
     )
     try:
         yield temporary
+        temporary.chmod(_READABLE_FOLDER)  # mkdtemp lets only its owner in
         if path.exists():
             shutil.rmtree(path)
         temporary.rename(path)
