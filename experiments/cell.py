@@ -90,7 +90,11 @@ def run_folder(config: DictConfig, chosen: Mapping[str, str]) -> RunFolder:
     root = Path(config.paths.runs)
     if HydraConfig.get().mode == RunMode.MULTIRUN:
         sweep = RunFolder.named(root, str(config.name)).path
-        return RunFolder.named(sweep, cell_label(chosen, constant(sweep)))
+        shared = constant(sweep)
+        label = cell_label(chosen, shared)
+        if any(item.startswith("benchmark=") and "," in item for item in shared):
+            label = f"{chosen['benchmark']}-{label}"
+        return RunFolder.named(sweep, label)
     return RunFolder.named(root, config.name or f"{chosen['benchmark']}-{cell_label(chosen)}")
 
 

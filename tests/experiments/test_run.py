@@ -103,6 +103,14 @@ def test_a_sweep_without_a_name_finds_its_folder_again(entry: Entry) -> None:
     assert cells == {f"document-bm25_default-keyword-retriever.k1={k1}" for k1 in (1, 2)}
 
 
+def test_a_sweep_over_benchmarks_keeps_them_apart(entry: Entry, data_root: Path) -> None:
+    given = ("benchmark=cacm,vaswani", f"paths.data={data_root}", "name=both")
+    assert entry("rank", "-m", *given) == 0
+    found = {path.parent.name for path in Path("runs/both").glob("*/metrics.json")}
+    assert found == {"cacm-document-bm25_default", "vaswani-document-bm25_default"}
+    assert metrics("runs/both/cacm-document-bm25_default")["AP"] == pytest.approx(0.3123, abs=1e-3)
+
+
 def test_a_cell_with_bad_input_does_not_stop_the_sweep(
     entry: Entry, small: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
