@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.engines.base import Engine
+from toolkit.benchmarks.beir import unknown_judged
 from toolkit.contracts import Benchmark, Segmenter, Unit
 from toolkit.corpus import SqliteStore, build_units
 from toolkit.files import fingerprint, waiting_lock
@@ -75,7 +76,7 @@ def _store(benchmark: Benchmark, segmenter: Segmenter, folder: Path, corpus: str
 
 def notes(benchmark: Benchmark, prepared: Prepared) -> list[str]:
     """What a user must know about the benchmark's data before believing a number."""
-    unknown = unknown_judged(benchmark, prepared.store)
+    unknown = len(unknown_judged(benchmark.judgements, prepared.store))
     evidence = benchmark.judgements.get("evidence", {})
     unjudged = sum(not evidence.get(topic.qid) for topic in benchmark.topics)
     asked = len(benchmark.topics)
@@ -85,16 +86,3 @@ def notes(benchmark: Benchmark, prepared: Prepared) -> list[str]:
         f"{unjudged} of {asked} questions of {benchmark.name} have no judgements": unjudged,
     }
     return [note for note, count in found.items() if count]
-
-
-def unknown_judged(benchmark: Benchmark, store: SqliteStore) -> int:
-    """Judgements of documents that the corpus lacks. They stay, as published: a measure counts
-    them as not found."""
-    judged = (
-        docid
-        for questions in benchmark.judgements.values()
-        for grades in questions.values()
-        for docid in grades
-    )
-    known: dict[str, bool] = {}
-    return sum(not known.setdefault(docid, docid in store) for docid in judged)

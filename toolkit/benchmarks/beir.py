@@ -129,13 +129,7 @@ class BeirBenchmark:
     def unknown_judged(self, docids: Container[str]) -> list[tuple[str, str]]:
         """The (qid, docid) pairs judged although the docid is not among `docids` (a set, a store's
         or an index's ids), a pair once. Published qrels have such ids; they are kept."""
-        pairs = {
-            (qid, docid): None
-            for rows in self.judgements.values()
-            for qid, grades in rows.items()
-            for docid in grades
-        }
-        return [pair for pair in pairs if pair[1] not in docids]
+        return unknown_judged(self.judgements, docids)
 
     def report(self) -> BeirReport:
         """Counts of what does not fit together. Reads the whole corpus, and so also checks it."""
@@ -148,6 +142,21 @@ class BeirBenchmark:
             unknown_judged=self.unknown_judged(docids),
             unknown_questions=self.unknown_questions,
         )
+
+
+def unknown_judged(
+    judgements: Mapping[str, Mapping[str, Mapping[str, int]]], docids: Container[str]
+) -> list[tuple[str, str]]:
+    """The (qid, docid) pairs of any tier whose docid is not among `docids`, a pair once. Each docid
+    is looked up once."""
+    pairs = {
+        (qid, docid): None
+        for rows in judgements.values()
+        for qid, grades in rows.items()
+        for docid in grades
+    }
+    unknown = {docid for docid in {docid for _, docid in pairs} if docid not in docids}
+    return [pair for pair in pairs if pair[1] in unknown]
 
 
 def _checked_limit(limit: int | None) -> int | None:
