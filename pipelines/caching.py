@@ -48,6 +48,12 @@ class ResultCache:
         with self._lock:
             return dict(self._counts)
 
+    @property
+    def lookups(self) -> Mapping[str, int]:
+        """The counts of lookups by the names that stages show them under."""
+        known = self.counts
+        return {"cache_hits": known["hits"], "cache_misses": known["misses"]}
+
     def get(self, keys: Sequence[Key]) -> list[Any | None]:
         """The value of each key, None where there is none."""
         digests = [_digest(key) for key in keys]

@@ -14,10 +14,11 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "benchmarks.md"
 _PACKAGES = ("numba", "bm25s", "pyterrier-pisa")
 
 
-def setup_text(command: str) -> str:
-    """How the numbers below were made: command, day, machine, versions."""
-    versions = ", ".join(f"{name} {version(name)}" for name in _PACKAGES)
-    return f"`{command}`, {datetime.date.today().isoformat()}, {machine()}, {versions}."
+def setup_text(command: str, packages: Sequence[str] = _PACKAGES, device: str = "") -> str:
+    """How the numbers below were made: command, day, device (default: this machine), versions."""
+    versions = ", ".join(f"{name} {version(name)}" for name in packages)
+    today = datetime.date.today().isoformat()
+    return f"`{command}`, {today}, {device or machine()}, {versions}."
 
 
 def table_text(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -14,13 +14,11 @@ first. Order is compared per query, against float32.
 from __future__ import annotations
 
 import argparse
-import datetime
 import os
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
@@ -30,7 +28,7 @@ from rich.table import Table
 from scipy.stats import kendalltau
 
 from experiments.bench.measure import machine
-from experiments.bench.page import table_text, write_section
+from experiments.bench.page import setup_text, table_text, write_section
 from experiments.bench.rerank_data import SHAPES, Request, encoder_flops, save_random, workload
 from pipelines.neural.devices import choose_device
 from pipelines.neural.extras import require
@@ -40,6 +38,7 @@ from toolkit.errors import InputError
 from toolkit.progress import track
 
 ROOT = Path(__file__).resolve().parents[2]
+_PACKAGES = ("torch", "transformers", "pyterrier-t5")
 SIZES = (1, 2, 4, 8, 16, 32, 64)
 DEFAULT = 4
 ROUNDS = 4
@@ -271,11 +270,8 @@ def main(arguments: Sequence[str]) -> None:
     console.print(said, highlight=False)
     if options.write:
         command = f"{parser.prog} --pairs {options.pairs} --exact {options.exact} --shape {shape}"
-        named = [f"{name} {version(name)}" for name in ("torch", "transformers", "pyterrier-t5")]
-        setup = (
-            f"`{command} --write`, {datetime.date.today().isoformat()}, {device_name(device)}, "
-            f"{', '.join(named)}. Random weights of monoT5-{shape}'s shape."
-        )
+        setup = setup_text(f"{command} --write", _PACKAGES, device_name(device))
+        setup += f" Random weights of monoT5-{shape}'s shape."
         texts = [table_text(head, rows) for head, rows in tables]
         kind = "cpu" if device == "cpu" else "gpu"
         title = "Re-ranking on a CPU" if kind == "cpu" else "Re-ranking on a GPU"

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
 
 from toolkit.errors import InputError
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 
 def by_tokens(
@@ -29,3 +33,18 @@ def by_tokens(
         batches[-1].append(position)
         room -= 1
     return batches
+
+
+def in_batches(
+    compute: Callable[[list[Item]], Iterable[Result]],
+    items: Sequence[Item],
+    lengths: Sequence[int],
+    max_tokens: int,
+) -> list[Result]:
+    """What `compute` gives for each item, one a result, in the order of `items`; it is called with
+    the batches of `by_tokens`. `ValueError` where it gives another number."""
+    results: dict[int, Result] = {}
+    for places in by_tokens(lengths, max_tokens):
+        found = compute([items[place] for place in places])
+        results.update(zip(places, found, strict=True))
+    return [results[place] for place in range(len(items))]

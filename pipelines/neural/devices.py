@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from pipelines.neural.extras import require
@@ -49,3 +50,23 @@ def computes_bfloat16(device: torch.device) -> bool:
     # Private in torch 2.13, and the only place that asks the CPU.
     asked = ("_is_amx_tile_supported", "_is_avx512_bf16_supported")
     return any(getattr(torch.cpu, name, lambda: False)() for name in asked)
+
+
+class Placed:
+    """`device` and `dtype` of a model, chosen when they are first asked for, by the rules above."""
+
+    def __init__(self, device: str | None, dtype: str | None) -> None:
+        self._device, self._dtype = device, dtype
+
+    @cached_property
+    def device(self) -> torch.device:
+        return choose_device(self._device)
+
+    @cached_property
+    def dtype(self) -> torch.dtype:
+        return choose_dtype(self._dtype, self.device)
+
+    @property
+    def precision(self) -> str:
+        """`bfloat16` or `float32`."""
+        return str(self.dtype).removeprefix("torch.")

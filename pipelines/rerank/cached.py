@@ -46,10 +46,7 @@ class CachedScores:
 
     @property
     def counts(self) -> Mapping[str, int]:
-        if self._cache is None:
-            return {}
-        known = self._cache.counts
-        return {"cache_hits": known["hits"], "cache_misses": known["misses"]}
+        return {} if self._cache is None else self._cache.lookups
 
     def scores(self, candidates: Sequence[Candidate]) -> list[float]:
         """One score a candidate. Those that are not known go to the scorer in one call (one in

@@ -14,7 +14,9 @@ import pandas as pd
 import pyterrier as pt
 from numpy.typing import NDArray
 
+from pipelines.asking import Asked, Asker, Counts, Reply
 from pipelines.caching import ResultCache
+from pipelines.prompt import Prompt
 from pipelines.rerank.head import check_depth, rejoin, split_head
 from pipelines.rerank.permutation import (
     identifiers,
@@ -23,8 +25,6 @@ from pipelines.rerank.permutation import (
     without_identifiers,
 )
 from pipelines.rerank.texts import Texts, check_columns, texts_of
-from pipelines.rewrite.asking import Asked, Asker, Counts, Reply
-from pipelines.rewrite.prompt import Prompt
 from toolkit.errors import InputError
 from toolkit.files import fingerprint
 
@@ -89,7 +89,7 @@ class Listwise(pt.Transformer):
         _check(window=window, step=step, passes=passes, max_words=max_words)
         self.texts, self.depth = texts, depth
         self.window, self.step, self.passes, self.max_words = window, step, passes, max_words
-        self._prompt = Prompt(prompt or str(_PROMPT), "listwise", _PLACES)
+        self._prompt = Prompt(prompt, _PROMPT, _PLACES)
         self._model = model.name
         settings = model.settings.given()
         sampled = {name: settings[name] for name in settings if name not in _UNSAMPLED}
@@ -108,9 +108,7 @@ class Listwise(pt.Transformer):
 
     @property
     def counts(self) -> Mapping[str, int]:
-        known = self._cache.counts if self._cache.path else {}
-        kept = {f"cache_{name}": known[name] for name in ("hits", "misses") if name in known}
-        return {**self._counts(), **kept}
+        return {**self._counts(), **(self._cache.lookups if self._cache.path else {})}
 
     def transform(self, inp: pd.DataFrame) -> pd.DataFrame:
         check_columns(inp, self.texts, self)

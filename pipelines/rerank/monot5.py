@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipelines.neural.batches import by_tokens
+from pipelines.neural.batches import in_batches
 from pipelines.neural.checkpoints import (
     check_kind,
     check_memory,
@@ -111,14 +111,11 @@ class MonoT5Scorer:
     def score(self, pairs: Sequence[Pair]) -> list[float]:
         """See `PairScorer`."""
         plain = [_plain(pair) for pair in pairs]
-        scores = [0.0] * len(plain)
         with self._computing:
             prompts = self._prompts.encode(plain)
-            lengths = [padded(len(prompt.ids)) for prompt in prompts]
-            for batch in by_tokens(lengths, self.batch_tokens):
-                found = self._scored([prompts[position].ids for position in batch])
-                for position, score in zip(batch, found, strict=True):
-                    scores[position] = score
+            ids = [prompt.ids for prompt in prompts]
+            lengths = [padded(len(each)) for each in ids]
+            scores = in_batches(self._scored, ids, lengths, self.batch_tokens)
         self._count(
             pairs=len(plain),
             truncated=sum(prompt.truncated for prompt in prompts),

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pipelines.neural.batches import by_tokens
+from pipelines.neural.batches import in_batches
 from pipelines.neural.checkpoints import check_length, within_memory
 from pipelines.neural.devices import choose_device, choose_dtype
 from pipelines.neural.extras import require
@@ -96,11 +96,8 @@ class RankLlamaScorer:
     def score(self, pairs: Sequence[Pair]) -> list[float]:
         """See `PairScorer`. `InputError` where the weights or a batch do not fit in memory."""
         prompts = [self._prompt.encode(pair) for pair in pairs]
-        scores = [0.0] * len(prompts)
-        for batch in by_tokens([len(prompt.ids) for prompt in prompts], self._batch_tokens):
-            found = self._score_batch([prompts[position].ids for position in batch])
-            for position, score in zip(batch, found, strict=True):
-                scores[position] = score
+        ids = [prompt.ids for prompt in prompts]
+        scores = in_batches(self._score_batch, ids, list(map(len, ids)), self._batch_tokens)
         with self._lock:
             self._counts["truncated"] += sum(prompt.truncated for prompt in prompts)
             self._counts["queries_truncated"] += sum(prompt.query_truncated for prompt in prompts)

@@ -12,15 +12,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
+from pipelines.asking import Asked, Asker, Counts, Reply
 from pipelines.caching import ResultCache
-from pipelines.rewrite.asking import Asked, Asker, Counts, Reply
-from pipelines.rewrite.prompt import Prompt, last_words
+from pipelines.prompt import Prompt, last_words
 from pipelines.rewrite.reading import PROSE, is_empty, lost_numbers, read_question
 from pipelines.rewrite.stage import Ask, Rewriter, Rewritten
 from toolkit.errors import InputError
 from toolkit.files import fingerprint
 from toolkit.llm.protocol import Settings
 
+PROMPTS = Path(__file__).resolve().parent / "prompts"
 _OF_QUERIES = ("fell_back", "cleaned", "without_reasoning", "lost_numbers", "prose", "errors")
 _QUOTED = 500  # characters of a reply that a trajectory keeps
 
@@ -76,8 +77,7 @@ class Q2Q:
 
     @property
     def counts(self) -> Mapping[str, int]:
-        kept = self._cache.counts
-        return {**self._counts(), "cache_hits": kept["hits"], "cache_misses": kept["misses"]}
+        return {**self._counts(), **self._cache.lookups}
 
     def rewrite(self, asks: Sequence[Ask]) -> list[Rewritten]:
         """The questions, in the order of the queries. Equal inputs are asked once."""
@@ -150,8 +150,10 @@ def q2q(
             do="set prompt, or reasoning=true",
         )
     own = prompt_without_reasoning if reasoning else prompt
-    alone = Prompt(own, "q2q", ("query",))
-    reasoned = Prompt(prompt, "q2q_reasoning", ("query", "reasoning")) if reasoning else None
+    alone = Prompt(own, PROMPTS / "q2q.txt", ("query",))
+    reasoned = (
+        Prompt(prompt, PROMPTS / "q2q_reasoning.txt", ("query", "reasoning")) if reasoning else None
+    )
     writer = Q2Q(
         model,
         alone,

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -23,17 +22,20 @@ from numpy.typing import NDArray
 
 from pipelines.engines.base import Engine
 from pipelines.engines.frames import Ranking
-from pipelines.engines.whole import write_manifest
 from pipelines.lexical.strings import Names, StringTable, StringWriter, to_bytes
 from pipelines.semantic.colbert_encoder import ColbertEncoder
-from pipelines.semantic.encoding import encoded
 from pipelines.semantic.maxsim import Collection, NumpySearch, Search, TorchSearch
 from pipelines.semantic.shards import Shards
 from pipelines.semantic.space import check_space
-from pipelines.semantic.vector_index import StoredVectors, check_search, checked_manifest
+from pipelines.semantic.vector_index import (
+    StoredVectors,
+    build_vectors,
+    check_search,
+    checked_manifest,
+)
 from pipelines.semantic.vector_ranker import check_shape
 from toolkit.contracts import Unit
-from toolkit.files import fingerprint, folder_made_whole
+from toolkit.files import fingerprint
 
 NAME = "colbert"
 _UNITS, _VECTORS, _OFFSETS = "units", "vectors.npy", "offsets.npy"
@@ -65,22 +67,16 @@ class ColbertEngine:
         `InputError` for an empty corpus, a repeated id, and a disk that would not hold the vectors,
         as far as a sample tells (of units that can be read twice). Whole or not at all.
         """
-        path, corpus = Path(path), corpus_fingerprint
-        check_space(units, self.encoder, path)
-        with (
-            encoded(units, self.encoder, path, corpus_fingerprint=corpus) as shards,
-            folder_made_whole(path) as folder,
-        ):
-            content = {
-                "encoder": self.encoder.fingerprint,
-                "model": self.encoder.model,
-                "settings": self.encoder.settings,
-                "corpus_fingerprint": corpus,
-                "dimensions": _write(shards, folder),
-                "counts": {name: shards.counts[name] for name in ("units", "rows", "empty")},
-                "versions": {package: version(package) for package in _VERSIONS},
-            }
-            write_manifest(folder, NAME, content)
+        check_space(units, self.encoder, Path(path))
+        build_vectors(
+            units,
+            self.encoder,
+            Path(path),
+            NAME,
+            corpus_fingerprint=corpus_fingerprint,
+            write=_write,
+            packages=_VERSIONS,
+        )
 
     def open(self, path: Path, *, corpus_fingerprint: str | None = None) -> ColbertIndex:
         """`InputError` if there is no whole index of that corpus and encoder. Loads no model."""
@@ -114,8 +110,8 @@ class ColbertIndex(StoredVectors):
         return NumpySearch(self.documents)
 
 
-def _write(shards: Shards, folder: Path) -> int:
-    """Put the shards' values one behind the other; their dimensions."""
+def _write(shards: Shards, folder: Path) -> dict[str, Any]:
+    """Put the shards' values one behind the other."""
     names = StringWriter(folder / _UNITS)
     offsets, vectors = [np.zeros(1, np.int64)], None
     begin = 0
@@ -132,7 +128,8 @@ def _write(shards: Shards, folder: Path) -> int:
     if vectors is None:
         raise RuntimeError("an encoding without units")
     vectors.flush()
-    return int(vectors.shape[1])
+    counts = {name: shards.counts[name] for name in ("units", "rows", "empty")}
+    return {"dimensions": int(vectors.shape[1]), "counts": counts}
 
 
 def colbert(

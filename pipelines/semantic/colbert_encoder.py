@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pipelines.neural.batches import by_tokens
+from pipelines.neural.batches import in_batches
 from pipelines.neural.checkpoints import (
     check_memory,
     checkpoint_config,
@@ -21,7 +21,7 @@ from pipelines.neural.checkpoints import (
     weight_bytes,
     within_memory,
 )
-from pipelines.neural.devices import choose_device, choose_dtype
+from pipelines.neural.devices import Placed
 from pipelines.neural.extras import require
 from pipelines.semantic.encoding import readable
 from pipelines.semantic.text_windows import windows
@@ -37,7 +37,7 @@ _KINDS = ("MultiVectorEncoder", "ColBERT")
 _KNOBS = ("query_prefix", "document_prefix", "query_length", "skiplist_words")
 
 
-class ColbertEncoder:
+class ColbertEncoder(Placed):
     """A ColBERT checkpoint through sentence-transformers' `MultiVectorEncoder`: its own, PyLate's
     and Stanford's (`colbert-ir/colbertv2.0`). Markers, the filling of queries with masks, the
     tokens that are left out and the normalisation are the checkpoint's.
@@ -75,20 +75,12 @@ class ColbertEncoder:
         self.model, self.revision, self.batch_tokens = model, revision, batch_tokens
         self.storage = storage
         self._limits = counts
-        self._device, self._dtype = device, dtype
+        super().__init__(device, dtype)
         self._lock = threading.Lock()
 
     @property
     def name(self) -> str:
         return self.model.rstrip("/").rpartition("/")[2]
-
-    @cached_property
-    def device(self) -> Any:
-        return choose_device(self._device)
-
-    @cached_property
-    def dtype(self) -> Any:
-        return choose_dtype(self._dtype, self.device)
 
     @cached_property
     def fingerprint(self) -> str:
@@ -100,8 +92,7 @@ class ColbertEncoder:
 
     @property
     def settings(self) -> Mapping[str, Any]:
-        dtype = str(self.dtype).removeprefix("torch.")
-        return {**self._limits, "storage": self.storage, "dtype": dtype}
+        return {**self._limits, "storage": self.storage, "dtype": self.precision}
 
     @property
     def dimensions(self) -> int:
@@ -140,16 +131,11 @@ class ColbertEncoder:
         of which every token is left out keeps one vector of zeros."""
         kind = STORAGES[self.storage]
         with self._lock, within_memory(self.device, f"a batch of {self.name}"):
-            places = by_tokens(
-                [min(length, self._limit) for length in self._whole_lengths(texts)],
-                self.batch_tokens,
-            )
-            vectors: list[NDArray[Any]] = [np.empty(0)] * len(texts)
-            for batch in places:
-                found = self._run(self._model.encode_document, [texts[place] for place in batch])
-                for place, rows in zip(batch, found, strict=True):
-                    vectors[place] = rows if len(rows) else np.zeros((1, rows.shape[1]), rows.dtype)
-        return [rows.astype(kind) for rows in vectors]
+            lengths = [min(length, self._limit) for length in self._whole_lengths(texts)]
+            encode = partial(self._run, self._model.encode_document)
+            vectors = in_batches(encode, texts, lengths, self.batch_tokens)
+        kept = (rows if len(rows) else np.zeros((1, rows.shape[1])) for rows in vectors)
+        return [rows.astype(kind) for rows in kept]
 
     def encode_queries(self, texts: Sequence[str]) -> list[NDArray[np.float32]]:
         """The vectors of each query: float32 [tokens, dimensions]."""

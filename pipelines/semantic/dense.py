@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +13,19 @@ from numpy.typing import NDArray
 
 from pipelines.engines.base import Engine
 from pipelines.engines.frames import Ranking
-from pipelines.engines.whole import write_manifest
 from pipelines.neural.extras import require
 from pipelines.semantic.dense_encoder import DenseEncoder
-from pipelines.semantic.encoding import encoded
 from pipelines.semantic.flex import Search, make_search, read_flex, write_flex
-from pipelines.semantic.vector_index import StoredVectors, check_search, checked_manifest
+from pipelines.semantic.shards import Shards
+from pipelines.semantic.vector_index import (
+    StoredVectors,
+    build_vectors,
+    check_search,
+    checked_manifest,
+)
 from pipelines.semantic.vector_ranker import check_shape
 from toolkit.contracts import Unit
-from toolkit.files import fingerprint, folder_made_whole
+from toolkit.files import fingerprint
 
 NAME = "dense"
 _INDEX = "flex"
@@ -54,21 +57,15 @@ class DenseEngine:
 
         `InputError` for an empty corpus and a repeated id. Whole or not at all.
         """
-        path, corpus = Path(path), corpus_fingerprint
-        with (
-            encoded(units, self.encoder, path, corpus_fingerprint=corpus) as shards,
-            folder_made_whole(path) as folder,
-        ):
-            content = {
-                "encoder": self.encoder.fingerprint,
-                "model": self.encoder.model,
-                "settings": self.encoder.settings,
-                "corpus_fingerprint": corpus,
-                "dimensions": write_flex(folder / _INDEX, shards),
-                "counts": {"units": len(shards), "empty": shards.counts["empty"]},
-                "versions": {package: version(package) for package in _VERSIONS},
-            }
-            write_manifest(folder, NAME, content)
+        build_vectors(
+            units,
+            self.encoder,
+            Path(path),
+            NAME,
+            corpus_fingerprint=corpus_fingerprint,
+            write=_write,
+            packages=_VERSIONS,
+        )
 
     def open(self, path: Path, *, corpus_fingerprint: str | None = None) -> DenseIndex:
         """`InputError` if there is no whole index of that corpus and encoder. Loads no model."""
@@ -99,6 +96,13 @@ class DenseIndex(StoredVectors):
 
     def _made_search(self) -> Search:
         return make_search(self._how, self.vectors, self.encoder.device)
+
+
+def _write(shards: Shards, folder: Path) -> dict[str, Any]:
+    return {
+        "dimensions": write_flex(folder / _INDEX, shards),
+        "counts": {"units": len(shards), "empty": shards.counts["empty"]},
+    }
 
 
 def dense(

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pipelines.neural.adapters import Checkpoint
-from pipelines.neural.batches import by_tokens
+from pipelines.neural.batches import in_batches
 from pipelines.neural.checkpoints import check_length, within_memory
-from pipelines.neural.devices import choose_device, choose_dtype
+from pipelines.neural.devices import Placed
 from pipelines.semantic.dense_model import DenseModel, Side
 from pipelines.semantic.encoding import readable
 from pipelines.semantic.pooled import POOLINGS, PooledModel
@@ -25,7 +25,7 @@ _FEWEST = 8  # tokens, below which a prefix leaves no room for a text
 Vectors = NDArray[np.float32]
 
 
-class DenseEncoder:
+class DenseEncoder(Placed):
     """A checkpoint and its recipe.
 
 
@@ -79,20 +79,12 @@ class DenseEncoder:
         self.batch_tokens = batch_tokens
         self.queries = Side("query", query_prefix, query_max_length)
         self.documents = Side("document", document_prefix, max_length)
-        self._device, self._dtype = device, dtype
+        super().__init__(device, dtype)
         self._lock = threading.Lock()
 
     @property
     def name(self) -> str:
         return self.model.rstrip("/").rpartition("/")[2]
-
-    @cached_property
-    def device(self) -> Any:
-        return choose_device(self._device)
-
-    @cached_property
-    def dtype(self) -> Any:
-        return choose_dtype(self._dtype, self.device)
 
     @cached_property
     def fingerprint(self) -> str:
@@ -118,7 +110,7 @@ class DenseEncoder:
             "pooling": self.pooling,
             "append_eos": self.append_eos,
             "normalise": self.normalise,
-            "dtype": str(self.dtype).removeprefix("torch."),
+            "dtype": self.precision,
         }
 
     def lengths(self, texts: Sequence[str]) -> list[int]:
@@ -139,12 +131,8 @@ class DenseEncoder:
             return np.empty((0, 0), np.float32)
         with self._lock, within_memory(self.device, f"a batch of {self.name}"):
             items, lengths = self._model.read([readable(text) for text in texts], side)
-            rows: list[Vectors | None] = [None] * len(texts)
-            for places in by_tokens(lengths, self.batch_tokens):
-                found = self._model.vectors([items[place] for place in places], side)
-                for place, vector in zip(places, found, strict=True):
-                    rows[place] = vector
-        return np.stack([row for row in rows if row is not None])
+            vectors = partial(self._model.vectors, side=side)
+            return np.stack(in_batches(vectors, items, lengths, self.batch_tokens))
 
     @cached_property
     def _model(self) -> DenseModel:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from rich.progress import Progress
 
 from pipelines.engines.whole import Checked
-from pipelines.neural.batches import by_tokens
+from pipelines.neural.batches import in_batches
 from pipelines.semantic import shards
 from pipelines.semantic.shards import Head, Shards
 from toolkit.contracts import Unit
@@ -167,14 +167,8 @@ class _Work:
 
     def encode(self, number: int, digest: str, units: Sequence[Unit]) -> Head:
         texts = [readable(unit.contents) for unit in units]
-        arrays: list[NDArray[Any]] = [np.empty(0)] * len(texts)
         lengths = self._encoder.lengths(texts)
-        for places in by_tokens(lengths, self._encoder.batch_tokens):
-            start = time.perf_counter()
-            found = self._encoder.encode([texts[place] for place in places])
-            for place, array in zip(places, found, strict=True):
-                arrays[place] = array
-            self._show(len(places), time.perf_counter() - start)
+        arrays = in_batches(self._batch, texts, lengths, self._encoder.batch_tokens)
         ids = [unit.unit_id for unit in units]
         for name, array in zip(ids, arrays, strict=True):
             _check(name, array, self._encoder.name)
@@ -183,6 +177,12 @@ class _Work:
         rows = [array[None] for array in arrays] if whole else arrays
         empty = sum(not text.strip() for text in texts)
         return shards.write(self._folder, number, digest, ids, rows, empty)
+
+    def _batch(self, texts: list[str]) -> list[NDArray[Any]]:
+        start = time.perf_counter()
+        found = self._encoder.encode(texts)
+        self._show(len(texts), time.perf_counter() - start)
+        return found
 
     def _show(self, units: int, seconds: float) -> None:
         self._encoded += units

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from pipelines.neural.batches import by_tokens
+from pipelines.neural.batches import in_batches
 from pipelines.neural.checkpoints import (
     check_kind,
     check_length,
@@ -134,12 +134,7 @@ class SpladeEncoder:
 
     def _encoded(self, texts: Sequence[str]) -> list[NDArray[Any]]:
         tokens = self._tokenized([readable(text) for text in texts])
-        arrays: list[NDArray[Any]] = [np.empty(0, SPARSE)] * len(texts)
-        for places in by_tokens([len(each) for each in tokens], self.batch_tokens):
-            found = self._weights([tokens[place] for place in places])
-            for place, array in zip(places, found, strict=True):
-                arrays[place] = array
-        return arrays
+        return in_batches(self._weights, tokens, list(map(len, tokens)), self.batch_tokens)
 
     def _weights(self, tokens: Sequence[Sequence[int]]) -> list[NDArray[Any]]:
         if not tokens:

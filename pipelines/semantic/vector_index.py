@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -12,9 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipelines.engines.frames import Ranking
-from pipelines.engines.whole import REBUILD, read_manifest
+from pipelines.engines.whole import REBUILD, read_manifest, write_manifest
+from pipelines.semantic.encoding import TextEncoder, encoded
+from pipelines.semantic.shards import Shards
 from pipelines.semantic.vector_ranker import VectorRanker
+from toolkit.contracts import Unit
 from toolkit.errors import InputError
+from toolkit.files import folder_made_whole
 
 SEARCHES = ("numpy", "torch")
 
@@ -34,6 +39,10 @@ class VectorEncoder(Protocol):
     def settings(self) -> Mapping[str, Any]: ...
 
     def encode_queries(self, texts: Sequence[str]) -> Any: ...
+
+
+class EncoderOfIndex(TextEncoder, VectorEncoder, Protocol):
+    """What encodes an index's units as well as its queries."""
 
 
 def check_search(name: str) -> None:
@@ -56,6 +65,37 @@ def checked_manifest(
             do=REBUILD,
         )
     return manifest
+
+
+def build_vectors(
+    units: Iterable[Unit],
+    encoder: EncoderOfIndex,
+    path: Path,
+    kind: str,
+    *,
+    corpus_fingerprint: str,
+    write: Callable[[Shards, Path], Mapping[str, Any]],
+    packages: Sequence[str],
+) -> None:
+    """Encode the `contents` of the units, in their order, and put them into a whole folder at
+    `path`; goes on where a killed build was. `write` makes an index of that kind of the shards and
+    says what its manifest holds beside the encoder, the corpus and the versions of `packages`.
+
+    `InputError` for an empty corpus and a repeated id.
+    """
+    with (
+        encoded(units, encoder, path, corpus_fingerprint=corpus_fingerprint) as shards,
+        folder_made_whole(path) as folder,
+    ):
+        content = {
+            "encoder": encoder.fingerprint,
+            "model": encoder.model,
+            "settings": encoder.settings,
+            "corpus_fingerprint": corpus_fingerprint,
+            **write(shards, folder),
+            "versions": {package: version(package) for package in packages},
+        }
+        write_manifest(folder, kind, content)
 
 
 class StoredVectors(ABC):

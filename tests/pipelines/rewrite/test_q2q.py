@@ -22,8 +22,8 @@ from question_model import (
     wait_for,
 )
 
-from pipelines.rewrite.prompt import FOLDER, last_words
-from pipelines.rewrite.q2q import q2q
+from pipelines.prompt import last_words
+from pipelines.rewrite.q2q import PROMPTS, q2q
 from pipelines.rewrite.stage import Rewriter
 from toolkit.errors import InputError
 from toolkit.llm import Settings, Turn
@@ -170,7 +170,7 @@ def test_impossible_arguments_are_refused(arguments: dict[str, Any], message: st
 
 
 def test_both_prompts_tell_the_rules_and_the_same_eight_questions() -> None:
-    texts = [(FOLDER / f"{name}.txt").read_text() for name in ("q2q", "q2q_reasoning")]
+    texts = [(PROMPTS / f"{name}.txt").read_text() for name in ("q2q", "q2q_reasoning")]
     styles = [[line for line in text.splitlines() if line.startswith("- ")] for text in texts]
     assert styles[0] == styles[1] and len(styles[0]) == 8
     for text in texts:

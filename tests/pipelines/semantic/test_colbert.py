@@ -10,8 +10,7 @@ import pytest
 import tiny_embedder
 from safetensors.numpy import load_file
 
-from pipelines.semantic import colbert as module
-from pipelines.semantic import space
+from pipelines.semantic import space, vector_index
 from pipelines.semantic.colbert import ColbertEngine, ColbertIndex, colbert
 from pipelines.semantic.colbert_encoder import ColbertEncoder
 from toolkit.contracts import Unit
@@ -208,7 +207,7 @@ def test_a_disk_too_small_is_told_with_the_sizes_before_anything_is_encoded(
 
     usage = namedtuple("usage", "total used free")
     tokens = sum(encoder(model).lengths([unit.contents for unit in UNITS]))
-    monkeypatch.setattr(module, "encoded", lambda *_, **__: pytest.fail("encoded"))
+    monkeypatch.setattr(vector_index, "encoded", lambda *_, **__: pytest.fail("encoded"))
     # Twice the tokens x 16 dimensions x 4 bytes, and one byte less.
     disk = usage(0, 0, 2 * tokens * 16 * 4 - 1)
     monkeypatch.setattr(space.shutil, "disk_usage", lambda path: disk)

@@ -8,19 +8,18 @@ from pathlib import Path
 
 from toolkit.errors import InputError
 
-FOLDER = Path(__file__).resolve().parent / "prompts"
 _PLACE = re.compile(r"\{(\w+)\}")
 
 
 class Prompt:
     """A text with `{query}` and other places, each of `places` at least once and no others.
 
-    `path`: a file of one's own; None: `default`, one that comes with the package. `InputError` for
+    `path`: a file of one's own; None: `ours`, one that comes with the package. `InputError` for
     a file that cannot be read and for wrong places.
     """
 
-    def __init__(self, path: str | None, default: str, places: tuple[str, ...]) -> None:
-        file = Path(path) if path else FOLDER / f"{default}.txt"
+    def __init__(self, path: str | None, ours: Path, places: tuple[str, ...]) -> None:
+        file = Path(path) if path else ours
         try:
             self.text = file.read_text(encoding="utf-8").strip()
         except (OSError, UnicodeDecodeError) as error:
