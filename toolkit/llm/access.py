@@ -57,9 +57,23 @@ class Key:
         return key
 
     def hide(self, text: str) -> str:
-        """`text` without the key, which a server may quote back."""
+        """An error's or a log's `text` with `***` for the key, which a server may quote back.
+
+        For messages alone, never for a model's reply. A key that could be a word stays (see
+        `_could_be_a_word`): it guards nothing but a server of one's own, and replacing it would
+        make the message wrong.
+        """
         key = os.environ.get(self.variable or "", "").strip()
-        return text.replace(key, "***") if key else text
+        return text if _could_be_a_word(key) else text.replace(key, "***")
+
+
+def _could_be_a_word(key: str) -> bool:
+    """Whether a key can turn up in a text by chance: `EMPTY`, `token-abc123`, `authentication`.
+
+    Providers issue 32 characters and more, and `openssl rand -hex 8` gives 16 with digits among
+    them. Words and identifiers of 16 characters are common, those with a digit are not.
+    """
+    return len(key) < 16 or (len(key) < 32 and not any(map(str.isdigit, key)))
 
 
 def checked_url(url: str) -> str:

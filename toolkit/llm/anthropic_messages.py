@@ -6,7 +6,6 @@ prompt cache, so that the next one, which begins with it, reads it from there.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -73,7 +72,7 @@ class AnthropicMessages(ApiModel):
             reply = await gather(event.to_dict() async for event in stream)
         if not reply.get("stop_reason"):
             raise ServerGone(f"{self._where}: the stream ended before the reply did")
-        return wire.json_object(self._hide(json.dumps(reply)), self._where)
+        return reply
 
     def _body(
         self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]], settings: Settings

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import ssl
 import threading
 import time
@@ -15,6 +14,7 @@ from typing import Any, ClassVar, NamedTuple
 from urllib.parse import urlsplit
 
 from toolkit.errors import InputError
+from toolkit.llm import wire
 from toolkit.llm.access import Key, checked_url, is_local, load
 from toolkit.llm.errors import (
     BadReply,
@@ -173,22 +173,15 @@ class ApiModel(ABC):
             full = "the context window is full"
             raise ContextOverflow(f"{self._where} stopped in the middle: {full}", turn=turn)
         if turn.finish_reason == "refusal":
-            said = f": {turn.text[:200]}" if turn.text else ""
-            raise Refused(f"{self._where} refused to answer{said}", turn=turn)
+            reason = f": {self._key.hide(turn.text)[:200]}" if turn.text else ""
+            raise Refused(f"{self._where} refused to answer{reason}", turn=turn)
         return turn
 
     def _translated(self, error: Exception) -> ModelError | None:
         """Our error for one of the SDK or of its HTTP library; None for a stranger."""
         sdk, http = load(self.sdk), load("httpx2")
         if isinstance(error, sdk.APIStatusError):
-            body = json.loads(self._hide(json.dumps(error.body)))
-            return fault(
-                error.status_code,
-                body,
-                error.response.headers,
-                where=self._where,
-                now=time.time(),
-            )
+            return self._fault(error.status_code, error.body, error.response.headers)
         if isinstance(error, (sdk.APITimeoutError, http.TimeoutException)):
             return ServerTimeout(f"{self._where}: the connection stalled")
         if isinstance(error, (sdk.APIConnectionError, http.TransportError)):
@@ -232,5 +225,9 @@ class ApiModel(ABC):
             )
         return sdk.DefaultAsyncHttpxClient(limits=limits)
 
-    def _hide(self, text: str) -> str:
-        return self._key.hide(text)
+    def _fault(self, status: int, body: Any, headers: Mapping[str, str]) -> ModelError:
+        hide = self._key.hide
+        return fault(status, body, headers, where=self._where, now=time.time(), hide=hide)
+
+    def _object(self, content: str) -> dict[str, Any]:
+        return wire.json_object(content, self._where, hide=self._key.hide)

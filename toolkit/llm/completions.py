@@ -111,7 +111,7 @@ class OpenAICompletions(ApiModel):
         raw = await client.completions.with_raw_response.create(
             model=self.name, prompt="", extra_body=body, timeout=timeout
         )
-        return wire.json_object(self._hide(raw.text), self._where)
+        return self._object(raw.text)
 
     def _body(
         self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]], settings: Settings

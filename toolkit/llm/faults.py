@@ -8,7 +8,7 @@ are those of OpenAI, Anthropic, DeepSeek, vLLM and llama.cpp.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from email.utils import parsedate_to_datetime
 from typing import Any
 
@@ -71,14 +71,21 @@ _BY_TYPE: Mapping[str, type[ModelError]] = {
 
 
 def fault(
-    status: int, body: Any, headers: Mapping[str, str], *, where: str, now: float
+    status: int,
+    body: Any,
+    headers: Mapping[str, str],
+    *,
+    where: str,
+    now: float,
+    hide: Callable[[str], str] = str,
 ) -> ModelError:
     """The error for an answer of `status` whose body (parsed or text) is `body`. `where` names the
-    model and server; `now` is the time in seconds since the epoch."""
-    kind, said = _said(body)
-    error = _class_of(status, kind, f"{kind} {said}")
-    told = f"HTTP {status}" + (f", {said}" if said else "")
-    return error(f"{where}: {told}", retry_after=retry_after(headers, now))
+    model and server; `now` is the time in seconds since the epoch; `hide` takes a key out of the
+    server's sentence before it is quoted."""
+    kind, sentence = _said(body)
+    error = _class_of(status, kind, f"{kind} {sentence}")
+    quoted = f"HTTP {status}" + (f", {hide(sentence)}" if sentence else "")
+    return error(f"{where}: {quoted}", retry_after=retry_after(headers, now))
 
 
 def _class_of(status: int, kind: str, text: str) -> type[ModelError]:

@@ -11,7 +11,6 @@ from typing import Any
 
 from toolkit.llm import wire
 from toolkit.llm.client import ApiModel
-from toolkit.llm.faults import fault
 from toolkit.llm.protocol import TOOL_CHOICES, Message, Settings, Turn, Usage
 
 API = "openai_responses"
@@ -53,7 +52,7 @@ class OpenAIResponses(ApiModel):
         raw = await client.responses.with_raw_response.create(
             model=self.name, input=[], extra_body=body, timeout=timeout
         )
-        return wire.json_object(self._hide(raw.text), self._where)
+        return self._object(raw.text)
 
     def _body(
         self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]], settings: Settings
@@ -91,7 +90,7 @@ class OpenAIResponses(ApiModel):
 
     def _turn(self, reply: dict[str, Any], messages: Sequence[Message]) -> Turn:
         if reply.get("status") == "failed" or reply.get("error"):
-            raise fault(200, reply.get("error") or "failed", {}, where=self._where, now=0.0)
+            raise self._fault(200, reply.get("error") or "failed", {})
         items = reply["output"]
         contents = [part for item in _of(items, "message") for part in item.get("content") or ()]
         refusals = "".join(str(part["refusal"]) for part in _of(contents, "refusal"))

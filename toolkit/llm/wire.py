@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from toolkit.llm.errors import BadReply
@@ -102,12 +102,14 @@ def count(usage: Any, *path: str) -> int | None:
     return usage if isinstance(usage, int) and not isinstance(usage, bool) else None
 
 
-def json_object(content: str, what: str) -> dict[str, Any]:
-    """A reply's body as an object, `BadReply` otherwise."""
+def json_object(content: str, what: str, hide: Callable[[str], str] = str) -> dict[str, Any]:
+    """A reply's body as an object, `BadReply` otherwise, which quotes the beginning of the body
+    after `hide` has taken a key out of it."""
     try:
         value = json.loads(content)
     except (ValueError, RecursionError):
         value = None
     if not isinstance(value, dict):
-        raise BadReply(f"{what} answered with something that is no JSON object: {content[:80]!r}")
+        beginning = hide(content)[:80]
+        raise BadReply(f"{what} answered with something that is no JSON object: {beginning!r}")
     return value

@@ -614,6 +614,49 @@ def test_the_key_is_sent_and_shown_nowhere(
     assert KEY not in caplog.text
 
 
+@pytest.mark.parametrize("key", ["test", "e", "authentication", KEY])
+def test_no_key_changes_a_reply(
+    peer: Peer, make: Callable[..., ApiModel], monkeypatch: pytest.MonkeyPatch, key: str
+) -> None:
+    monkeypatch.setenv("PEER_KEY", key)
+    text, reasoning = f"The latest contest: {key}", f"Think of {key}, the testament"
+    arguments = json.dumps({"query": f"authentication in the latest {key}", "offset": 1})
+    peer.script.append(Say(text=text, reasoning=reasoning, calls=[("c1", "search", arguments)]))
+    turn = ask(make(key_env="PEER_KEY"))
+    assert (turn.text, turn.reasoning) == (text, reasoning)
+    assert [call.parsed() for call in turn.tool_calls] == [json.loads(arguments)]
+
+
+@pytest.mark.parametrize("key", ["test", "internal"])
+def test_a_key_that_is_a_word_does_not_change_what_an_error_says_or_is(
+    peer: Peer, make: Callable[..., ApiModel], monkeypatch: pytest.MonkeyPatch, key: str
+) -> None:
+    monkeypatch.setenv("PEER_KEY", key)
+    peer.script.append(Fail(400, "the latest contest has an internal fault", "invalid_request"))
+    error = wrong(make(key_env="PEER_KEY"), errors.BadRequest)
+    assert "the latest contest has an internal fault" in str(error)
+
+
+@pytest.mark.parametrize("key", ["sk-" + "a" * 40, "0123456789abcdef", "x" * 32, KEY])
+def test_a_key_at_the_place_where_an_error_is_cut_leaves_no_part_of_itself(
+    peer: Peer, make: Callable[..., ApiModel], monkeypatch: pytest.MonkeyPatch, key: str
+) -> None:
+    monkeypatch.setenv("PEER_KEY", key)
+    messages = []
+    for answer in (
+        Raw("#" * 75 + key),
+        Fail(400, "#" * 380 + key, "invalid_request"),
+        Say(text="#" * 195 + key, finish="refusal"),
+    ):
+        peer.script.append(answer)
+        with pytest.raises(errors.ModelError) as raised:
+            ask(make(key_env="PEER_KEY", attempts=1))
+        messages.append(str(raised.value))
+    # A stream without events quotes nothing, the others quote up to where the key begins.
+    assert sum("#" * 60 in message for message in messages) >= 2
+    assert not any(key[:5] in message for message in messages)
+
+
 def formatted(error: BaseException) -> list[str]:
     return traceback.format_exception(type(error), error, error.__traceback__)
 
