@@ -27,7 +27,7 @@ from pipelines.composition import compose
 from toolkit.contracts import Benchmark
 from toolkit.evaluation import write_evaluation
 from toolkit.evaluation.tuning import Grid, MeasureTable, RankTable, Study, measure_table, study
-from toolkit.files import write_json
+from toolkit.files import write_atomic, write_json
 from toolkit.report import write_report
 from toolkit.report.tuning import render_tuning
 from toolkit.runs import RunFolder, make_manifest
@@ -160,7 +160,7 @@ def write_cells(path: Path, found: Study) -> None:
     for table, side in ((found.selecting, "selecting"), (found.reported, "reported")):
         for place, measure in enumerate(table.measures):
             rows[f"{measure} {side}"] = table.values[place].mean(axis=0)
-    rows.to_csv(path, index=False)
+    write_atomic(path, rows.to_csv(index=False))
 
 
 def as_sweep(arguments: Sequence[str]) -> list[str]:

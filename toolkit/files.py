@@ -6,33 +6,43 @@ import fcntl
 import hashlib
 import json
 import os
+import secrets
 import shutil
-import tempfile
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
-_READABLE = 0o644
-_READABLE_FOLDER = 0o755
+from toolkit.errors import InputError
+
+# What a process asks for; the kernel takes off what the umask or a folder's default ACL forbids.
+# The functions of `tempfile` ask for less and would need a chmod that knows neither.
+_ANYONE = 0o666
+
+
+@contextmanager
+def file_made_whole(path: Path) -> Iterator[BinaryIO]:
+    """A stream whose bytes become the file `path` when the block ends well; on any error `path`
+    stays as it was. The temporary file beside it is named `.<name>.<random>.tmp`."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name[:40]}.{secrets.token_hex(8)}.tmp")
+    stream = temporary.open("xb")
+    try:
+        with stream:
+            yield stream
+            stream.flush()
+            os.fsync(stream.fileno())
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
 
 
 def write_atomic(path: Path, text: str) -> None:
-    """Write `text` (UTF-8) to `path` through a temporary file and `os.replace`."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(
-        prefix=f".{path.name[:40]}.", suffix=".tmp", dir=path.parent
-    )
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as stream:
-            stream.write(text)
-            stream.flush()
-            os.fsync(stream.fileno())
-        Path(temporary).chmod(_READABLE)  # mkstemp lets only its owner read
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    """Write `text` (UTF-8) to `path`, whole or not at all."""
+    with file_made_whole(path) as stream:
+        stream.write(text.encode())
 
 
 def dump_json(value: Any, *, indent: int | None = 1) -> str:
@@ -63,12 +73,10 @@ def folder_made_whole(path: Path) -> Iterator[Path]:
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     _sweep(path)
-    temporary = Path(
-        tempfile.mkdtemp(prefix=f".{path.name}.{os.getpid()}.", suffix=".partial", dir=path.parent)
-    )
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}.partial")
+    temporary.mkdir()
     try:
         yield temporary
-        temporary.chmod(_READABLE_FOLDER)  # mkdtemp lets only its owner in
         if path.exists():
             shutil.rmtree(path)
         temporary.rename(path)
@@ -88,10 +96,38 @@ def _sweep(path: Path) -> None:
 def waiting_lock(path: Path) -> Iterator[None]:
     """Hold an advisory lock on `path`, waiting for whoever holds it; freed by the kernel when its
     holder dies. For work that several processes would otherwise do twice, such as one index."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w") as stream:
-        fcntl.flock(stream, fcntl.LOCK_EX)
+    handle = open_own(path)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
         yield
+    finally:
+        os.close(handle)
+
+
+def open_own(path: Path, *, append: bool = False) -> int:
+    """A descriptor of the file `path` for reading and writing, at its end if `append`. The file is
+    made with its folders where it is missing, and is otherwise opened as it is. For files that
+    stay and are written in place, such as locks and logs.
+
+    `InputError` where a symbolic link or anything but a regular file stands there: in a folder that
+    somebody sent, it could lead to any file of the user's. Other trouble is an `OSError`.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | (os.O_APPEND if append else 0)
+    try:
+        handle = os.open(path, flags, _ANYONE)
+    except OSError:
+        if path.is_symlink():
+            raise _not_own(path, "a symbolic link") from None
+        raise
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise _not_own(path, "no regular file")
+    return handle
+
+
+def _not_own(path: Path, what: str) -> InputError:
+    return InputError(f"{path} is {what}", valid="a regular file", do="remove it")
 
 
 def process_alive(pid: int) -> bool:

@@ -1,12 +1,10 @@
-"""Guards around native code: one process at a time, nothing printed."""
+"""Guards around native code: nothing printed."""
 
 from __future__ import annotations
 
-import fcntl
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 
@@ -43,14 +41,3 @@ def quiet() -> Iterator[None]:
         os.dup2(kept[1], 2)
         for handle in (*kept, silence):
             os.close(handle)
-
-
-@contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Alone among all processes of this machine that lock the same file."""
-    handle = os.open(path, os.O_CREAT | os.O_RDWR, 0o644)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(handle)

@@ -23,13 +23,13 @@ import pandas as pd
 import pyterrier as pt
 
 from pipelines.engines.frames import Ranking, queries_of, ranked
-from pipelines.engines.guards import locked, quiet, quiet_logger
+from pipelines.engines.guards import quiet, quiet_logger
 from pipelines.engines.whole import Checked, read_manifest, write_manifest
 from pipelines.lexical import Analyzer, make_analyzer
 from pipelines.lexical.index import check_settings
 from toolkit.contracts import Unit
 from toolkit.errors import InputError
-from toolkit.files import fingerprint, folder_made_whole, write_json
+from toolkit.files import fingerprint, folder_made_whole, waiting_lock, write_json
 from toolkit.progress import track
 
 NAME = "pisa"
@@ -186,7 +186,7 @@ class PisaIndex:
     def _prepared(self, k1: float, b: float) -> Path:
         """The folder in which PISA has compressed the lists for (k1, b)."""
         folder = self.path / _PREPARED / f"k1={k1!r},b={b!r}"
-        with locked(self.path / f".{_PREPARED}.lock"):
+        with waiting_lock(self.path / f".{_PREPARED}.lock"):
             if not (folder / "done.json").is_file():
                 with folder_made_whole(folder) as made:
                     for file in (self.path / _INDEX).iterdir():

@@ -2,21 +2,74 @@
 
 from __future__ import annotations
 
+import os
 import stat
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
-from toolkit.files import folder_made_whole, write_atomic
+from toolkit.errors import InputError
+from toolkit.evaluation.tuning.ranks import save_arrays
+from toolkit.files import folder_made_whole, open_own, waiting_lock, write_atomic
+from toolkit.runs.locks import locked
 
 
-def test_a_folder_appears_whole_and_readable(tmp_path: Path) -> None:
+@pytest.fixture(params=[0o077, 0o002, 0o022], ids=oct)
+def umask(request: pytest.FixtureRequest) -> Iterator[int]:
+    before = os.umask(request.param)
+    yield request.param
+    os.umask(before)
+
+
+def make_lock(path: Path) -> None:
+    with waiting_lock(path):
+        pass
+
+
+def make_run_lock(path: Path) -> None:
+    with locked(path):
+        pass
+
+
+def make_log(path: Path) -> None:
+    os.close(open_own(path, append=True))
+
+
+FILES: dict[str, Callable[[Path], Any]] = {
+    "text": lambda path: write_atomic(path, "é"),
+    "arrays": lambda path: save_arrays(path, ranks=np.zeros(3)),
+    "waiting lock": make_lock,
+    "run lock": make_run_lock,
+    "log": make_log,
+}
+
+
+@pytest.mark.parametrize("make", FILES.values(), ids=FILES.keys())
+def test_files_and_their_folders_have_the_rights_that_the_umask_leaves(
+    tmp_path: Path, umask: int, make: Callable[[Path], Any]
+) -> None:
+    path = tmp_path / "deep" / "file"
+    make(path)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o666 & ~umask
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o777 & ~umask
+    assert [item.name for item in path.parent.iterdir()] == ["file"]
+
+
+def test_a_folder_has_the_rights_that_the_umask_leaves(tmp_path: Path, umask: int) -> None:
+    with folder_made_whole(tmp_path / "index") as folder:
+        (folder / "a").write_text("1")
+    assert stat.S_IMODE((tmp_path / "index").stat().st_mode) == 0o777 & ~umask
+
+
+def test_a_folder_appears_whole(tmp_path: Path) -> None:
     target = tmp_path / "index"
     with folder_made_whole(target) as folder:
         (folder / "a").write_text("1")
         assert not target.exists()
     assert (target / "a").read_text() == "1"
-    assert stat.S_IMODE(target.stat().st_mode) == 0o755
 
 
 def test_an_error_leaves_what_stood_and_nothing_else(tmp_path: Path) -> None:
@@ -39,9 +92,42 @@ def test_leftovers_of_a_dead_process_are_swept(tmp_path: Path) -> None:
     assert not dead.exists()
 
 
-def test_a_file_is_readable_by_others(tmp_path: Path) -> None:
-    path = tmp_path / "deep" / "a.json"
+def test_a_file_appears_whole(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
     write_atomic(path, "é")
+    with pytest.raises(UnicodeEncodeError):
+        write_atomic(path, "half of a pair: \ud83d")
     assert path.read_text(encoding="utf-8") == "é"
-    assert stat.S_IMODE(path.stat().st_mode) == 0o644
-    assert [item.name for item in path.parent.iterdir()] == ["a.json"]
+    assert [item.name for item in tmp_path.iterdir()] == ["a.json"]
+
+
+@pytest.mark.parametrize("make", [make_lock, make_log])
+def test_what_is_written_in_place_follows_no_symbolic_link(
+    tmp_path: Path, make: Callable[[Path], None]
+) -> None:
+    target, link = tmp_path / "thesis.txt", tmp_path / ".lock"
+    target.write_text("years of work")
+    link.symlink_to(target)
+    with pytest.raises(InputError, match="symbolic link") as error:
+        make(link)
+    assert str(link) in str(error.value)
+    assert target.read_text() == "years of work"
+    link.unlink()
+    link.symlink_to(tmp_path / "nothing")
+    with pytest.raises(InputError, match="symbolic link"):
+        make(link)
+    assert not (tmp_path / "nothing").exists()
+
+
+@pytest.mark.parametrize("make", [make_lock, make_log])
+def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path, make: Callable[[Path], None]) -> None:
+    os.mkfifo(tmp_path / ".lock")
+    with pytest.raises(InputError, match="no regular file"):
+        make(tmp_path / ".lock")
+
+
+def test_a_lock_keeps_the_text_of_its_file(tmp_path: Path) -> None:
+    path = tmp_path / "notes.txt"
+    path.write_text("not mine")
+    make_lock(path)
+    assert path.read_text() == "not mine"

@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from toolkit.errors import InputError
+from toolkit.files import open_own
 from toolkit.progress import bar
 
 HOST = "127.0.0.1"
@@ -46,9 +47,8 @@ def serving(
     port = free_port()
     words = [str(word) for word in command(port)]
     _check_installed(words[0])
-    log.parent.mkdir(parents=True, exist_ok=True)
     address = f"http://{HOST}:{port}"
-    with log.open("ab") as output:
+    with os.fdopen(open_own(log, append=True), "ab") as output:
         guard = subprocess.Popen(
             [sys.executable, "-I", str(_GUARD), str(grace), *words],
             stdin=subprocess.PIPE,

@@ -17,17 +17,26 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 from toolkit.errors import InputError
-from toolkit.files import process_alive
+from toolkit.files import open_own
+
+
+class _Holder(NamedTuple):
+    """What a lock file's text names: a process id (0: none), its host and when the process started
+    (both empty where unknown)."""
+
+    pid: int
+    host: str
+    started: str
 
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
     """Hold the lock file `path` during the block. `InputError` with the holder's process id and
-    host if another one holds it. The file stays when the block ends: removing it would let two
-    processes lock two files of one name."""
+    host if another one holds it, or if `path` is a symbolic link. The file stays when the block
+    ends: removing it would let two processes lock two files of one name."""
     handle = _open(path)
     try:
         _take(handle, path)
@@ -51,8 +60,7 @@ def process_started(pid: int) -> str:
 
 def _open(path: Path) -> int:
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        return os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        return open_own(path)
     except OSError as error:
         raise InputError(
             f"cannot write {path.parent}: {error.strerror}", do="choose a folder that you may write"
@@ -72,21 +80,23 @@ def _take(handle: int, path: Path) -> None:
             do="put the runs folder on a local disk",
         ) from error
     holder = _read(handle)
-    if holder and not _gone(holder):
+    if _holds(holder):
         raise _refusal(path, holder)
     _write(handle)
 
 
-def _gone(holder: dict[str, Any]) -> bool:
-    if holder.get("host") != socket.gethostname():
-        return False
-    pid = int(holder.get("pid", 0))
-    return not process_alive(pid) or process_started(pid) != holder.get("started", "")
+def _holds(holder: _Holder) -> bool:
+    """Whether the holder that a text names must be believed although `flock` was obtained."""
+    if holder.host not in ("", socket.gethostname()):
+        return True
+    # An id alone names no process, because ids are used again: where the system does not tell when
+    # processes started, `flock` has decided.
+    return bool(holder.started) and process_started(holder.pid) == holder.started
 
 
-def _refusal(path: Path, holder: dict[str, Any]) -> InputError:
-    pid, host = holder.get("pid", "unknown"), holder.get("host", "unknown")
-    if host in (socket.gethostname(), "unknown"):
+def _refusal(path: Path, holder: _Holder) -> InputError:
+    pid, host = holder.pid or "unknown", holder.host or "unknown"
+    if holder.host in ("", socket.gethostname()):
         advice = "wait for it or stop it, then run the same command; or give this run another name="
     else:
         advice = f"if that process is gone, delete {path} and run the same command"
@@ -95,18 +105,25 @@ def _refusal(path: Path, holder: dict[str, Any]) -> InputError:
     )
 
 
-def _read(handle: int) -> dict[str, Any]:
+def _read(handle: int) -> _Holder:
+    """The holder that the file names, as far as it does: a process may be killed while it writes
+    its own text, and the file may come from anywhere."""
     try:
-        holder = json.loads(os.pread(handle, 4096, 0) or b"{}")
-        return holder if isinstance(holder, dict) else {}
-    except ValueError:
-        # Killed while writing its own text: flock has already told that it is gone.
-        return {}
+        text = json.loads(os.pread(handle, 4096, 0))
+    except (ValueError, RecursionError):
+        text = None
+    values = text if isinstance(text, dict) else {}
+    pid, host, started = (values.get(name) for name in _Holder._fields)
+    return _Holder(
+        pid if isinstance(pid, int) and pid > 0 else 0,
+        host if isinstance(host, str) else "",
+        started if isinstance(started, str) else "",
+    )
 
 
 def _write(handle: int) -> None:
     pid = os.getpid()
-    text = {"pid": pid, "host": socket.gethostname(), "started": process_started(pid)}
+    holder = _Holder(pid, socket.gethostname(), process_started(pid))
     os.ftruncate(handle, 0)
-    os.pwrite(handle, json.dumps(text).encode(), 0)
+    os.pwrite(handle, json.dumps(holder._asdict()).encode(), 0)
     os.fsync(handle)

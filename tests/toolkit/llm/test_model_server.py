@@ -105,6 +105,16 @@ def test_one_that_ends_early_is_told_with_its_last_words(place: Place) -> None:
     assert str(place.log) in str(raised.value)
 
 
+def test_a_log_that_is_a_symbolic_link_is_refused_before_anything_starts(place: Place) -> None:
+    target = place.pids_file.with_name("thesis.txt")
+    target.write_text("years of work")
+    place.log.parent.mkdir()
+    place.log.symlink_to(target)
+    with pytest.raises(InputError, match="symbolic link"):
+        serve(place).__enter__()
+    assert target.read_text() == "years of work" and not place.pids_file.exists()
+
+
 def test_one_that_is_never_healthy_is_ended_and_told(place: Place) -> None:
     with pytest.raises(InputError, match=r"not ready within 0\.5 s"):
         serve(place, "silent", start_seconds=0.5).__enter__()

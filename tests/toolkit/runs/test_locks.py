@@ -10,6 +10,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from toolkit.errors import InputError
 from toolkit.runs.locks import locked, process_started
@@ -80,6 +82,16 @@ def test_an_id_that_another_process_uses_now_does_not_hold_it(lock: Path) -> Non
         assert json.loads(lock.read_text())["started"] == process_started(os.getpid())
 
 
+def test_without_proc_a_lock_that_was_obtained_is_held(
+    lock: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("toolkit.runs.locks.process_started", lambda pid: "")
+    # The holder was killed and this process has its id now.
+    leave(lock, pid=os.getpid(), host=socket.gethostname(), started="")
+    with locked(lock):
+        assert json.loads(lock.read_text())["pid"] == os.getpid()
+
+
 def test_a_living_process_holds_it_where_the_file_system_forgot_its_lock(lock: Path) -> None:
     pid = os.getpid()
     leave(lock, pid=pid, host=socket.gethostname(), started=process_started(pid))
@@ -100,6 +112,61 @@ def test_a_half_written_text_of_a_killed_process_is_taken_over(lock: Path) -> No
     lock.write_text('{"pid": 1')
     with locked(lock):
         assert json.loads(lock.read_text())["pid"] == os.getpid()
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(["pid", "host", "started", "other"]),
+        st.one_of(
+            st.none(),
+            st.booleans(),
+            st.integers(),
+            st.floats(),
+            st.text(max_size=5),
+            st.just(socket.gethostname()),
+            st.lists(st.integers(), max_size=2),
+        ),
+    )
+    | st.lists(st.integers(), max_size=3)
+    | st.none()
+)
+@example({"pid": None})
+@example({"pid": None, "host": socket.gethostname(), "started": "1"})
+@example({"pid": -1, "host": socket.gethostname(), "started": None})
+@example({"pid": 2**70, "host": socket.gethostname(), "started": ""})
+def test_whatever_a_lock_file_says_it_is_taken_or_refused_in_one_line(
+    tmp_path_factory: pytest.TempPathFactory, text: object
+) -> None:
+    lock = tmp_path_factory.getbasetemp() / "any-text" / ".lock"
+    lock.parent.mkdir(exist_ok=True)
+    lock.write_text(json.dumps(text))
+    host = text.get("host") if isinstance(text, dict) else None
+    elsewhere = isinstance(host, str) and host not in ("", socket.gethostname())
+    if elsewhere:
+        with pytest.raises(InputError, match="delete"), locked(lock):
+            pytest.fail("must not be taken")
+        assert lock.read_text() == json.dumps(text)
+    else:
+        with locked(lock):
+            assert json.loads(lock.read_text())["pid"] == os.getpid()
+
+
+def test_a_deeply_nested_text_is_taken_over(lock: Path) -> None:
+    lock.parent.mkdir(parents=True)
+    lock.write_text("[" * 4096)
+    with locked(lock):
+        assert json.loads(lock.read_text())["pid"] == os.getpid()
+
+
+def test_a_symbolic_link_is_refused_and_what_it_leads_to_stays(lock: Path, tmp_path: Path) -> None:
+    target = tmp_path / "thesis.txt"
+    target.write_text("years of work")
+    lock.parent.mkdir(parents=True)
+    lock.symlink_to(target)
+    with pytest.raises(InputError, match="symbolic link") as error, locked(lock):
+        pytest.fail("must not be taken")
+    assert str(lock) in str(error.value)
+    assert target.read_text() == "years of work"
 
 
 def test_a_start_time_names_this_process_and_no_dead_one() -> None:

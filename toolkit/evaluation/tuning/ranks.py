@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toolkit.errors import InputError
+from toolkit.files import file_made_whole
 
 Cell = tuple[float, float]
 
@@ -68,18 +67,8 @@ class RankTable:
 
 def save_arrays(path: Path, **arrays: NDArray[Any]) -> None:
     """A compressed .npz file that is whole or absent."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
-    try:
-        with os.fdopen(handle, "wb") as stream:
-            np.savez_compressed(stream, allow_pickle=False, **arrays)
-            stream.flush()
-            os.fsync(stream.fileno())
-        Path(temporary).chmod(0o644)  # mkstemp lets only its owner read
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    with file_made_whole(path) as stream:
+        np.savez_compressed(stream, allow_pickle=False, **arrays)
 
 
 def load_arrays(path: Path, names: Sequence[str]) -> dict[str, NDArray[Any]]:
