@@ -1,7 +1,8 @@
 """A server that speaks the three APIs and says what a test tells it to.
 
 `Peer.script` holds the steps of the next requests, in order; when it is empty, `Peer.default` is
-said. Every request is recorded, as it came.
+said. A step may be a function, which is given the request and returns the step: a rule of the
+server. Every request is recorded, as it came.
 """
 
 from __future__ import annotations
@@ -21,8 +22,10 @@ CHAT, RESPONSES, MESSAGES = "/v1/chat/completions", "/v1/responses", "/v1/messag
 
 @dataclass(frozen=True)
 class Say:
-    """A reply. `finish` is one of stop, length, refusal, overflow. `usage` is input (all of it),
-    cached, reasoning, output; None leaves it out. `calls` are (id, name, arguments as text)."""
+    """A reply. `finish` is one of stop, length, refusal, overflow, or the server's own word (of the
+    Responses API a status, or a status and a reason: `incomplete:steered`). `usage` is input (all
+    of it), cached, reasoning, output; None leaves it out. `calls` are (id, name, arguments as
+    text)."""
 
     text: str = ""
     reasoning: str = ""
@@ -157,7 +160,10 @@ class _Handler(BaseHTTPRequestHandler):
         length = int(self.headers.get("content-length") or 0)
         body = json.loads(self.rfile.read(length) or b"{}")
         peer = self.server.peer
-        step = peer.enter(Request(self.path, dict(self.headers), body))
+        request = Request(self.path, dict(self.headers), body)
+        step = peer.enter(request)
+        if callable(step):
+            step = step(request)
         if isinstance(step, Stall):
             peer.stall(step.seconds)
             step = Say(text="too late")
@@ -259,8 +265,9 @@ def responses_body(reply: Say, model: str) -> str:
     ]
     body: dict[str, Any] = {"id": "r1", "object": "response", "model": f"{model}-served"}
     body |= {"output": output, "status": "completed", "error": None, "incomplete_details": None}
-    if reply.finish == "length":
-        body |= {"status": "incomplete", "incomplete_details": {"reason": "max_output_tokens"}}
+    status = {"stop": "completed", "refusal": "completed", "length": "incomplete:max_output_tokens"}
+    word, _, reason = status.get(reply.finish, reply.finish).partition(":")
+    body |= {"status": word, "incomplete_details": {"reason": reason} if reason else None}
     if reply.usage is not None:
         body["usage"] = {
             "input_tokens": reply.usage["input"],

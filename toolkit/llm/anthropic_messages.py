@@ -31,7 +31,8 @@ class AnthropicMessages(ApiModel):
 
     `max_tokens` is the output limit where the settings give none, since the API demands one;
     `thinking` is the API's own object, such as `{type: adaptive, display: summarized}` (None: the
-    model's default); `cache` marks prefixes for the prompt cache; `strict_tools` and
+    model's default). While the model thinks the API takes no forced call, so that the choice is
+    then left to the model (`auto`). `cache` marks prefixes for the prompt cache; `strict_tools` and
     `parallel_calls` as in `OpenAIChat`. There is no seed. The rest as in `ApiModel`.
     """
 
@@ -98,7 +99,10 @@ class AnthropicMessages(ApiModel):
             "output_config": {"effort": effort} if effort else None,
         }
         body.update({name: value for name, value in given.items() if value is not None})
-        return {**body, **settings.extra}
+        body.update(settings.extra)
+        if tools and settings.forces_a_call and _thinks(body):
+            body["tool_choice"] = self._tool_choice("auto")
+        return body
 
     def _tool(self, spec: wire.Spec) -> dict[str, Any]:
         tool: dict[str, Any] = {"name": spec.name, "description": spec.description}
@@ -137,6 +141,11 @@ class AnthropicMessages(ApiModel):
             model=str(reply.get("model") or ""),
             provider={"api": API, "blocks": [_kept(block) for block in blocks]},
         )
+
+
+def _thinks(body: Mapping[str, Any]) -> bool:
+    thinking = body.get("thinking")
+    return isinstance(thinking, Mapping) and thinking.get("type") != "disabled"
 
 
 def _kept(block: Mapping[str, Any]) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from toolkit.llm.errors import (
     ContextOverflow,
     ModelError,
     Refused,
+    ServerFailed,
     ServerGone,
     ServerTimeout,
     Truncated,
@@ -32,6 +33,19 @@ from toolkit.llm.retries import Retries
 # Below the five seconds after which uvicorn closes an idle connection: reusing one at that moment
 # loses a request.
 _KEEP_ALIVE = 4.0
+# Why a reply with status 200 is not whole, by its finish reason. vLLM says `abort` where the engine
+# is paused or shut down and `error` where it failed, and ends a reply that repeats itself; its
+# Responses API says `cancelled` for `abort`. DeepSeek runs out of resources.
+_CUT_SHORT: Mapping[str, tuple[type[ModelError], str]] = {
+    "length": (Truncated, "its output limit was reached"),
+    "repetition": (Truncated, "it repeated itself"),
+    "incomplete": (Truncated, "the server calls it incomplete"),
+    "overflow": (ContextOverflow, "the context window is full"),
+    **{
+        word: (ServerFailed, f"the server gave up ({word})")
+        for word in ("abort", "error", "cancelled", "insufficient_system_resource")
+    },
+}
 
 
 class Session(NamedTuple):
@@ -166,12 +180,9 @@ class ApiModel(ABC):
             raise BadReply(f"{self._where}: the reply is out of its protocol ({kind})") from None
 
     def _whole(self, turn: Turn) -> Turn:
-        if turn.finish_reason == "length":
-            limit = "its output limit was reached"
-            raise Truncated(f"{self._where} stopped in the middle: {limit}", turn=turn)
-        if turn.finish_reason == "overflow":
-            full = "the context window is full"
-            raise ContextOverflow(f"{self._where} stopped in the middle: {full}", turn=turn)
+        if turn.finish_reason in _CUT_SHORT:
+            kind, reason = _CUT_SHORT[turn.finish_reason]
+            raise kind(f"{self._where} stopped in the middle: {reason}", turn=turn)
         if turn.finish_reason == "refusal":
             reason = f": {self._key.hide(turn.text)[:200]}" if turn.text else ""
             raise Refused(f"{self._where} refused to answer{reason}", turn=turn)

@@ -27,8 +27,10 @@ from toolkit.llm.errors import (
 
 _OVERFLOW = re.compile(
     r"context_length_exceeded|exceed_context_size|request_too_large|prompt is too long"
-    r"|maximum context length|maximum model length|max_model_len|context (size|window|length)"
-    r"|longer than the maximum|input (length|tokens) exceed",
+    r"|maximum context length|maximum model length|max_model_len"
+    r"|context (size|window|length|limit)|longer than the maximum|input (length|tokens) exceed"
+    # An older vLLM, where the prompt alone exceeds the window and no maximum is asked for.
+    r"|max_tokens must be at least 1, got -",
     re.IGNORECASE,
 )
 _QUOTA = re.compile(

@@ -27,7 +27,9 @@ class OpenAIChat(ApiModel):
     `strict_tools` asks for arguments that follow the schema; `parallel_calls` allows several calls
     a turn (several are accepted anyway); `output_limit` names the body's field for
     `max_output_tokens`, which older servers call `max_tokens`; `replay_reasoning` sends earlier
-    reasoning back. The rest as in `ApiModel`.
+    reasoning back. `forced_calls`: whether the server lets a call be forced; DeepSeek's does not
+    while the model thinks, so that the choice is then left to the model (false: `auto` is sent for
+    `required` and for the name of a tool). The rest as in `ApiModel`.
     """
 
     sdk = "openai"
@@ -40,6 +42,7 @@ class OpenAIChat(ApiModel):
         parallel_calls: bool = False,
         output_limit: str = "max_completion_tokens",
         replay_reasoning: bool = True,
+        forced_calls: bool = True,
         **common: Any,
     ) -> None:
         super().__init__(**common)
@@ -47,6 +50,7 @@ class OpenAIChat(ApiModel):
         self.parallel_calls = parallel_calls
         self.output_limit = output_limit
         self.replay_reasoning = replay_reasoning
+        self.forced_calls = forced_calls
 
     def _client(self, sdk: Any, **arguments: Any) -> Any:
         return sdk.AsyncOpenAI(**arguments)
@@ -66,7 +70,8 @@ class OpenAIChat(ApiModel):
         body: dict[str, Any] = {"messages": [self._message(each) for each in messages]}
         if tools:
             body["tools"] = [self._tool(wire.Spec(each)) for each in tools]
-            body["tool_choice"] = _tool_choice(settings.tool_choice)
+            free = settings.forces_a_call and not self.forced_calls
+            body["tool_choice"] = "auto" if free else _tool_choice(settings.tool_choice)
             body["parallel_tool_calls"] = self.parallel_calls
         given = {
             "temperature": settings.temperature,

@@ -103,7 +103,9 @@ class OpenAIResponses(ApiModel):
         finish = "refusal" if refusals else ("tool_calls" if calls else "stop")
         if reply.get("status") == "incomplete":
             reason = (reply.get("incomplete_details") or {}).get("reason")
-            finish = _INCOMPLETE.get(str(reason), str(reason or "incomplete"))
+            finish = _INCOMPLETE.get(str(reason), "incomplete")
+        elif reply.get("status") == "cancelled":
+            finish = "cancelled"
         return Turn(
             text="".join(str(part["text"]) for part in _of(contents, "output_text")) or refusals,
             reasoning="\n\n".join(filter(None, map(_reasoning, _of(items, "reasoning")))),
@@ -131,7 +133,7 @@ def _items(message: Message) -> list[dict[str, Any]]:
     if message["role"] != "assistant":
         return [{"role": message["role"], "content": content}]
     if items := wire.provider_part(message, API).get("items"):
-        return [_replayed(item) for item in items]
+        return [_replayed(item) for item in _paired(items)]
     said = [{"role": "assistant", "content": content}] if content else []
     calls = [
         {
@@ -143,6 +145,13 @@ def _items(message: Message) -> list[dict[str, Any]]:
         for call in message.get("tool_calls") or ()
     ]
     return said + [_replayed(call) for call in calls]
+
+
+def _paired(items: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """The items without reasoning that nothing follows: OpenAI refuses a reasoning item "without
+    its required following item", which a turn that thought and said nothing does not have."""
+    last = max((n for n, item in enumerate(items) if item.get("type") != "reasoning"), default=-1)
+    return list(items[: last + 1])
 
 
 def _replayed(item: Mapping[str, Any]) -> dict[str, Any]:

@@ -74,8 +74,9 @@ class Usage:
 
 @dataclass(frozen=True)
 class Turn:
-    """One reply. `finish_reason` is `stop`, `tool_calls`, `length`, `refusal`, or the server's own
-    word. `model` is what the server says that it used. `provider` is opaque, see the module."""
+    """One reply. `finish_reason` is `stop`, `tool_calls`, `length`, `overflow`, `refusal`, or the
+    server's own word. `model` is what the server says that it used. `provider` is opaque, see the
+    module."""
 
     text: str = ""
     reasoning: str = ""
@@ -141,6 +142,11 @@ class Settings:
         """The settings that are not None, by name, for records."""
         pairs = ((each.name, getattr(self, each.name)) for each in fields(self))
         return {name: value for name, value in pairs if value is not None}
+
+    @property
+    def forces_a_call(self) -> bool:
+        """Whether the model must call a tool: any (`required`), or the one that is named."""
+        return self.tool_choice not in ("auto", "none")
 
     def refuse_seed(self, api: str) -> None:
         """`InputError` where there is a seed: `api` has none, and leaving it out would mislead."""

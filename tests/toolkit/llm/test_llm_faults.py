@@ -23,6 +23,66 @@ ANSWERS: dict[str, tuple[int, Any, type[errors.ModelError]]] = {
         },
         errors.ContextOverflow,
     ),
+    "vLLM, maximum of output": (
+        400,
+        {
+            "message": "'max_tokens' or 'max_completion_tokens' is too large: 8192. This model's "
+            "maximum context length is 40960 tokens and your request has 33000 input tokens (8192 "
+            "> 40960 - 33000).",
+            "type": "BadRequestError",
+            "param": None,
+            "code": 400,
+        },
+        errors.ContextOverflow,
+    ),
+    "vLLM, prompt and maximum of output": (
+        400,
+        {
+            "message": "This model's maximum context length is 40960 tokens. However, you "
+            "requested 8192 output tokens and your prompt contains at least 32769 input tokens, "
+            "for a total of at least 40961 tokens. Please reduce the length of the input prompt "
+            "or the number of requested output tokens. (parameter=input_tokens, value=32769)",
+            "type": "BadRequestError",
+            "param": "input_tokens",
+            "code": 400,
+        },
+        errors.ContextOverflow,
+    ),
+    "vLLM, told by characters": (
+        400,
+        {
+            "message": "You passed 900000 input characters and requested 8192 output tokens. "
+            "However, the model's context length is only 40960 tokens, resulting in a maximum "
+            "input length of 32768 tokens (at most 589824 characters). Please reduce the length "
+            "of the input prompt.",
+            "type": "BadRequestError",
+            "param": "input_text",
+            "code": 400,
+        },
+        errors.ContextOverflow,
+    ),
+    "vLLM, no room for a default": (
+        400,
+        {"message": "max_tokens must be at least 1, got -17.", "type": "BadRequestError"},
+        errors.ContextOverflow,
+    ),
+    "vLLM, a maximum of nothing": (
+        400,
+        {"message": "max_tokens must be at least 1, got 0.", "type": "BadRequestError"},
+        errors.BadRequest,
+    ),
+    "Anthropic, prompt and maximum of output": (
+        400,
+        {
+            "type": "error",
+            "error": {
+                "type": "invalid_request_error",
+                "message": "input length and `max_tokens` exceed context limit: 188240 + 21333 > "
+                "200000, decrease input length or `max_tokens` and try again",
+            },
+        },
+        errors.ContextOverflow,
+    ),
     "llama.cpp, overflow": (
         400,
         {
