@@ -7,7 +7,9 @@ evaluations needs neither.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
+from statistics import NormalDist
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,8 +23,11 @@ INTERVALS = ("percentile", "BCa")
 _BATCH_CELLS = 4_000_000
 # Differences that are equal but for the rounding of their sums are equal.
 _NOISE = 1e-12
-# In standard deviations. Beyond, a handful of questions is enough and the solver fails.
+# In standard deviations. Beyond, a handful of questions is enough.
 _LARGEST = 3.0
+# Below, Student's t is normal to within one question of 78,000, and its noncentral distribution is
+# computed with a larger error, then not at all.
+_SMALL = 0.01
 
 
 class Paired(NamedTuple):
@@ -62,7 +67,8 @@ def paired(
     - `interval`: bootstrap over questions at level `confidence`, `percentile` or `BCa`.
     - `needed`: see `questions_needed`, at `alpha` and `power`.
 
-    `InputError` for unknown options, for maps of different questions, and below two questions.
+    `InputError` for unknown options, for maps of different questions, for values that are not
+    finite, and below two questions.
     """
     _check(a, b, test, interval)
     first = np.array([a[qid] for qid in a], dtype=float)
@@ -89,16 +95,38 @@ def questions_needed(
     differences: Sequence[float] | NDArray[np.float64], *, alpha: float = 0.05, power: float = 0.8
 ) -> int | None:
     """Questions that a two-sided paired t-test at `alpha` needs to find a difference of the size
-    seen, with the spread seen, with probability `power`. None where the mean difference is 0.
+    seen, with the spread seen, with probability `power`. None where the mean difference is 0 but
+    for rounding.
     Differences above three standard deviations are taken for three (4 questions by default)."""
-    from statsmodels.stats.power import TTestPower
-
     values = np.asarray(differences, dtype=float)
     mean, spread = abs(float(values.mean())), float(values.std(ddof=1))
     if mean <= _NOISE * float(np.abs(values).max()):
         return None
     effect = mean / spread if spread * _LARGEST > mean else _LARGEST
-    return math.ceil(TTestPower().solve_power(effect_size=effect, alpha=alpha, power=power))
+    estimate = math.ceil(_normal_questions(effect, alpha, power))
+    if effect < _SMALL:
+        return estimate
+    # statsmodels' own solver fails where a few questions are enough.
+    candidates = range(2, 2 * estimate + 10)
+    return candidates[bisect_left(candidates, power, key=lambda n: _power(effect, n, alpha))]
+
+
+def _power(effect: float, questions: int, alpha: float) -> float:
+    """Power of the two-sided paired t-test. The side against the effect counts nothing where it is
+    too small for scipy, which gives NaN there (and so does statsmodels, which adds the two)."""
+    from scipy import stats
+
+    freedom, shift = questions - 1, effect * math.sqrt(questions)
+    critical = stats.t.isf(alpha / 2, freedom)
+    against = stats.nct.cdf(-critical, freedom, shift)
+    return float(stats.nct.sf(critical, freedom, shift) + np.nan_to_num(against))
+
+
+def _normal_questions(effect: float, alpha: float, power: float) -> float:
+    """Questions needed for a small effect, by the normal approximation with Guenther's (1981)
+    correction for Student's t."""
+    critical, beyond = NormalDist().inv_cdf(1 - alpha / 2), NormalDist().inv_cdf(power)
+    return ((critical + beyond) / effect) ** 2 + critical**2 / 2
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -124,6 +152,13 @@ def _check(a: Mapping[str, float], b: Mapping[str, float], test: str, interval: 
         raise InputError(
             f"a paired comparison over {len(a)} questions says nothing", valid="two or more"
         )
+    for qid in a:
+        if not (math.isfinite(a[qid]) and math.isfinite(b[qid])):
+            raise InputError(
+                f"question {qid!r} has the values {a[qid]} and {b[qid]}",
+                valid="finite numbers",
+                do="evaluate both sides again",
+            )
 
 
 def _interval(

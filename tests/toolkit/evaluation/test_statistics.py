@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from itertools import product
+from statistics import NormalDist
 
 import numpy as np
 import pytest
-from scipy import stats
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from scipy import integrate, stats
 
 from toolkit.errors import InputError
 from toolkit.evaluation.statistics import holm, paired, questions_needed
@@ -92,6 +95,70 @@ def differences_of_effect(effect: float) -> list[float]:
 def test_questions_needed_are_gpowers_for_cohens_effects(effect: float, needed: int) -> None:
     # G*Power 3.1, t tests, matched pairs, two tails, alpha .05, power .80.
     assert questions_needed(differences_of_effect(effect)) == needed
+
+
+@given(st.floats(1e-11, 2.5), st.floats(0.001, 0.2), st.floats(0.5, 0.99))
+@example(1e-10, 0.05, 0.8)
+@example(0.00999, 0.05, 0.8)
+@settings(deadline=None, max_examples=60)
+def test_questions_needed_have_the_power_and_one_less_has_not(
+    effect: float, alpha: float, power: float
+) -> None:
+    needed = questions_needed(differences_of_effect(effect), alpha=alpha, power=power)
+    assert needed is not None
+    if effect < 0.01:  # The noncentral t is not exact at such sizes, and the normal limit is.
+        z = NormalDist()
+        questions = ((z.inv_cdf(1 - alpha / 2) + z.inv_cdf(power)) / effect) ** 2
+        assert needed == pytest.approx(questions, rel=1e-4)
+        return
+
+    def power_of(questions: int) -> float:
+        # Over the spreads that may be estimated; not by the noncentral t of the code.
+        critical = stats.t.isf(alpha / 2, questions - 1)
+        shift = effect * questions**0.5
+        spread = stats.chi(questions - 1, scale=(questions - 1) ** -0.5)
+        bounds = spread.ppf(1e-13), spread.isf(1e-13)
+
+        def found(s: float) -> float:
+            both = stats.norm.sf(critical * s - shift) + stats.norm.cdf(-critical * s - shift)
+            return float(both * spread.pdf(s))
+
+        return float(integrate.quad(found, *bounds, epsabs=1e-10, limit=200)[0])
+
+    assert power_of(needed) >= power - 1e-6
+    assert needed == 2 or power_of(needed - 1) < power + 1e-6
+
+
+@given(
+    st.lists(st.floats(0.001, 1000), min_size=1, max_size=8),
+    st.floats(-18, 0),
+    st.sampled_from(["randomisation", "t"]),
+    st.sampled_from(["percentile", "BCa"]),
+)
+@example([0.5, 0.25], -11.0, "randomisation", "percentile")
+@settings(deadline=None, max_examples=60)
+def test_wins_and_losses_that_nearly_cancel_are_compared_like_others(
+    sizes: list[float], exponent: float, test: str, interval: str
+) -> None:
+    # Each win is answered by a loss that is smaller by one part in 10^-exponent.
+    wins = {f"win {n}": size for n, size in enumerate(sizes)}
+    losses = {f"loss {n}": -size * (1 - 10**exponent) for n, size in enumerate(sizes)}
+    values = {**wins, **losses}
+    zeros = dict.fromkeys(values, 0.0)
+    row = paired(values, zeros, test=test, interval=interval, resamples=99)
+    assert 0 <= row.p <= 1
+    assert row.low <= row.high and abs(row.difference) <= max(sizes)
+    assert row.needed is None or row.needed >= 2
+    if exponent > -11:  # Above the rounding of the sums.
+        assert row.needed is not None
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+def test_a_value_that_is_no_number_is_refused_with_its_question(value: float) -> None:
+    with pytest.raises(InputError, match="question 'q7'"):
+        paired({"q1": 0.5, "q7": value}, {"q1": 0.5, "q7": 0.5})
+    with pytest.raises(InputError, match="question 'q7'"):
+        paired({"q1": 0.5, "q7": 0.5}, {"q1": 0.5, "q7": value})
 
 
 def test_no_number_of_questions_resolves_no_difference() -> None:
