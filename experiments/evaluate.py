@@ -19,8 +19,11 @@ from toolkit.report import comparison_table
 from toolkit.runs import RunFolder
 
 
-def evaluate(folder: RunFolder, benchmark: Benchmark, judge: Judge, measures: list[str]) -> Cell:
-    """Evaluate what a run folder holds, write it there, and give it back as a cell."""
+def evaluate(
+    folder: RunFolder, benchmark: Benchmark, judge: Judge, measures: list[str], state: str
+) -> Cell:
+    """Evaluate what a run folder holds, write it there, and give it back as a cell. `state` is the
+    folder's from before the judge read its trajectories; `InputError` where it has changed."""
     evaluation = evaluate_run(
         folder.trajectories(),
         topics=benchmark.topics,
@@ -29,7 +32,12 @@ def evaluate(folder: RunFolder, benchmark: Benchmark, judge: Judge, measures: li
         measures=measures,
         judge=judge,
     )
-    write_evaluation(folder.path, evaluation)
+    write_evaluation(folder.path, evaluation, state=state)
+    if folder.state() != state:
+        raise InputError(
+            f"trajectories of {folder.path} were written while it was evaluated",
+            do="evaluate it again once the run has ended",
+        )
     return load_cell(folder.path)
 
 
@@ -42,8 +50,9 @@ def evaluate_folders(config: DictConfig) -> None:
     for path in config.runs:
         folder = RunFolder(path)
         benchmark = recorded_benchmark(folder)
+        state = folder.state()
         judge = judge_run(config, folder, benchmark)
-        cells.append(evaluate(folder, benchmark, judge, list(config.measures)))
+        cells.append(evaluate(folder, benchmark, judge, list(config.measures), state))
     Console().print(comparison_table(cells))
 
 

@@ -45,7 +45,7 @@ def rank(config: DictConfig) -> None:
         finally:
             LedgerFile(folder.ledger_path).note(ledger, now=True)
             folder.add_counts(stage_counts(built.parts))
-        write_evaluation(folder.path, evaluation)
+        write_evaluation(folder.path, evaluation, state=folder.state())
     Console().print(comparison_table([load_cell(folder.path)], measures=measures))
     Console(stderr=True).print(f"{folder.path}/metrics.json", highlight=False, soft_wrap=True)
 

@@ -66,8 +66,9 @@ def run(config: DictConfig) -> None:
     session("")
     with folder.writing(make_manifest(plain(config), prints, chosen)):
         last = answer(config, folder, built, make_agent, llm, session)
+        state = folder.state()
         judge = judge_run(config, folder, built.benchmark)
-        cell = evaluate(folder, built.benchmark, judge, list(config.measures))
+        cell = evaluate(folder, built.benchmark, judge, list(config.measures), state)
     console = Console(stderr=True, soft_wrap=True)
     if failed := cell.counts.get("failed", 0):
         asked = cell.counts["questions"]

@@ -130,7 +130,7 @@ def write_results(
     write_chosen(folder.path, found.chosen(), asked.depth, said)
     write_json(folder.path / "tuning.json", found.summary())
     write_cells(folder.path / "cells.csv", found)
-    write_evaluation(folder.path, evaluation)
+    write_evaluation(folder.path, evaluation, state=folder.state())
     title = f"Tuning BM25 on {built.reported.name} ({built.segmenter.name})"
     report = render_tuning(
         found, title=title, splits=names, cutoffs=list(asked.cutoffs), manifest=manifest

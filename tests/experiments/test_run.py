@@ -15,6 +15,8 @@ from pathlib import Path
 import pytest
 from experiment_samples import TINY
 
+from toolkit.errors import InputError
+from toolkit.evaluation import ExactAnswerJudge, load_cell
 from toolkit.runs import RunFolder, read_trajectory
 
 Entry = Callable[..., int]
@@ -59,6 +61,30 @@ def test_evaluating_again_gives_the_same_numbers(entry: Entry, small: tuple[str,
     Path("runs/twice/metrics.json").unlink()
     assert entry("evaluate", "runs/twice") == 0
     assert metrics("runs/twice") == first
+
+
+def test_a_run_that_goes_on_while_it_is_evaluated_is_not_taken_for_evaluated(
+    entry: Entry,
+    small: tuple[str, ...],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert entry("run", *small, "name=live") == 0
+    trajectory = Path("runs/live/queries/q2.json")
+    content = trajectory.read_text()
+    trajectory.unlink()
+
+    def slow_judge(*_: object) -> ExactAnswerJudge:
+        trajectory.write_text(content)  # The run answers its last question meanwhile.
+        return ExactAnswerJudge()
+
+    monkeypatch.setattr("experiments.evaluate.judge_run", slow_judge)
+    assert entry("evaluate", "runs/live") == 2
+    assert "written while it was evaluated" in capsys.readouterr().err
+    with pytest.raises(InputError, match="trajectories that are there now"):
+        load_cell("runs/live")
+    assert entry("evaluate", "runs/live") == 0
+    assert load_cell("runs/live").counts["recorded"] == 2
 
 
 @pytest.mark.parametrize("unit", ["document", "document_head", "passage", "maxp"])

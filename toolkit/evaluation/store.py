@@ -2,6 +2,10 @@
 
 `metrics.json` is removed first and written last, so that its presence means a whole evaluation;
 it is a flat map of measure to value and nothing else. What is derived can always be derived again.
+
+A run may go on, and others may evaluate it, at the same time. An evaluation names the trajectories
+that it was made of by the state that the folder had before they were read, writers take turns, and
+a reader refuses files of two evaluations.
 """
 
 from __future__ import annotations
@@ -15,34 +19,20 @@ from typing import Any
 from toolkit.errors import InputError
 from toolkit.evaluation.cells import Cell
 from toolkit.evaluation.evaluations import Evaluation
-from toolkit.files import write_atomic, write_json
+from toolkit.files import waiting_lock, write_atomic, write_json
 from toolkit.runs.folder import RunFolder
 
 FORMAT = 1
 
 
-def write_evaluation(path: Path | str, evaluation: Evaluation) -> None:
+def write_evaluation(path: Path | str, evaluation: Evaluation, *, state: str) -> None:
     """Write `evaluation/*.json`, `run.trec` and `metrics.json` into a run folder, replacing what
-    an earlier evaluation left there."""
+    an earlier evaluation left there. `state` is the folder's `RunFolder.state()` from before its
+    trajectories were read, by the judge or by whoever was first."""
     folder = RunFolder(path)
-    derived = folder.path / "evaluation"
     try:
-        (folder.path / "metrics.json").unlink(missing_ok=True)
-        write_json(derived / "questions.json", evaluation.per_question)
-        write_json(derived / "verdicts.json", [row._asdict() for row in evaluation.verdicts])
-        write_json(derived / "funnel.json", evaluation.funnel)
-        write_json(derived / "curves.json", evaluation.curves)
-        write_json(
-            derived / "summary.json",
-            {
-                "format": FORMAT,
-                "counts": evaluation.counts,
-                "denominators": evaluation.denominators,
-                "trajectories": folder.state(),
-            },
-        )
-        write_atomic(folder.path / "run.trec", trec_run(evaluation.rankings, folder.name))
-        write_json(folder.path / "metrics.json", evaluation.metrics)
+        with waiting_lock(folder.path / "evaluation" / ".lock"):
+            _write(folder, evaluation, state)
     except OSError as error:
         raise InputError(
             f"cannot write the evaluation of {folder.path}: {error.strerror or error}",
@@ -50,13 +40,35 @@ def write_evaluation(path: Path | str, evaluation: Evaluation) -> None:
         ) from error
 
 
+def _write(folder: RunFolder, evaluation: Evaluation, state: str) -> None:
+    derived = folder.path / "evaluation"
+    (folder.path / "metrics.json").unlink(missing_ok=True)
+    write_json(derived / "questions.json", evaluation.per_question)
+    write_json(derived / "verdicts.json", [row._asdict() for row in evaluation.verdicts])
+    write_json(derived / "funnel.json", evaluation.funnel)
+    write_json(derived / "curves.json", evaluation.curves)
+    write_json(
+        derived / "summary.json",
+        {
+            "format": FORMAT,
+            "counts": evaluation.counts,
+            "denominators": evaluation.denominators,
+            "trajectories": state,
+        },
+    )
+    write_atomic(folder.path / "run.trec", trec_run(evaluation.rankings, folder.name))
+    write_json(folder.path / "metrics.json", evaluation.metrics)
+
+
 def load_cell(path: Path | str, name: str = "") -> Cell:
     """The evaluated run in a folder, named after it unless `name` is given. `InputError` where it
-    is no run, was not evaluated, or was evaluated before its newest trajectories."""
+    is no run, was not evaluated, was evaluated before its newest trajectories, or is evaluated
+    anew at this moment."""
     folder = RunFolder(path)
     manifest = folder.manifest()
     again = f"run: python -m experiments.evaluate {folder.path}"
-    if not (folder.path / "metrics.json").exists():
+    written = _written(folder)
+    if written is None:
         raise InputError(f"the run {folder.path} has not been evaluated", do=again)
     summary = _read(folder.path / "evaluation" / "summary.json", again)
     if summary.get("format") != FORMAT or summary.get("trajectories") != folder.state():
@@ -65,7 +77,7 @@ def load_cell(path: Path | str, name: str = "") -> Cell:
             do=again,
         )
     curves = _read(folder.path / "evaluation" / "curves.json", again)
-    return Cell(
+    cell = Cell(
         name=name or folder.name,
         factors=manifest.get("factors", {}),
         metrics=_read(folder.path / "metrics.json", again),
@@ -75,6 +87,22 @@ def load_cell(path: Path | str, name: str = "") -> Cell:
         counts=summary.get("counts", {}),
         manifest=manifest,
     )
+    if _written(folder) != written:
+        raise InputError(
+            f"the run {folder.path} was evaluated anew while its evaluation was read",
+            do="run the same command again",
+        )
+    return cell
+
+
+def _written(folder: RunFolder) -> tuple[int, int] | None:
+    """What tells one writing of `metrics.json`, which is removed first and written last, from
+    another; None where it is not there."""
+    try:
+        written = (folder.path / "metrics.json").stat()
+    except FileNotFoundError:
+        return None
+    return written.st_ino, written.st_mtime_ns
 
 
 def load_cells(paths: Sequence[Path | str]) -> list[Cell]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -155,9 +155,13 @@ class RunFolder:
         return len(list(earlier.glob("*.json"))) + self._file(qid).exists()
 
     def state(self) -> str:
-        """A fingerprint of the recorded trajectories, which tells whether an evaluation is older
-        than its run."""
-        return fingerprint(sorted((path.name, path.stat().st_size) for path in self._files()))
+        """A fingerprint of the recorded trajectories, which tells whether an evaluation is of them.
+
+        Every write changes it, because a trajectory is new or takes the place of an attempt that
+        moves to `retried/`. Times of files do not count: a copied run is the same run.
+        """
+        retried = (self.path / "retried").glob("*/*.json")
+        return fingerprint(_sizes(self.queries, self._files()) + _sizes(self.path, retried))
 
     def _outcomes(self) -> Iterator[Outcome]:
         return (_checked(path, read_outcome(path)) for path in self._files())
@@ -197,6 +201,15 @@ class RunFolder:
         leftovers = [*self.queries.glob(".*.tmp"), *self.path.glob(".manifest.json.*.tmp")]
         for leftover in leftovers:
             leftover.unlink(missing_ok=True)
+
+
+def _sizes(folder: Path, paths: Iterable[Path]) -> list[tuple[str, int]]:
+    """Names below `folder` and sizes in bytes, sorted, of the files that are still there."""
+    sizes = []
+    for path in paths:
+        with suppress(FileNotFoundError):  # A live run has moved it.
+            sizes.append((str(path.relative_to(folder)), path.stat().st_size))
+    return sorted(sizes)
 
 
 def _read(path: Path) -> Trajectory:

@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import json
+import shutil
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +20,16 @@ from toolkit.evaluation.agent_run import evaluate_run
 from toolkit.evaluation.compare import compare
 from toolkit.evaluation.evaluations import Evaluation, evaluate_ranking
 from toolkit.evaluation.retrieval import RunRow
-from toolkit.evaluation.store import load_cell, load_cells, write_evaluation
+from toolkit.evaluation.store import (
+    _read,
+    load_cell,
+    load_cells,
+    trec_run,
+    write_evaluation,
+)
 from toolkit.runs.folder import RunFolder
 from toolkit.runs.manifest import make_manifest
+from toolkit.runs.records import dump_trajectory
 
 TOPICS = [Topic("1", "one"), Topic("2", "two")]
 EVIDENCE = {"1": {"a": 1, "b": 1}, "2": {"x": 1}}
@@ -55,7 +67,7 @@ def evaluate(folder: RunFolder) -> Evaluation:
 def test_a_cell_comes_back_as_it_was_evaluated(tmp_path: Path) -> None:
     folder = run(tmp_path / "a", trajectory("1", "z", "a"), trajectory("2", "x"))
     evaluation = evaluate(folder)
-    write_evaluation(folder.path, evaluation)
+    write_evaluation(folder.path, evaluation, state=folder.state())
     cell = load_cell(folder.path)
     assert cell.name == "a" and cell.factors == {"unit": "document"}
     assert cell.metrics == evaluation.metrics
@@ -70,7 +82,7 @@ def test_a_cell_comes_back_as_it_was_evaluated(tmp_path: Path) -> None:
 
 def test_metrics_json_is_a_flat_map_of_numbers(tmp_path: Path) -> None:
     folder = run(tmp_path / "a", trajectory("1", "a"))
-    write_evaluation(folder.path, evaluate(folder))
+    write_evaluation(folder.path, evaluate(folder), state=folder.state())
     metrics = json.loads((folder.path / "metrics.json").read_text())
     assert all(isinstance(value, float) for value in metrics.values())
     assert {"AP", "nDCG@10", "accuracy", "recall_surfaced", "completion"} <= metrics.keys()
@@ -80,7 +92,7 @@ def test_run_trec_evaluates_to_the_metrics(tmp_path: Path) -> None:
     # Docids in an order that trec_eval's own breaking of ties would turn round.
     folder = run(tmp_path / "a", trajectory("1", "c", "b", "a", "z"), trajectory("2", "w", "x"))
     evaluation = evaluate(folder)
-    write_evaluation(folder.path, evaluation)
+    write_evaluation(folder.path, evaluation, state=folder.state())
     rows = list(ir_measures.read_trec_run(str(folder.path / "run.trec")))
     measures = [ir_measures.parse_measure(name) for name in ("AP", "nDCG@10")]
     again = ir_measures.calc_aggregate(measures, EVIDENCE, rows)
@@ -91,7 +103,9 @@ def test_run_trec_evaluates_to_the_metrics(tmp_path: Path) -> None:
 def test_white_space_in_ids_keeps_six_columns(tmp_path: Path) -> None:
     rows = [RunRow("q 1", "d\t1", 1), RunRow("q 1", "d2", 2)]
     folder = run(tmp_path / "a")
-    write_evaluation(folder.path, evaluate_ranking(rows, {"q 1": {"d2": 1}}, ("RR",)))
+    write_evaluation(
+        folder.path, evaluate_ranking(rows, {"q 1": {"d2": 1}}, ("RR",)), state=folder.state()
+    )
     lines = (folder.path / "run.trec").read_text().splitlines()
     assert [line.split(" ") for line in lines] == [
         ["q%201", "Q0", "d%091", "1", "2", "a"],
@@ -102,7 +116,7 @@ def test_white_space_in_ids_keeps_six_columns(tmp_path: Path) -> None:
 def test_a_ranking_without_an_agent_is_a_cell_too(tmp_path: Path) -> None:
     folder = run(tmp_path / "rank")
     rows = [RunRow("1", "a", 1), RunRow("2", "y", 1), RunRow("2", "x", 2)]
-    write_evaluation(folder.path, evaluate_ranking(rows, EVIDENCE, ("RR",)))
+    write_evaluation(folder.path, evaluate_ranking(rows, EVIDENCE, ("RR",)), state=folder.state())
     cell = load_cell(folder.path)
     assert cell.metrics == {"RR": 0.75}
     assert cell.per_question == {"RR": {"1": 1.0, "2": 0.5}}
@@ -112,7 +126,7 @@ def test_a_ranking_without_an_agent_is_a_cell_too(tmp_path: Path) -> None:
 def test_two_runs_are_compared_from_their_folders(tmp_path: Path) -> None:
     for sweep, first in (("s1", "a"), ("s2", "z")):
         folder = run(tmp_path / sweep / "cell", trajectory("1", first), trajectory("2", "x"))
-        write_evaluation(folder.path, evaluate(folder))
+        write_evaluation(folder.path, evaluate(folder), state=folder.state())
     cells = load_cells([tmp_path / "s1" / "cell", tmp_path / "s2" / "cell"])
     assert [cell.name for cell in cells] == ["s1/cell", "s2/cell"]
     (row,) = compare(cells, ["recall_surfaced"], "s1/cell")
@@ -121,7 +135,7 @@ def test_two_runs_are_compared_from_their_folders(tmp_path: Path) -> None:
 
 def test_a_folder_named_twice_is_one_cell(tmp_path: Path) -> None:
     folder = run(tmp_path / "a", trajectory("1", "a"))
-    write_evaluation(folder.path, evaluate(folder))
+    write_evaluation(folder.path, evaluate(folder), state=folder.state())
     assert len(load_cells([folder.path, folder.path / ".." / "a"])) == 1
 
 
@@ -133,9 +147,85 @@ def test_an_unevaluated_run_tells_the_command(tmp_path: Path) -> None:
 
 def test_an_evaluation_older_than_its_trajectories_is_refused(tmp_path: Path) -> None:
     folder = run(tmp_path / "a", trajectory("1", "a"))
-    write_evaluation(folder.path, evaluate(folder))
+    write_evaluation(folder.path, evaluate(folder), state=folder.state())
     run(tmp_path / "a", trajectory("2", "x"))
     with pytest.raises(InputError, match="trajectories that are there now"):
+        load_cell(folder.path)
+
+
+def test_an_evaluation_of_trajectories_that_changed_while_it_was_made_is_refused(
+    tmp_path: Path,
+) -> None:
+    folder = run(tmp_path / "a", trajectory("1", "a"))
+    state = folder.state()
+    evaluation = evaluate(folder)
+    run(tmp_path / "a", trajectory("2", "x"))  # a live run goes on
+    write_evaluation(folder.path, evaluation, state=state)
+    with pytest.raises(InputError, match="trajectories that are there now"):
+        load_cell(folder.path)
+
+
+def test_an_answer_in_place_of_a_failed_attempt_of_equal_size_is_told(tmp_path: Path) -> None:
+    answered = trajectory("1", "a")
+    failed = replace(answered, status="failed", traceback="E" * 3)  # "completed" is 3 longer
+    assert len(dump_trajectory(failed)) == len(dump_trajectory(answered))
+    folder = run(tmp_path / "a", failed)
+    write_evaluation(folder.path, evaluate(folder), state=folder.state())
+    run(tmp_path / "a", answered)
+    with pytest.raises(InputError, match="trajectories that are there now"):
+        load_cell(folder.path)
+
+
+def test_a_copied_run_keeps_its_evaluation(tmp_path: Path) -> None:
+    folder = run(tmp_path / "a", trajectory("1", "a"))
+    write_evaluation(folder.path, evaluate(folder), state=folder.state())
+    shutil.copytree(folder.path, tmp_path / "b", copy_function=shutil.copyfile)
+    assert load_cell(tmp_path / "b").metrics == load_cell(folder.path).metrics
+
+
+def test_two_evaluations_at_once_leave_the_files_of_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = run(tmp_path / "a", trajectory("1", "z"))
+    early, early_state = evaluate(folder), folder.state()
+    run(tmp_path / "a", trajectory("2", "x"))
+    late, late_state = evaluate(folder), folder.state()
+    assert early.metrics != late.metrics
+    begun, may_end = threading.Event(), threading.Event()
+
+    def slow_at_first(*arguments: Any) -> str:
+        if not begun.is_set():
+            begun.set()  # The early summary is written, its metrics are not.
+            assert may_end.wait(30)
+        return trec_run(*arguments)
+
+    monkeypatch.setattr("toolkit.evaluation.store.trec_run", slow_at_first)
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(write_evaluation, folder.path, early, state=early_state)
+        assert begun.wait(30)
+        second = pool.submit(write_evaluation, folder.path, late, state=late_state)
+        time.sleep(0.3)  # Without a lock the second ends here, and the first writes over it.
+        may_end.set()
+        first.result(30)
+        second.result(30)
+    assert load_cell(folder.path).metrics == late.metrics
+
+
+def test_files_of_two_evaluations_are_never_read_as_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = run(tmp_path / "a", trajectory("1", "a"))
+    write_evaluation(folder.path, evaluate(folder), state=folder.state())
+
+    def read(path: Path, again: str) -> Any:
+        if path.name == "metrics.json":  # The others follow.
+            content = _read(path, again)
+            write_evaluation(folder.path, evaluate(folder), state=folder.state())
+            return content
+        return _read(path, again)
+
+    monkeypatch.setattr("toolkit.evaluation.store._read", read)
+    with pytest.raises(InputError, match="evaluated anew while"):
         load_cell(folder.path)
 
 
@@ -143,21 +233,21 @@ def test_an_interrupted_evaluation_counts_as_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = run(tmp_path / "a", trajectory("1", "a"))
-    write_evaluation(folder.path, evaluate(folder))
+    write_evaluation(folder.path, evaluate(folder), state=folder.state())
 
     def stop(*_: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr("toolkit.evaluation.store.trec_run", stop)
     with pytest.raises(KeyboardInterrupt):
-        write_evaluation(folder.path, evaluate(folder))
+        write_evaluation(folder.path, evaluate(folder), state=folder.state())
     with pytest.raises(InputError, match="has not been evaluated"):
         load_cell(folder.path)
 
 
 def test_a_damaged_evaluation_is_named(tmp_path: Path) -> None:
     folder = run(tmp_path / "a", trajectory("1", "a"))
-    write_evaluation(folder.path, evaluate(folder))
+    write_evaluation(folder.path, evaluate(folder), state=folder.state())
     (folder.path / "evaluation" / "funnel.json").write_text('{"evidence":')
     with pytest.raises(InputError, match=r"funnel\.json"):
         load_cell(folder.path)
