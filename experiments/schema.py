@@ -21,6 +21,13 @@ class Paths:
     indexes: str = MISSING
     runs: str = MISSING
     caches: str | None = MISSING
+    caches_gb: float | None = 10.0
+
+
+@dataclass
+class Pruning:
+    gb: float | None = None
+    days: float | None = None
 
 
 @dataclass
@@ -71,6 +78,7 @@ class Root:
     runs: list[str] = field(default_factory=list)
     comparison: Comparison = field(default_factory=Comparison)
     tuning: Tuning = field(default_factory=Tuning)
+    prune: Pruning = field(default_factory=Pruning)
 
 
 def register() -> None:

@@ -12,6 +12,7 @@ import pyterrier as pt
 from omegaconf import DictConfig
 
 from experiments.build import make
+from experiments.caches import keep_bound
 from experiments.models import language_model
 from experiments.prepare import Prepared
 from pipelines.composition import compose
@@ -116,9 +117,11 @@ def active(config: DictConfig, group: str) -> bool:
 def make_stages(config: DictConfig, unit: str) -> Stages:
     """Make what needs no index; settings are checked before one is built."""
     stages = Stages(make(config.retriever), unit)
-    for group in ("rewriter", "reranker"):
-        if active(config, group):
-            setattr(stages, group, _stage(config, group, stages))
+    chosen = [group for group in ("rewriter", "reranker") if active(config, group)]
+    if chosen:
+        keep_bound(config)
+    for group in chosen:
+        setattr(stages, group, _stage(config, group, stages))
     return stages
 
 

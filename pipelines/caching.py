@@ -1,8 +1,8 @@
 """Results of expensive stages on disk, shared by threads and processes.
 
-One SQLite file a stage. A key is hashed from everything that the result depends on (the stage's
-fingerprint, the query, the unit, the text), so that nothing in here is ever out of date: what
-changed has another key.
+One SQLite file a stage (see `cache_files`). A key is hashed from everything that the result depends
+on (the stage's fingerprint, the query, the unit, the text), so that nothing in here is ever out of
+date: what changed has another key.
 """
 
 from __future__ import annotations
@@ -11,17 +11,16 @@ import hashlib
 import json
 import sqlite3
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from toolkit.errors import InputError
-from toolkit.files import waiting_lock
+from pipelines.cache_files import opened, placed, reported
 
-_SCHEMA = "CREATE TABLE IF NOT EXISTS results (key BLOB PRIMARY KEY, value TEXT) WITHOUT ROWID"
 _MANY = 500  # keys in one SELECT; SQLite's own limit is 999 in old builds
-_PATIENCE = 60  # seconds that a write waits for others
+_USED_EVERY = 86400  # seconds after which a hit is noted again: most hits write nothing
 Key = tuple[str, ...]
 
 
@@ -29,8 +28,9 @@ class ResultCache:
     """JSON values by key, at `path` (made with its folders); None: kept nowhere, every lookup a
     miss. `counts` are this object's hits, misses and entries written since it was made.
 
-    Safe for any number of threads and processes: SQLite's write-ahead log, one connection a thread
-    and process. A value that two compute at once is written by both and is the same. `InputError`
+    Safe for any number of threads and processes, on network file systems too: one connection a
+    thread and process, in the mode that the file system needs. A value that two compute at once is
+    written by both and is the same. When an entry was last used is kept to the day. `InputError`
     where the file or its folder cannot be opened, read or written, or is damaged.
     """
 
@@ -41,6 +41,7 @@ class ResultCache:
         self._lock = threading.Lock()
         self._counts = {"hits": 0, "misses": 0, "written": 0}
         if self.path:
+            self._file = placed(self.path)
             self._connection()
 
     @property
@@ -62,11 +63,11 @@ class ResultCache:
             for start in range(0, len(digests), _MANY):
                 some = digests[start : start + _MANY]
                 marks = ",".join("?" * len(some))
-                with _told(self.path, "read"):
-                    rows = self._connection().execute(
-                        f"SELECT key, value FROM results WHERE key IN ({marks})", some
-                    )
-                    found.update((key, json.loads(value)) for key, value in rows)
+                with reported(self._file, "read"):
+                    query = f"SELECT key, value, used FROM results WHERE key IN ({marks})"
+                    rows = self._connection().execute(query, some).fetchall()
+                    found.update((key, json.loads(value)) for key, value, _ in rows)
+                    self._note_use([(key, used) for key, _, used in rows])
         values = [found.get(digest) for digest in digests]
         hits = sum(value is not None for value in values)
         self._count(hits=hits, misses=len(values) - hits)
@@ -76,10 +77,21 @@ class ResultCache:
         """Keep the values; all of them or, where writing fails, none."""
         if not self.path:
             return
-        rows = [(_digest(key), json.dumps(value)) for key, value in items]
-        with _told(self.path, "written"), self._connection() as connection:
-            connection.executemany("INSERT OR REPLACE INTO results VALUES (?, ?)", rows)
+        now = int(time.time())
+        rows = [(_digest(key), json.dumps(value), now) for key, value in items]
+        with reported(self._file, "written"), self._connection() as connection:
+            connection.executemany(
+                "INSERT OR REPLACE INTO results (key, value, used) VALUES (?, ?, ?)", rows
+            )
         self._count(written=len(rows))
+
+    def _note_use(self, entries: Sequence[tuple[bytes, int]]) -> None:
+        now = int(time.time())
+        stale = [(now, key) for key, used in entries if used < now - _USED_EVERY]
+        if stale:
+            # Where it cannot be written, a value that was read is still good.
+            with suppress(sqlite3.OperationalError), self._connection() as connection:
+                connection.executemany("UPDATE results SET used = ? WHERE key = ?", stale)
 
     def __getstate__(self) -> dict[str, Any]:
         return {"path": self.path}
@@ -94,43 +106,14 @@ class ResultCache:
             if held:
                 # SQLite forbids a forked process to use its parent's connection, even to close it.
                 self._inherited.append(held[1])
-            held = owner, self._open()
+            held = owner, opened(self._file)
             self._local.held = held
         return held[1]
-
-    def _open(self) -> sqlite3.Connection:
-        path = Path(self.path or "")
-        # SQLite does not wait where two turn a new file's log on at once; it fails.
-        with _told(path, "opened"), waiting_lock(path.with_name(f"{path.name}.lock")):
-            connection = sqlite3.connect(path, timeout=_PATIENCE)
-            connection.execute("PRAGMA journal_mode=WAL")
-            # A power cut may lose the newest results, never damage the file.
-            connection.execute("PRAGMA synchronous=NORMAL")
-            with connection:
-                connection.execute(_SCHEMA)
-        return connection
 
     def _count(self, **more: int) -> None:
         with self._lock:
             for name, count in more.items():
                 self._counts[name] += count
-
-
-@contextmanager
-def _told(path: Path, what: str) -> Iterator[None]:
-    """Around all that touches the file: what went wrong in one line."""
-    try:
-        yield
-    except (sqlite3.OperationalError, OSError) as error:
-        raise InputError(
-            f"the cache {path} cannot be {what}: {error}",
-            do="make room or rights for it, or set another folder",
-        ) from error
-    except (sqlite3.DatabaseError, ValueError) as error:
-        raise InputError(
-            f"the cache {path} is damaged: {error}",
-            do="delete that file; only computed results are in it",
-        ) from error
 
 
 def text_hash(text: str) -> str:

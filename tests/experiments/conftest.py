@@ -43,6 +43,7 @@ TASKS = {
     "rank": ("rank", False),
     "index": ("index", False),
     "tune": ("tune", False),
+    "caches": ("caches", False),
     "evaluate": ("evaluate_folders", True),
     "compare": ("compare_runs", True),
     "judge_agreement": ("agree", True),

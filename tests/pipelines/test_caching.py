@@ -1,8 +1,10 @@
+import gc
 import json
 import math
 import multiprocessing
 import os
 import pickle
+import re
 import sqlite3
 import struct
 from concurrent.futures import ThreadPoolExecutor
@@ -13,7 +15,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pipelines.cache_files import network_note
 from pipelines.caching import ResultCache, text_hash
+from toolkit import filesystems
 from toolkit.errors import InputError
 
 FORK = multiprocessing.get_context("fork")
@@ -163,8 +167,88 @@ def test_many_threads_share_one_object(path: Path) -> None:
     assert whole(path)
 
 
+def mounted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, options: str) -> None:
+    """Have this process, and those forked from it, take `tmp_path` for a mount of that kind."""
+    table = tmp_path / "mountinfo"
+    table.write_text(f"1 0 0:1 / {tmp_path.resolve()} rw - {kind} server:/export rw,{options}\n")
+    monkeypatch.setattr(filesystems, "MOUNTS", table)
+
+
+SHARED, ALONE = ("nfs4", "local_lock=none"), ("nfs", "nolock,local_lock=all")
+
+
+@pytest.mark.parametrize("mount", [SHARED, ALONE], ids=["shared locks", "locks of one host"])
+def test_on_a_network_file_system_no_log_or_memory_is_shared(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mount: tuple[str, str]
+) -> None:
+    filled(path)
+    mounted(tmp_path, monkeypatch, *mount)
+    cache = ResultCache(path)
+    cache.put([(key(2), 2)])
+    with cache._connection() as writing:
+        writing.execute("BEGIN IMMEDIATE")
+        files = {file.name for file in path.parent.iterdir()}
+        assert not [name for name in files if name.endswith(("-wal", "-shm"))]
+    (mode,) = cache._connection().execute("PRAGMA journal_mode").fetchone()
+    (level,) = cache._connection().execute("PRAGMA synchronous").fetchone()
+    assert (mode, level) == ("delete", 2)
+    assert cache.get([key(2)]) == [2]
+
+
+def test_a_cache_that_moves_to_a_network_file_system_and_back_keeps_its_entries(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ResultCache(path).put([(key(1), "local")])
+    gc.collect()  # closes the connection, as the end of its process would
+    with monkeypatch.context() as patch:
+        mounted(tmp_path, patch, *SHARED)
+        ResultCache(path).put([(key(2), "network")])
+        assert ResultCache(path).get([key(1), key(2)]) == ["local", "network"]
+        gc.collect()
+    assert ResultCache(path).get([key(1), key(2)]) == ["local", "network"]
+
+
+def test_hosts_have_files_of_their_own_where_locks_stay_on_their_host(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mounted(tmp_path, monkeypatch, *ALONE)
+    for host in ("node-1.cluster", "node/2"):
+        monkeypatch.setattr("socket.gethostname", lambda host=host: host)
+        ResultCache(path).put([(key(1), host)])
+        assert ResultCache(path).get([key(1)]) == [host]
+    names = {file.name for file in path.parent.glob("*.sqlite")}
+    assert names == {"cache@node-1.cluster.sqlite", "cache@node_2.sqlite"}
+
+
+def test_the_mode_of_a_network_file_system_is_told_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mounted(tmp_path, monkeypatch, *SHARED)
+    shared = network_note(tmp_path / "caches")
+    mounted(tmp_path, monkeypatch, *ALONE)
+    alone = network_note(tmp_path / "caches")
+    assert re.fullmatch(r".*caches.*network file system \(nfs4\).*rollback journal.*", shared)
+    assert re.fullmatch(
+        r".*network file system \(nfs\).*rollback journal.*one file a host.*", alone
+    )
+    monkeypatch.undo()
+    assert network_note(tmp_path / "caches") == ""
+
+
+@pytest.mark.parametrize("mount", [SHARED, ALONE], ids=["shared locks", "locks of one host"])
+def test_several_processes_write_at_once_on_a_network_file_system(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mount: tuple[str, str]
+) -> None:
+    mounted(tmp_path, monkeypatch, *mount)
+    check_processes(path, FORK)
+
+
 @pytest.mark.parametrize("context", [FORK, SPAWN], ids=["fork", "spawn"])
 def test_several_processes_begin_one_file_together(path: Path, context: Any) -> None:
+    check_processes(path, context)
+
+
+def check_processes(path: Path, context: Any) -> None:
     barrier = context.Barrier(4)
     workers = [context.Process(target=write_and_read, args=(path, n, barrier)) for n in range(4)]
     for worker in workers:
@@ -173,8 +257,9 @@ def test_several_processes_begin_one_file_together(path: Path, context: Any) -> 
         worker.join(120)
     assert [worker.exitcode for worker in workers] == [0] * 4
     own = [("own", str(worker), str(n)) for worker in range(4) for n in range(200)]
-    assert ResultCache(path).get(own) == [*range(200)] * 4
-    assert whole(path)
+    cache = ResultCache(path)
+    assert cache.get(own) == [*range(200)] * 4
+    assert whole(cache._file)
 
 
 def test_a_cache_in_use_goes_on_in_forked_processes_and_in_their_parent(path: Path) -> None:
@@ -257,6 +342,7 @@ def filled(path: Path) -> None:
     cache = ResultCache(path)
     cache.put((key(n), "value " * 20) for n in range(2000))
     del cache
+    gc.collect()
 
 
 def test_a_damaged_file_is_told_when_it_is_read(path: Path) -> None:
@@ -306,6 +392,56 @@ def test_a_folder_without_permission_is_told(path: Path) -> None:
     path.parent.mkdir(mode=0o500)
     with pytest.raises(InputError, match=r"cache .*cannot be opened"):
         ResultCache(path)
+
+
+def used(path: Path) -> list[int]:
+    connection = sqlite3.connect(path)
+    try:
+        return [row[0] for row in connection.execute("SELECT used FROM results ORDER BY used")]
+    finally:
+        connection.close()
+
+
+def test_a_hit_notes_when_an_entry_was_used_once_a_day(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    day, now = 86400, 1_700_000_000.9
+    cache = ResultCache(path)
+    monkeypatch.setattr("time.time", lambda: now)
+    cache.put([(key(1), 1), (key(2), 2)])
+    monkeypatch.setattr("time.time", lambda: now + day - 1)
+    cache.get([key(1)])
+    assert used(path) == [1_700_000_000] * 2
+    monkeypatch.setattr("time.time", lambda: now + day + 1)
+    cache.get([key(1), key(3)])
+    assert used(path) == [1_700_000_000, 1_700_000_001 + day]
+
+
+def test_a_hit_whose_use_cannot_be_noted_is_a_hit(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = ResultCache(path)
+    cache.put([(key(1), 1)])
+    cache._connection().execute("PRAGMA query_only=1")
+    monkeypatch.setattr("time.time", lambda: 9e9)
+    assert cache.get([key(1)]) == [1]
+
+
+def test_a_cache_made_before_uses_were_kept_goes_on(path: Path) -> None:
+    path.parent.mkdir()
+    connection = sqlite3.connect(path)
+    connection.execute("PRAGMA journal_mode=WAL")
+    connection.execute("CREATE TABLE results (key BLOB PRIMARY KEY, value TEXT) WITHOUT ROWID")
+    new = ResultCache(path.with_name("new.sqlite"))
+    new.put([(key(1), "old")])
+    rows = new._connection().execute("SELECT key, value FROM results").fetchall()
+    with connection:
+        connection.executemany("INSERT INTO results VALUES (?, ?)", rows)
+    connection.close()
+    cache = ResultCache(path)
+    assert used(path) == [0]
+    cache.put([(key(2), "new")])
+    assert cache.get([key(1), key(2)]) == ["old", "new"]
 
 
 def test_values_are_plain_json(path: Path) -> None:

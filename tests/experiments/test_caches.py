@@ -1,0 +1,107 @@
+"""The command that shows and prunes caches, and the bound that runs hold them at."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from experiment_samples import TINY
+from test_stages import REWRITER, SAYS
+
+from experiments.caches import tell_once
+from pipelines.cache_limits import survey
+from pipelines.caching import ResultCache
+from toolkit import filesystems
+
+Entry = Callable[..., int]
+MONTH = 30 * 86400
+
+
+@pytest.fixture
+def filled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Two caches: one of 5,000 entries used in 2001, one with an entry of 2033."""
+    folder = tmp_path / "caches"
+    for name, number, now in (("rerank-[old]", 5000, 1e9), ("rewrite-new", 1, 2e9)):
+        with monkeypatch.context() as patch:
+            patch.setattr("time.time", lambda now=now: now)
+            cache = ResultCache(folder / f"{name}.sqlite")
+            cache.put(((str(n),), "x" * 100) for n in range(number))
+    return folder
+
+
+def test_caches_are_shown_with_entries_size_and_last_use(
+    entry: Entry, filled: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert entry("caches") == 0
+    shown = capsys.readouterr().out
+    assert re.search(r"caches/rerank-\[old\].sqlite +5,000 +0\.\d MB +2001-09-09", shown)
+    assert re.search(r"caches/rewrite-new.sqlite +1 +0.0 MB +2033-05-18", shown)
+    assert re.search(r"2 caches +[01]\.\d MB", shown)
+
+
+def test_caches_are_pruned_to_an_age_or_a_size(
+    entry: Entry, filled: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert entry("caches", "prune.days=30") == 0
+    assert re.match(r"0\.\d MB freed", capsys.readouterr().out)
+    assert [summary.entries for summary in survey(filled)] == [0, 1]
+    assert entry("caches", "prune.gb=0") == 0
+    assert [summary.entries for summary in survey(filled)] == [0, 0]
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("prune.gb=-1", r"prune.gb=-1.0. valid: 0 or more, or null"),
+        ("prune.days=nan", r"prune.days=nan. valid: 0 or more, or null"),
+        ("prune.gb=inf", r"prune.gb=inf. valid: 0 or more, or null"),
+        ("paths.caches=null", r"paths.caches is null"),
+        ("paths.caches=absent", r"no folder of caches at absent"),
+    ],
+)
+def test_what_cannot_be_pruned_is_refused_in_one_line(
+    entry: Entry, filled: Path, capsys: pytest.CaptureFixture[str], given: str, message: str
+) -> None:
+    assert entry("caches", given) == 2
+    assert re.search(message, capsys.readouterr().err)
+    assert [summary.entries for summary in survey(filled)] == [5000, 1]
+
+
+def test_a_run_holds_the_caches_at_their_bound(
+    entry: Entry, filled: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = (*TINY, *REWRITER, SAYS, "agent.max_searches=1")
+    assert entry("run", *given, "name=within") == 0
+    assert "caches_gb" not in capsys.readouterr().err
+    assert survey(filled)[0].entries == 5000
+    assert entry("run", *given, "name=above", "paths.caches_gb=0.0003") == 0
+    assert re.search(r"above paths.caches_gb=0.0003: 0\.\d MB freed", capsys.readouterr().err)
+    assert survey(filled)[0].entries < 2000  # type: ignore[operator]
+
+
+def test_a_damaged_cache_that_a_run_does_not_use_stops_nothing(
+    entry: Entry, filled: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (filled / "rerank-other.sqlite").write_bytes(b"damaged " * 1000)
+    given = (*TINY, *REWRITER, SAYS, "agent.max_searches=1")
+    assert entry("run", *given, "name=x") == 0
+    assert "rerank-other.sqlite is damaged" in capsys.readouterr().err
+
+
+def test_a_run_tells_once_what_a_network_file_system_asks_for(
+    entry: Entry,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    table = tmp_path / "mountinfo"
+    table.write_text(f"1 0 0:1 / {tmp_path.resolve()} rw - nfs4 server:/ rw,local_lock=none\n")
+    monkeypatch.setattr(filesystems, "MOUNTS", table)
+    tell_once.cache_clear()
+    given = (*TINY, *REWRITER, SAYS, "agent.max_searches=1")
+    assert entry("run", *given, "name=one") == 0
+    assert entry("run", *given, "name=two") == 0
+    assert capsys.readouterr().err.count("rollback journal") == 1
+    assert not list((tmp_path / "caches").glob("*-wal"))
