@@ -14,17 +14,17 @@ import pyterrier as pt
 from omegaconf import DictConfig
 from rich.console import Console
 
+from experiments.build import make
 from experiments.cell import PIPELINE, factors, fingerprints, plain, ranking, run_folder
 from experiments.entry import main
 from experiments.stages import stage_counts
-from experiments.tally import LedgerFile
 from pipelines.aggregation import MaxP
 from toolkit.contracts import Benchmark
 from toolkit.errors import InputError
 from toolkit.evaluation import Evaluation, RunRow, evaluate_ranking, load_cell, write_evaluation
 from toolkit.evaluation.evaluations import denominators, means
 from toolkit.evaluation.retrieval import parse_measures
-from toolkit.llm.ledger import Ledger
+from toolkit.llm.ledger_file import ledger_on_record
 from toolkit.report import comparison_table
 from toolkit.runs import make_manifest
 
@@ -37,13 +37,15 @@ def rank(config: DictConfig) -> None:
     folder = run_folder(config, chosen)
     built = ranking(config)
     prints = fingerprints(config, built, PIPELINE)
-    ledger = Ledger()
+    cap = make(config.budget).run_dollars
     with folder.writing(make_manifest(plain(config), prints, chosen)):
         try:
-            with built.stages.asking(ledger, folder.path):
+            with (
+                ledger_on_record(folder.ledger_path, cap=cap) as ledger,
+                built.stages.asking(ledger, folder.path),
+            ):
                 evaluation = evaluate_pipeline(built.benchmark, built.pipeline, measures)
         finally:
-            LedgerFile(folder.ledger_path).note(ledger, now=True)
             folder.add_counts(stage_counts(built.parts))
         write_evaluation(folder.path, evaluation, state=folder.state())
     Console().print(comparison_table([load_cell(folder.path)], measures=measures))

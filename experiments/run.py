@@ -31,7 +31,7 @@ from experiments.evaluate import evaluate
 from experiments.judging import check_judge, judge_run
 from experiments.models import known, language_model, running, within_window
 from experiments.stages import stage_counts
-from experiments.tally import LedgerFile, Tally
+from experiments.tally import Tally
 from pipelines.backend import PipelineBackend
 from pipelines.engines import word_frequency
 from toolkit.contracts import RUN_OUT_OF_MONEY, SearchTool, Trajectory
@@ -39,6 +39,7 @@ from toolkit.errors import InputError
 from toolkit.evaluation.retrieval import parse_measures
 from toolkit.llm.language_model import LanguageModel
 from toolkit.llm.ledger import Ledger
+from toolkit.llm.ledger_file import ledger_on_record
 from toolkit.progress import bar
 from toolkit.runs import RunFolder, make_manifest
 from toolkit.supply import supply
@@ -53,7 +54,8 @@ def run(config: DictConfig) -> None:
     folder = run_folder(config, chosen)
     make_agent, make_tool = make(config.agent), make(config.tool)
     llm = language_model(config.llm, "llm")
-    draft = supply(make_agent, {**known(llm), "budget": make(config.budget)}, what="the agent")
+    budget = make(config.budget)
+    draft = supply(make_agent, {**known(llm), "budget": budget}, what="the agent")
     built = ranking(config)
     groups = (*PIPELINE, *SESSION, *(MODEL if llm else ()))
     prints = {**fingerprints(config, built, groups), **getattr(draft, "fingerprints", {})}
@@ -64,8 +66,13 @@ def run(config: DictConfig) -> None:
         return tool
 
     session("")
-    with folder.writing(make_manifest(plain(config), prints, chosen)):
-        last = answer(config, folder, built, make_agent, llm, session)
+    with (
+        folder.writing(make_manifest(plain(config), prints, chosen)),
+        ledger_on_record(
+            folder.ledger_path, cap=budget.run_dollars, question_cap=budget.dollars
+        ) as ledger,
+    ):
+        last = answer(config, folder, built, make_agent, llm, session, ledger)
         state = folder.state()
         judge = judge_run(config, folder, built.benchmark)
         cell = evaluate(folder, built.benchmark, judge, list(config.measures), state)
@@ -75,7 +82,7 @@ def run(config: DictConfig) -> None:
         console.print(f"{failed} of {asked} questions failed; the same command tries them again")
     console.print(f"{folder.path}/metrics.json", highlight=False)
     if last:
-        raise stopped(last, folder, cell.counts["missing"])
+        raise stopped(last, folder, cell.counts["missing"], ledger)
 
 
 def answer(
@@ -85,14 +92,18 @@ def answer(
     make_agent: Callable[..., Any],
     llm: LanguageModel | None,
     session: Callable[[str], SearchTool],
+    ledger: Ledger,
 ) -> Trajectory | None:
     """Let the agent answer what is pending; the trajectory that stopped the run, if one did."""
     pending = folder.pending(built.benchmark.topics)
     if not pending:
         return None
     budget = within_window(make(config.budget), llm)
-    books = LedgerFile(folder.ledger_path)
-    ledger = Ledger(cap=budget.run_dollars, question_cap=budget.dollars, spent_before=books.spent)
+    if ledger.cap is not None and ledger.unpriced_before:
+        Console(stderr=True, soft_wrap=True).print(
+            f"{ledger.unpriced_before} replies of earlier starts told no usage: their cost is not "
+            f"in the ${ledger.spent_before:.4f} that count towards budget.run_dollars"
+        )
     given = {**known(llm), **statistics(built), "budget": budget, "ledger": ledger}
     servers: dict[str, str] = {}
     with (
@@ -106,7 +117,7 @@ def answer(
         def ended(line: str) -> None:
             progress.update(task, advance=1, note=line)
 
-        tally = Tally(ledger, books, built.benchmark.answers, ended)
+        tally = Tally(ledger, built.benchmark.answers, ended)
         answering = Answering(agent, session, folder, tally, config.concurrency)
         first = config.preflight if llm else 0
         try:
@@ -116,7 +127,6 @@ def answer(
         except asyncio.CancelledError:
             raise KeyboardInterrupt from None
         finally:
-            books.note(ledger, now=True)
             folder.add_counts(stage_counts(built.parts))
     for line in tally.closing():
         Console(stderr=True, soft_wrap=True).print(line)
@@ -129,8 +139,14 @@ def statistics(built: Ranking) -> dict[str, Any]:
     return {"document_frequency": word_frequency(index), "documents": len(index)}
 
 
-def stopped(last: Trajectory, folder: RunFolder, missing: int) -> InputError:
+def stopped(last: Trajectory, folder: RunFolder, missing: int, ledger: Ledger) -> InputError:
     """Why the run went no further."""
+    if last.reason == RUN_OUT_OF_MONEY and ledger.unpriced:
+        return InputError(
+            f"the run {folder.path} stopped: the server told no usage for {ledger.unpriced} "
+            "replies, so that budget.run_dollars cannot be kept",
+            do="choose a server that tells the usage of every reply, or set no cap",
+        )
     if last.reason == RUN_OUT_OF_MONEY:
         return InputError(
             f"the run {folder.path} has used up budget.run_dollars; {missing} questions were not "

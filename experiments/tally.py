@@ -1,24 +1,17 @@
-"""What a run has done so far, for its progress bar, its ledger file and its estimate."""
+"""What a run has done so far, for its progress bar and its estimate."""
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime, timezone
-from pathlib import Path
-from typing import Any
 
 from toolkit.contracts import Trajectory
 from toolkit.evaluation import ExactAnswerJudge
-from toolkit.files import write_json
-from toolkit.llm.accounts import flat
 from toolkit.llm.estimate import estimate
 from toolkit.llm.ledger import Ledger
 
 _MOST_WARNINGS = 3
 _MOST_COSTS = 100
-_EVERY = 1.0  # seconds between two writes of the ledger file
 
 
 class Tally:
@@ -28,7 +21,6 @@ class Tally:
     def __init__(
         self,
         ledger: Ledger,
-        books: LedgerFile,
         accepted: Mapping[str, Sequence[str]],
         changed: Callable[[str], None],
         clock: Callable[[], float] = time.monotonic,
@@ -40,7 +32,6 @@ class Tally:
         self._warnings = 0
         self._failed = self._judged = self._right = 0
         self._ledger = ledger
-        self._books = books
         self._accepted = accepted
         self._changed = changed
         self._judge = ExactAnswerJudge()
@@ -61,7 +52,6 @@ class Tally:
             if trajectory.status != "failed":
                 verdict = self._judge.verdict(trajectory.qid, trajectory.answer, accepted)
                 self._right += verdict.correct
-        self._books.note(self._ledger)
         self._changed(self.line())
 
     def usage(self, qid: str) -> dict[str, float]:
@@ -108,39 +98,3 @@ def expected(costs: Sequence[Mapping[str, float]], questions: int) -> str:
         unit = "" if sign else f" {name.replace('_', ' ')}"
         parts.append(f"{sign}{guess.total:{form}}{spread}{unit}")
     return "; ".join(parts)
-
-
-class LedgerFile:
-    """`ledger.json` of a run folder: one row for each time that the run was started.
-
-    The money of questions that were cut short is nowhere else on record, and counts towards the
-    run's cap when it goes on.
-    """
-
-    def __init__(self, path: Path, clock: Callable[[], float] = time.monotonic) -> None:
-        self._path = path
-        self._clock = clock
-        self._written = float("-inf")
-        self._started = datetime.now(timezone.utc).isoformat(timespec="seconds")
-        self.earlier: list[dict[str, Any]] = _rows(path)
-
-    @property
-    def spent(self) -> float:
-        """Dollars of earlier starts."""
-        return sum(float(row.get("dollars", 0.0)) for row in self.earlier)
-
-    def note(self, ledger: Ledger, *, now: bool = False) -> None:
-        """Write the file, at most once a second unless `now`. A run without requests has none."""
-        if not ledger.total.calls or (not now and self._clock() - self._written < _EVERY):
-            return
-        self._written = self._clock()
-        row = {"started": self._started, **flat(ledger.by_role())}
-        write_json(self._path, {"starts": [*self.earlier, row]})
-
-
-def _rows(path: Path) -> list[dict[str, Any]]:
-    try:
-        rows = json.loads(path.read_text(encoding="utf-8"))["starts"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return []
-    return [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []

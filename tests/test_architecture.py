@@ -24,7 +24,7 @@ PACKAGES = {
 # Rooms of toolkit by floor; a room may import itself and every lower floor.
 FLOORS = {
     **dict.fromkeys(
-        ("contracts", "errors", "text", "files", "filesystems", "progress", "supply"), 0
+        ("contracts", "errors", "text", "files", "filesystems", "journal", "progress", "supply"), 0
     ),
     **dict.fromkeys(("benchmarks", "llm"), 1),
     "corpus": 2,

@@ -32,9 +32,10 @@ from rich.table import Table
 from agents.chat import ChatAgent
 from experiments.answering import Answering
 from experiments.bench.agent_server import ANSWER, reply
-from experiments.tally import LedgerFile, Tally
+from experiments.tally import Tally
 from toolkit.contracts import Document, SearchTool, Topic
 from toolkit.llm.ledger import Ledger
+from toolkit.llm.ledger_file import ledger_on_record
 from toolkit.llm.openai_chat import OpenAIChat
 from toolkit.llm.protocol import ChatModel, Settings, Turn
 from toolkit.runs import RunFolder
@@ -122,14 +123,16 @@ _STORE = DictionaryStore(_DOCUMENTS)
 _BACKEND = DictionaryBackend(dict.fromkeys(_DOCUMENTS, "mill river"))
 
 
-async def answer(model: ChatModel, folder: RunFolder, questions: int, flight: int) -> list[Sample]:
+async def answer(
+    model: ChatModel, folder: RunFolder, ledger: Ledger, questions: int, flight: int
+) -> list[Sample]:
     """Answer the questions in ten parts, sampling the process after each."""
     loop = asyncio.get_running_loop()
     pool = ThreadPoolExecutor(flight, "question")
     loop.set_default_executor(pool)
-    ledger = Ledger()
-    tally = Tally(ledger, LedgerFile(folder.ledger_path), {}, lambda line: None)
-    answering = Answering(ChatAgent(model=model), lambda _: session(), folder, tally, flight)
+    tally = Tally(ledger, {}, lambda line: None)
+    agent = ChatAgent(model=model, ledger=ledger)
+    answering = Answering(agent, lambda _: session(), folder, tally, flight)
     topics = [Topic(f"q{number}", "Who built the mill?") for number in range(questions)]
     samples = [sample(0)]
     for part in range(_PARTS):
@@ -172,8 +175,8 @@ def measured(model: ChatModel, questions: int, flight: int) -> tuple[Watched, li
     watched = Watched(model)
     with tempfile.TemporaryDirectory() as place:
         folder = RunFolder(Path(place) / "run")
-        with folder.writing({"fingerprints": {}}):
-            samples = asyncio.run(answer(watched, folder, questions, flight))
+        with folder.writing({"fingerprints": {}}), ledger_on_record(folder.ledger_path) as ledger:
+            samples = asyncio.run(answer(watched, folder, ledger, questions, flight))
         ended = [trajectory.answer.exact for trajectory in folder.trajectories()]
     if ended != ["Torvald Brekke"] * questions or ended[0] not in ANSWER:
         raise RuntimeError("some questions did not end with the server's answer")

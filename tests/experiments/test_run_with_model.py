@@ -104,14 +104,15 @@ def test_a_cap_on_the_runs_money_stops_it_and_raising_it_goes_on(
     assert list(ended.values()).count(("out_of_money", RUN_OUT_OF_MONEY)) == 1
     first = contents("runs/m/ledger.json")["starts"][0]["dollars"]
     assert 1.26 <= first <= 1.6
-    # What was spent counts: the same cap lets one more request through, whose price nobody knows.
+    # What was spent counts, and so does what one more request may take.
     assert entry("run", *command, "budget.run_dollars=1.6") == 2
+    assert len(contents("runs/m/ledger.json")["starts"]) == 1
     assert entry("run", *command, "budget.run_dollars=9") == 0
     assert statuses("runs/m") == ["completed"] * 6
     starts = contents("runs/m/ledger.json")["starts"]
-    assert starts[0]["dollars"] == first and first + starts[1]["dollars"] <= 1.6 + 0.11
+    assert len(starts) == 2 and starts[0]["dollars"] == first
     cut_short = [read_trajectory(path) for path in Path("runs/m/retried").rglob("*.json")]
-    wasted = sum(trajectory.usage["dollars"] for trajectory in cut_short)
+    wasted = sum(trajectory.usage.get("dollars", 0) for trajectory in cut_short)
     assert sum(start["dollars"] for start in starts) == pytest.approx(6 * 0.63 + wasted)
 
 

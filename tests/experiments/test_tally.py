@@ -1,17 +1,15 @@
-"""What a run tells of itself while it works, and what it leaves on its ledger."""
+"""What a run tells of itself while it works, and what stops it."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from experiments.answering import stops_run
-from experiments.tally import LedgerFile, Tally, expected
+from experiments.tally import Tally, expected
 from toolkit.contracts import RUN_OUT_OF_MONEY, Answer, Trajectory
 from toolkit.errors import InputError
 from toolkit.llm import ModelError, Turn, Usage
@@ -38,14 +36,13 @@ def spend(ledger: Ledger, usage: Usage, price: Price = UNKNOWN) -> None:
         entry.reply(Turn(usage=usage))
 
 
-def tally(path: Path, clock: Clock, ledger: Ledger, lines: list[str]) -> Tally:
-    books = LedgerFile(path / "ledger.json", clock)
-    return Tally(ledger, books, {"a": ["Ada"], "b": ["Bob"]}, lines.append, clock)
+def tally(clock: Clock, ledger: Ledger, lines: list[str]) -> Tally:
+    return Tally(ledger, {"a": ["Ada"], "b": ["Bob"]}, lines.append, clock)
 
 
-def test_the_line_tells_failures_accuracy_money_and_speed(tmp_path: Path, clock: Clock) -> None:
+def test_the_line_tells_failures_accuracy_money_and_speed(clock: Clock) -> None:
     ledger, lines = Ledger(clock=clock), list[str]()
-    count = tally(tmp_path, clock, ledger, lines)
+    count = tally(clock, ledger, lines)
     spend(ledger, Usage(input=1_000_000, cached=250_000, output=500), Price(input=2.0, output=0.0))
     clock.now = 10.0
     count.add(Trajectory("a", "?", "completed", Answer(exact="Ada")))
@@ -56,58 +53,22 @@ def test_the_line_tells_failures_accuracy_money_and_speed(tmp_path: Path, clock:
     assert count.closing() == ["25.0% of the input tokens came from the prefix cache"]
 
 
-def test_what_is_unknown_is_left_out_of_the_line(tmp_path: Path, clock: Clock) -> None:
+def test_what_is_unknown_is_left_out_of_the_line(clock: Clock) -> None:
     ledger, lines = Ledger(clock=clock), list[str]()
-    count = tally(tmp_path, clock, ledger, lines)
+    count = tally(clock, ledger, lines)
     count.add(Trajectory("x", "?", "completed"))
     assert lines == [""] and count.closing() == []
-    assert not (tmp_path / "ledger.json").exists()
     spend(ledger, Usage(input=10, output=0))
     count.add(Trajectory("y", "?", "completed", warnings=("broken",)))
     assert "$" not in lines[-1]
 
 
-def test_few_warnings_are_shown_and_the_others_counted(tmp_path: Path, clock: Clock) -> None:
-    count = tally(tmp_path, clock, Ledger(), [])
+def test_few_warnings_are_shown_and_the_others_counted(clock: Clock) -> None:
+    count = tally(clock, Ledger(), [])
     for number in range(5):
         count.add(Trajectory(f"q{number}", "?", "completed", warnings=(f"warning {number}",)))
     assert count.closing()[0] == "question q0: warning 0"
     assert count.closing()[-1] == "and 2 more warnings; each trajectory holds its own"
-
-
-def test_the_ledger_file_has_a_row_for_each_start(tmp_path: Path, clock: Clock) -> None:
-    price = Price(input=1.0, output=1.0)
-    for spent in (1.0, 3.0):
-        books, ledger = LedgerFile(tmp_path / "ledger.json", clock), Ledger(clock=clock)
-        for _ in range(2):
-            spend(ledger, Usage(input=int(spent * 500_000), output=0), price)
-        books.note(ledger)
-    rows = json.loads((tmp_path / "ledger.json").read_text())["starts"]
-    assert [row["dollars"] for row in rows] == [1.0, 3.0]
-    assert LedgerFile(tmp_path / "ledger.json").spent == 4.0
-
-
-def test_the_ledger_file_is_written_once_a_second(tmp_path: Path, clock: Clock) -> None:
-    books, ledger = LedgerFile(tmp_path / "ledger.json", clock), Ledger(clock=clock)
-
-    def calls() -> Any:
-        return json.loads((tmp_path / "ledger.json").read_text())["starts"][0]["calls"]
-
-    spend(ledger, Usage(input=1, output=1))
-    books.note(ledger)
-    spend(ledger, Usage(input=1, output=1))
-    clock.now = 0.9
-    books.note(ledger)
-    assert calls() == 1
-    books.note(ledger, now=True)
-    assert calls() == 2
-
-
-@pytest.mark.parametrize("text", ["", "{}", "[]", '{"starts": 3}', '{"starts": [3]}'])
-def test_a_damaged_ledger_file_is_begun_anew(tmp_path: Path, text: str) -> None:
-    path = tmp_path / "ledger.json"
-    path.write_text(text)
-    assert LedgerFile(path).spent == 0.0
 
 
 def test_the_estimate_has_the_bounds_of_the_prediction_interval() -> None:
@@ -126,7 +87,8 @@ def test_a_cost_that_some_question_does_not_tell_is_not_estimated() -> None:
 def test_only_what_every_question_would_meet_stops_a_run() -> None:
     codes = {kind.code for kind in ModelError.__subclasses__()}
     stopping = {code for code in codes if stops_run(code)}
-    assert stopping == {"authentication_failed", "unknown_model", "out_of_quota"}
+    lost = {"authentication_failed", "unknown_model", "out_of_quota", "ledger_failed"}
+    assert stopping == lost
     assert stops_run(RUN_OUT_OF_MONEY) and not stops_run("defect") and not stops_run("")
 
 

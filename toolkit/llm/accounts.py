@@ -8,6 +8,8 @@ from dataclasses import dataclass, fields, replace
 from toolkit.llm.protocol import Usage
 
 ROLES = ("agent", "rewriter", "reranker", "judge", "enrichment")
+# The roles whose requests answer a question. The others come before or after it.
+ANSWERING = ("agent", "rewriter", "reranker")
 _TOKENS = ("input_tokens", "cached_tokens", "reasoning_tokens", "output_tokens")
 
 
@@ -57,6 +59,12 @@ class Account:
         hidden |= set() if self.told_reasoning else {"reasoning_tokens"}
         names = (each.name for each in fields(self) if each.name not in hidden)
         return {f"{prefix}{name}": getattr(self, name) for name in names}
+
+    def nonzero(self) -> dict[str, float]:
+        """All sums by field, zeros left out: `Account(**account.nonzero())` is the account. Here
+        `dollars` is the known part, whatever `unpriced` says."""
+        sums = {each.name: getattr(self, each.name) for each in fields(self)}
+        return {name: value for name, value in sums.items() if value}
 
 
 def of_reply(usage: Usage, dollars: float | None, seconds: float, attempts: int) -> Account:

@@ -89,6 +89,13 @@ class OutOfMoney(ModelError):
         self.scope = scope
 
 
+class LedgerFailed(ModelError):
+    """A request could not be written to the run's ledger, so that no cap could be kept."""
+
+    code = "ledger_failed"
+    stops_run = True
+
+
 class RateLimited(ModelError):
     """Too many requests or tokens for now."""
 

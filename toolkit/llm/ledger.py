@@ -11,8 +11,8 @@ from typing import Any
 
 from toolkit.errors import InputError
 from toolkit.llm import accounts
-from toolkit.llm.accounts import ROLES, Account
-from toolkit.llm.errors import ModelError, OutOfMoney
+from toolkit.llm.accounts import ANSWERING, ROLES, Account
+from toolkit.llm.errors import LedgerFailed, ModelError, OutOfMoney
 from toolkit.llm.prices import UNKNOWN, Price
 from toolkit.llm.protocol import ChatModel, Message, Settings, Turn
 
@@ -32,12 +32,19 @@ class Entry:
 class Ledger:
     """Safe for many threads and tasks.
 
-    `cap` and `question_cap` are dollars for the run and for one question. A request is refused with
-    `OutOfMoney` before it is sent when what is spent, what is under way and one more request as
-    dear as the dearest so far of its role could pass a cap. Before a role's first reply nothing is
-    known, so requests begun together at the start are all let through. `spent_before` counts
-    towards `cap` (a resumed run). With a cap, a price must be known (`InputError`), and a reply
-    without usage closes the ledger. `clock` gives seconds.
+    `cap` is in dollars and for the run, all roles together; `question_cap` is for one question and
+    the roles that answer it (`accounts.ANSWERING`), not for its judge, nor for requests that
+    belong to no question (`qid` empty). A request is refused with `OutOfMoney` before it is sent
+    when what is spent, what is under way and one more request as dear as the dearest so far of its
+    role could pass a cap. Before a role's first reply nothing is known, so requests begun together
+    at the start are all let through. A resumed run gives what it knows already: `spent_before`
+    dollars, which count towards `cap`, `unpriced_before` replies whose money is not in them, and
+    the `dearest` request by role. With a cap, a price must be known (`InputError`), and a reply
+    without usage closes the ledger until the run is resumed.
+
+    `enter` is called with the role, question and account of each request that has ended, before
+    its reply goes on; where it raises `OSError`, this request and all later ones are refused with
+    `LedgerFailed`. `clock` gives seconds.
     """
 
     def __init__(
@@ -46,6 +53,9 @@ class Ledger:
         cap: float | None = None,
         question_cap: float | None = None,
         spent_before: float = 0.0,
+        unpriced_before: int = 0,
+        dearest: Mapping[str, float] | None = None,
+        enter: Callable[[str, str, Account], None] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         for name, value in (("cap", cap), ("question_cap", question_cap)):
@@ -54,12 +64,15 @@ class Ledger:
         self.cap = cap
         self.question_cap = question_cap
         self.spent_before = spent_before
+        self.unpriced_before = unpriced_before
         self._clock = clock
         self._lock = threading.Lock()
         self._questions: dict[str, dict[str, Account]] = {}
         self._run: dict[str, Account] = {}
         self._open: dict[str, set[Entry]] = {}
-        self._dearest: dict[str, float] = {}
+        self._dearest = dict(dearest or {})
+        self._record = enter
+        self._failure = ""
 
     @contextmanager
     def request(self, role: str, qid: str, price: Price = UNKNOWN) -> Iterator[Entry]:
@@ -95,55 +108,65 @@ class Ledger:
         """The run's account, all roles together, without what was spent before."""
         return accounts.total(self.by_role().values())
 
-    def record(self) -> dict[str, Any]:
-        """The run's ledger for its folder."""
+    @property
+    def dearest(self) -> dict[str, float]:
+        """Dollars of the dearest request so far, by role."""
         with self._lock:
-            return {
-                "cap": self.cap,
-                "question_cap": self.question_cap,
-                "spent_before": self.spent_before,
-                "run": accounts.flat(self._run),
-                "questions": {
-                    qid: accounts.flat(self._questions[qid]) for qid in sorted(self._questions)
-                },
-            }
+            return dict(self._dearest)
+
+    @property
+    def unpriced(self) -> int:
+        """Replies whose money is not known and counts towards a cap; above 0 the cap cannot be
+        kept."""
+        return self._unpriced(self.by_role())
+
+    def check_price(self, role: str, price: Price) -> None:
+        """`InputError` where a cap bounds the role and the price of its model is unknown."""
+        capped = self.cap is not None or (self.question_cap is not None and role in ANSWERING)
+        if capped and not price.known:
+            raise InputError(
+                f"there is a cap on money, and the price of the {role}'s model is unknown",
+                valid="dollars for a million tokens; 0 where nothing is paid for them",
+                do="set the price of that model, or remove the cap",
+            )
 
     def _admit(self, role: str, qid: str, price: Price) -> Entry:
         if role not in ROLES:
             raise InputError(f"the ledger has no role {role!r}", valid=", ".join(ROLES))
-        capped = self.cap is not None or self.question_cap is not None
-        if capped and not price.known:
-            raise InputError(
-                f"there is a cap on money, and the price of the {role}'s model is unknown",
-                do="set its price in llm.price, or remove the cap",
-            )
+        self.check_price(role, price)
         with self._lock:
+            if self._failure:
+                raise LedgerFailed(self._failure)
             expected = self._dearest.get(role, 0.0)
-            if capped:
-                self._refuse_if_full(qid, expected)
+            self._refuse_if_full(role, qid, expected)
             entry = Entry(expected)
             self._open.setdefault(qid, set()).add(entry)
         return entry
 
-    def _refuse_if_full(self, qid: str, expected: float) -> None:
-        run, question = self._run, self._questions.get(qid, {})
-        if unpriced := accounts.total(run.values()).unpriced:
+    def _refuse_if_full(self, role: str, qid: str, expected: float) -> None:
+        caps = []
+        if self.cap is not None:
+            spent = self.spent_before + _dollars(self._run, ROLES)
+            caps.append(("run", self.cap, spent, self._reserved(self._open)))
+        if self.question_cap is not None and qid and role in ANSWERING:
+            spent = _dollars(self._questions.get(qid, {}), ANSWERING)
+            caps.append(("question", self.question_cap, spent, self._reserved([qid])))
+        if caps and (unpriced := self._unpriced(self._run)):
             raise OutOfMoney(
                 f"the server told no usage for {unpriced} replies, so that the cap cannot be kept"
             )
-        caps = (
-            ("run", self.cap, run, self.spent_before, self._reserved(self._open)),
-            ("question", self.question_cap, question, 0.0, self._reserved([qid])),
-        )
-        for scope, cap, books, before, under_way in caps:
-            spent = before + accounts.total(books.values()).dollars
+        for scope, cap, spent, under_way in caps:
             # Without any reply yet nothing is expected, and money that is gone is still gone.
-            if cap is not None and (spent >= cap or spent + under_way + expected > cap):
+            if spent >= cap or spent + under_way + expected > cap:
                 raise OutOfMoney(
                     f"the {scope}'s cap is ${cap:.4f}: ${spent:.4f} is spent, ${under_way:.4f} is"
                     f" under way, and the next request may take ${expected:.4f}",
                     scope=scope,
                 )
+
+    def _unpriced(self, books: Mapping[str, Account]) -> int:
+        roles = ANSWERING if self.cap is None else ROLES
+        return sum(books[role].unpriced for role in roles if role in books)
 
     def _reserved(self, qids: Iterable[str]) -> float:
         return math.fsum(entry.reserved for qid in qids for entry in self._open.get(qid, ()))
@@ -165,6 +188,18 @@ class Ledger:
             self._dearest[role] = max(self._dearest.get(role, 0.0), account.dollars)
             for books in (self._run, self._questions.setdefault(qid, {})):
                 books[role] = books.get(role, Account()) + account
+        if self._record is None:
+            return
+        try:
+            self._record(role, qid, account)
+        except OSError as error:
+            reason = error.strerror or type(error).__name__
+            self._failure = f"the run's ledger cannot be written: {reason}"
+            raise LedgerFailed(self._failure) from error
+
+
+def _dollars(books: Mapping[str, Account], roles: Iterable[str]) -> float:
+    return math.fsum(books[role].dollars for role in roles if role in books)
 
 
 class Metered:

@@ -31,7 +31,8 @@ class RunFolder:
     - `manifest.json`: written first; see `toolkit.runs.manifest`.
     - `queries/<escaped qid>.json`: one trajectory each, whole or absent.
     - `retried/<escaped qid>/<n>.json`: failed attempts that a later one took the place of.
-    - `ledger.json`: what each start of a run with a language model has spent.
+    - `ledger.json`, `ledger.jsonl`: what each start of a run with a language model has spent; see
+      `toolkit.llm.ledger_file`.
     """
 
     def __init__(self, path: Path | str) -> None:
@@ -198,8 +199,9 @@ class RunFolder:
         path.replace(kept / f"{len(list(kept.glob('*.json'))) + 1}.json")
 
     def _sweep(self) -> None:
-        leftovers = [*self.queries.glob(".*.tmp"), *self.path.glob(".manifest.json.*.tmp")]
-        for leftover in leftovers:
+        names = (".manifest.json.*.tmp", ".ledger.json.*.tmp")
+        leftovers = [path for name in names for path in self.path.glob(name)]
+        for leftover in (*self.queries.glob(".*.tmp"), *leftovers):
             leftover.unlink(missing_ok=True)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,7 +12,7 @@ import pytest
 
 from toolkit.errors import InputError
 from toolkit.llm.accounts import Account
-from toolkit.llm.errors import OutOfMoney, ServerGone, Truncated
+from toolkit.llm.errors import LedgerFailed, OutOfMoney, ServerGone, Truncated
 from toolkit.llm.estimate import estimate
 from toolkit.llm.ledger import Ledger, Metered
 from toolkit.llm.prices import UNKNOWN, Price
@@ -102,8 +101,6 @@ def test_the_ledger_sums_by_question_and_role() -> None:
     assert usage["dollars"] == usage["agent_dollars"] == 7.0
     assert usage["agent_output_tokens"] == 7
     assert ledger.usage("never asked") == {}
-    record = json.loads(json.dumps(ledger.record()))
-    assert record["questions"]["q2"]["judge_dollars"] == 5.0
 
 
 def test_unknown_money_is_left_out_of_the_flat_numbers() -> None:
@@ -194,6 +191,52 @@ def test_the_cap_of_a_question_leaves_other_questions_alone() -> None:
 def test_money_that_is_gone_stops_even_a_first_request() -> None:
     with pytest.raises(OutOfMoney):
         Ledger(cap=5.0, spent_before=5.0).request("agent", "q", DOLLAR).__enter__()
+
+
+def test_the_cap_of_a_question_bounds_what_answers_it_and_not_its_judge() -> None:
+    ledger = Ledger(question_cap=3.0)
+    for role in ("agent", "reranker"):
+        with ledger.request(role, "q1", DOLLAR) as entry:
+            entry.reply(spent(2))
+    with pytest.raises(OutOfMoney):
+        ledger.request("rewriter", "q1", DOLLAR).__enter__()
+    with ledger.request("judge", "q1", UNKNOWN) as entry:
+        entry.reply(Turn(text="x"))
+    with ledger.request("agent", "q2", DOLLAR) as entry:
+        entry.reply(spent(2))
+
+
+def test_requests_of_no_question_are_bounded_by_the_run_alone() -> None:
+    ledger = Ledger(cap=10.0, question_cap=3.0)
+    for _ in range(3):
+        with ledger.request("reranker", "", DOLLAR) as entry:
+            entry.reply(spent(3))
+    with pytest.raises(OutOfMoney) as raised:
+        ledger.request("reranker", "", DOLLAR).__enter__()
+    assert raised.value.scope == "run"
+
+
+def test_a_request_is_as_dear_as_the_dearest_of_an_earlier_start() -> None:
+    ledger = Ledger(cap=10.0, spent_before=7.5, dearest={"agent": 3.0})
+    with pytest.raises(OutOfMoney, match=r"may take \$3\.0000"):
+        ledger.request("agent", "q", DOLLAR).__enter__()
+    with ledger.request("judge", "q", DOLLAR) as entry:
+        entry.reply(spent(1))
+
+
+def test_a_request_that_cannot_be_put_on_record_is_the_last() -> None:
+    def full(role: str, qid: str, account: Account) -> None:
+        raise OSError(28, "No space left on device")
+
+    ledger = Ledger(enter=full)
+    with (
+        pytest.raises(LedgerFailed, match="No space left"),
+        ledger.request("agent", "q", DOLLAR) as entry,
+    ):
+        entry.reply(spent(3))
+    assert ledger.total.dollars == 3.0
+    with pytest.raises(LedgerFailed, match="No space left"):
+        ledger.request("agent", "q", DOLLAR).__enter__()
 
 
 def test_a_cap_needs_a_price_and_usage() -> None:

@@ -1,0 +1,140 @@
+"""What a run has spent outlives kill -9, replies without usage, and damaged files."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from experiment_samples import TINY
+from scripted_peer import Peer, Say, running_peer
+
+from toolkit.runs import RunFolder
+
+Entry = Callable[..., int]
+OPTIONS = Path(__file__).resolve().parent / "options"
+SCRIPTED = (f"hydra.searchpath=[file://{OPTIONS}]", "agent=pi_serini", "llm=scripted")
+FLIGHT = 6
+# 100 tokens of input at 1,000 dollars a million.
+DOLLARS = 0.1
+
+
+@pytest.fixture
+def peer() -> Iterator[Peer]:
+    with running_peer() as server:
+        arguments = json.dumps({"reason": "to find it", "query": "mill"})
+        usage = {"input": 100, "cached": 0, "reasoning": 0, "output": 0}
+        # It never answers, so that no question ends.
+        server.default = Say(calls=[("c1", "search", arguments)], usage=usage)
+        yield server
+
+
+def command(peer: Peer, *arguments: str) -> list[str]:
+    llm = (
+        *("llm=openai_compatible", "llm.model=m", f"llm.base_url={peer.openai_url}"),
+        *("llm.price.input=1000", "llm.price.output=0"),
+    )
+    run = ("agent=pi_serini", "budget=none", "name=r", "preflight=0", f"concurrency={FLIGHT}")
+    return [sys.executable, "-m", "experiments.run", *TINY, *run, *llm, *arguments]
+
+
+def surroundings() -> dict[str, str]:
+    root = Path(__file__).resolve().parents[2]
+    return {**os.environ, "PYTHONPATH": f"{root}{os.pathsep}{root / 'tests'}"}
+
+
+def starts(place: Path) -> list[dict[str, Any]]:
+    return list(json.loads((place / "runs" / "r" / "ledger.json").read_text())["starts"])
+
+
+def test_the_cap_of_a_run_holds_over_a_start_that_was_killed(tmp_path: Path, peer: Peer) -> None:
+    cap = ("budget.run_dollars=8",)
+    with subprocess.Popen(
+        command(peer, *cap),
+        cwd=tmp_path,
+        env=surroundings(),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    ) as process:
+        until = time.monotonic() + 90
+        while len(peer.requests) < 40 and time.monotonic() < until:
+            assert process.poll() is None
+            time.sleep(0.001)
+        os.killpg(process.pid, signal.SIGKILL)
+    served = len(peer.requests)
+    assert 40 <= served < 80
+    assert not list(RunFolder(tmp_path / "runs" / "r").trajectories())
+
+    resumed = subprocess.run(
+        command(peer, *cap), cwd=tmp_path, env=surroundings(), capture_output=True, text=True
+    )
+    assert resumed.returncode == 2 and "budget.run_dollars" in resumed.stderr
+    first, second = starts(tmp_path)
+    # What had a reply when the kill came is on the ledger, all of it.
+    assert DOLLARS * (served - FLIGHT) <= first["dollars"] + 1e-9
+    assert first["dollars"] <= DOLLARS * served + 1e-9
+    # The second start spends what the first has left, and no more.
+    assert first["dollars"] + second["dollars"] == pytest.approx(8.0, abs=DOLLARS)
+    assert len(peer.requests) * DOLLARS <= 8.0 + FLIGHT * DOLLARS + 1e-9
+
+    again = subprocess.run(
+        command(peer, *cap), cwd=tmp_path, env=surroundings(), capture_output=True, text=True
+    )
+    before = len(peer.requests)
+    assert again.returncode == 2 and len(peer.requests) == before
+    assert len(starts(tmp_path)) == 2
+
+
+def test_a_reply_without_usage_stops_a_capped_run_and_its_known_money_still_counts(
+    tmp_path: Path, peer: Peer
+) -> None:
+    reply = peer.default
+    peer.script.extend([reply] * 30 + [Say(calls=reply.calls, usage=None)])
+    run = command(peer, "budget.run_dollars=5")
+    stopped = subprocess.run(run, cwd=tmp_path, env=surroundings(), capture_output=True, text=True)
+    assert stopped.returncode == 2 and "told no usage for 1 replies" in stopped.stderr
+    (first,) = starts(tmp_path)
+    assert first["unpriced"] == 1 and "dollars" not in first
+    assert first["known_dollars"]["agent"] >= 30 * DOLLARS - 1e-9
+
+    resumed = subprocess.run(run, cwd=tmp_path, env=surroundings(), capture_output=True, text=True)
+    assert resumed.returncode == 2
+    assert "1 replies of earlier starts told no usage" in " ".join(resumed.stderr.split())
+    assert starts(tmp_path)[1]["dollars"] + first["known_dollars"]["agent"] <= 5.0 + 1e-9
+
+
+@pytest.mark.parametrize("name", ["ledger.json", "ledger.jsonl"])
+def test_a_damaged_ledger_stops_a_run_before_its_first_request(
+    entry: Entry, capsys: pytest.CaptureFixture[str], tmp_path: Path, name: str
+) -> None:
+    log = tmp_path / "asked"
+    run = (*TINY, *SCRIPTED, "name=m", f"llm.log={log}")
+    assert entry("run", *run, "llm.failing=e") == 0
+    path = Path("runs/m") / name
+    path.write_text('{"starts": [{"dollars"\n')
+    asked, damaged = log.read_bytes(), path.read_bytes()
+    capsys.readouterr()
+    assert entry("run", *run, "llm.failing=e") == 2
+    (line,) = [each for each in capsys.readouterr().err.splitlines() if "soundingline:" in each]
+    assert f"cannot read the ledger runs/m/{name}" in line and "restore" in line
+    assert log.read_bytes() == asked and path.read_bytes() == damaged
+
+
+def test_a_disk_without_room_for_the_ledger_stops_the_run(
+    entry: Entry, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(journal: Any, value: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("toolkit.journal.Journal.append", full)
+    assert entry("run", *TINY, *SCRIPTED, "name=m") == 2
+    assert "the run's ledger cannot be written: No space left" in capsys.readouterr().err
+    assert list(RunFolder("runs/m").statuses().values()) == ["failed"]
