@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from toolkit.files import open_own
+
 SYNC_SECONDS = 1.0
 
 
@@ -23,7 +25,8 @@ class Journal:
     process leaves, is cut off first.
 
     The caller holds a lock: two processes must not append to one file. `append` and `close` raise
-    `OSError`; a line that could not be written whole is taken back.
+    `OSError`, and `append` what `open_own` raises; a line that could not be written whole is taken
+    back.
     """
 
     def __init__(
@@ -65,10 +68,7 @@ class Journal:
                 self._handle = None
 
     def _open(self) -> None:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        # A link in the place of the file may lead out of the folder.
-        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
-        self._handle = os.open(self.path, flags, 0o666)
+        self._handle = open_own(self.path, append=True)
         self._length = self.path.read_bytes().rfind(b"\n") + 1
         os.ftruncate(self._handle, self._length)
         if self._head is not None and not self._length:

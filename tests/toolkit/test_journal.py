@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from toolkit.errors import InputError
 from toolkit.journal import Journal, read_journal
 
 WRITER = """
@@ -137,7 +138,7 @@ def test_a_link_in_the_place_of_the_file_is_not_followed(tmp_path: Path) -> None
     target.write_text("precious")
     path = tmp_path / "journal.jsonl"
     path.symlink_to(target)
-    with pytest.raises(OSError):
+    with pytest.raises(InputError, match="symbolic link"):
         Journal(path).append({})
     assert target.read_text() == "precious"
 

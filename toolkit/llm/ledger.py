@@ -43,8 +43,8 @@ class Ledger:
     without usage closes the ledger until the run is resumed.
 
     `enter` is called with the role, question and account of each request that has ended, before
-    its reply goes on; where it raises `OSError`, this request and all later ones are refused with
-    `LedgerFailed`. `clock` gives seconds.
+    its reply goes on; where it raises `OSError` or `InputError`, this request and all later ones
+    are refused with `LedgerFailed`. `clock` gives seconds.
     """
 
     def __init__(
@@ -192,8 +192,8 @@ class Ledger:
             return
         try:
             self._record(role, qid, account)
-        except OSError as error:
-            reason = error.strerror or type(error).__name__
+        except (OSError, InputError) as error:
+            reason = getattr(error, "strerror", None) or error
             self._failure = f"the run's ledger cannot be written: {reason}"
             raise LedgerFailed(self._failure) from error
 
