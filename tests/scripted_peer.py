@@ -24,8 +24,9 @@ CHAT, RESPONSES, MESSAGES = "/v1/chat/completions", "/v1/responses", "/v1/messag
 class Say:
     """A reply. `finish` is one of stop, length, refusal, overflow, or the server's own word (of the
     Responses API a status, or a status and a reason: `incomplete:steered`). `usage` is input (all
-    of it), cached, reasoning, output; None leaves it out. `calls` are (id, name, arguments as
-    text)."""
+    of it), cached, reasoning, output, and optionally what was written to a cache, `written`, and
+    `written_long` of it for the longer lifetime; None leaves it out. `calls` are (id, name,
+    arguments as text)."""
 
     text: str = ""
     reasoning: str = ""
@@ -230,7 +231,10 @@ def chat_body(reply: Say, model: str) -> str:
         body["usage"] = {
             "prompt_tokens": reply.usage["input"],
             "completion_tokens": reply.usage["output"],
-            "prompt_tokens_details": {"cached_tokens": reply.usage["cached"]},
+            "prompt_tokens_details": {
+                "cached_tokens": reply.usage["cached"],
+                "cache_write_tokens": reply.usage.get("written", 0),
+            },
             "completion_tokens_details": {"reasoning_tokens": reply.usage["reasoning"]},
         }
     return json.dumps(body)
@@ -269,10 +273,18 @@ def responses_body(reply: Say, model: str) -> str:
     word, _, reason = status.get(reply.finish, reply.finish).partition(":")
     body |= {"status": word, "incomplete_details": {"reason": reason} if reason else None}
     if reply.usage is not None:
+        written, written_long = reply.usage.get("written", 0), reply.usage.get("written_long", 0)
         body["usage"] = {
             "input_tokens": reply.usage["input"],
             "output_tokens": reply.usage["output"],
-            "input_tokens_details": {"cached_tokens": reply.usage["cached"]},
+            "input_tokens_details": {
+                "cached_tokens": reply.usage["cached"],
+                "cache_write_tokens": written,
+                "cache_write_tokens_details": {
+                    "ttl_30m_tokens": written - written_long,
+                    "ttl_12h_tokens": written_long,
+                },
+            },
             "output_tokens_details": {"reasoning_tokens": reply.usage["reasoning"]},
         }
     return json.dumps(body)
@@ -283,13 +295,19 @@ def messages_body(reply: Say, model: str) -> str:
     usage: dict[str, Any] = {"input_tokens": 0, "output_tokens": 1}
     final: dict[str, Any] = {"output_tokens": 1}
     if reply.usage is not None:
-        cached = reply.usage["cached"]
+        cached, written = reply.usage["cached"], reply.usage.get("written", 0)
+        written_long = reply.usage.get("written_long", 0)
         usage = {
-            "input_tokens": reply.usage["input"] - cached,
+            "input_tokens": reply.usage["input"] - cached - written,
             "cache_read_input_tokens": cached,
-            "cache_creation_input_tokens": 0,
+            "cache_creation_input_tokens": written,
             "output_tokens": 1,
         }
+        if written:
+            usage["cache_creation"] = {
+                "ephemeral_5m_input_tokens": written - written_long,
+                "ephemeral_1h_input_tokens": written_long,
+            }
         thinking = {"thinking_tokens": reply.usage["reasoning"]}
         final = {"output_tokens": reply.usage["output"], "output_tokens_details": thinking}
     message = {

@@ -163,4 +163,5 @@ def _usage(usage: Any) -> Usage:
         reasoning=wire.count(usage, "output_tokens_details", "thinking_tokens"),
         output=wire.count(usage, "output_tokens"),
         cache_write=written,
+        cache_write_long=wire.count(usage, "cache_creation", "ephemeral_1h_input_tokens"),
     )

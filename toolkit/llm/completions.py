@@ -148,6 +148,7 @@ class OpenAICompletions(ApiModel):
                 input=wire.count(usage, "prompt_tokens"),
                 cached=wire.count(usage, "prompt_tokens_details", "cached_tokens"),
                 output=wire.count(usage, "completion_tokens"),
+                cache_write=wire.count(usage, "prompt_tokens_details", "cache_write_tokens"),
             ),
             finish_reason=str(_FINISH.get(finish, finish)),
             model=str(reply.get("model") or ""),

@@ -191,4 +191,5 @@ def _usage(usage: Any) -> Usage:
         cached=wire.count(usage, "prompt_cache_hit_tokens") if cached is None else cached,
         reasoning=wire.count(usage, "completion_tokens_details", "reasoning_tokens"),
         output=wire.count(usage, "completion_tokens"),
+        cache_write=wire.count(usage, "prompt_tokens_details", "cache_write_tokens"),
     )

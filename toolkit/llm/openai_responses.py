@@ -170,9 +170,13 @@ def _reasoning(item: Mapping[str, Any]) -> str:
 
 
 def _usage(usage: Any) -> Usage:
+    """Writes are billed from GPT-5.6 on, at one rate for 30 minutes and at another for 12 hours."""
+    details = ("input_tokens_details", "cache_write_tokens_details")
     return Usage(
         input=wire.count(usage, "input_tokens"),
         cached=wire.count(usage, "input_tokens_details", "cached_tokens"),
+        cache_write=wire.count(usage, "input_tokens_details", "cache_write_tokens"),
+        cache_write_long=wire.count(usage, *details, "ttl_12h_tokens"),
         reasoning=wire.count(usage, "output_tokens_details", "reasoning_tokens"),
         output=wire.count(usage, "output_tokens"),
     )

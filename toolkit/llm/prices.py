@@ -4,19 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from typing import Any
 
 from toolkit.errors import InputError
 from toolkit.llm.protocol import Usage
 
 _MILLION = 1_000_000
-_RATES = ("input", "cached_input", "output", "cache_write")
+_RATES = ("input", "cached_input", "output", "cache_write", "cache_write_long")
+# The dearest published one: Anthropic's for an hour. For five minutes, and at OpenAI for thirty, a
+# write costs 1.25 times the input.
+_DEAREST_WRITE = 2.0
 
 
 @dataclass(frozen=True)
 class Price:
     """US dollars for a million tokens. None for `input` or `output`: the price is not known, and
-    neither is any cost. Without `cached_input` or `cache_write` such tokens cost what `input` does,
-    which is never too little.
+    neither is any cost.
+
+    Rates that are None are taken to be the dearest that is published, so that a cost is never too
+    little: `cached_input` (read from a cache) what `input` costs; `cache_write` (written to a
+    cache for the shorter of two lifetimes) and `cache_write_long` (for the longer one) twice the
+    `input`. A model that bills no writes has `cache_write` equal to `input`.
 
     `long_context` (`above` tokens of input, and its own rates) is what the whole request costs once
     its input is longer than that. `dated` and `source` tell when and where the table was read.
@@ -26,6 +34,7 @@ class Price:
     cached_input: float | None = None
     output: float | None = None
     cache_write: float | None = None
+    cache_write_long: float | None = None
     long_context: Mapping[str, float] | None = None
     dated: str = ""
     source: str = ""
@@ -58,23 +67,22 @@ class Price:
         if usage.input is None or usage.output is None:
             return None
         cached, written = usage.cached or 0, usage.cache_write or 0
+        written_long = min(written, usage.cache_write_long or 0)
         fresh = max(0, usage.input - cached - written)
+        dearest = max(_DEAREST_WRITE * self.input, self.cache_write or 0.0)
         dollars = (
             fresh * self.input
-            + cached * (self.input if self.cached_input is None else self.cached_input)
-            + written * (self.input if self.cache_write is None else self.cache_write)
+            + cached * _rate(self.cached_input, self.input)
+            + (written - written_long) * _rate(self.cache_write, dearest)
+            + written_long * _rate(self.cache_write_long, dearest)
             + usage.output * self.output
         )
         return dollars / _MILLION
 
     def _long(self) -> Price:
         table = self.long_context or {}
-        return Price(
-            input=table.get("input"),
-            cached_input=table.get("cached_input"),
-            output=table.get("output"),
-            cache_write=table.get("cache_write"),
-        )
+        rates: dict[str, Any] = {name: table.get(name) for name in _RATES}
+        return Price(**rates)
 
     def _check_long_context(self, table: Mapping[str, float]) -> None:
         unknown = set(table) - {"above", *_RATES}
@@ -88,6 +96,10 @@ class Price:
     def record(self) -> dict[str, object]:
         """The table for a manifest."""
         return {each.name: getattr(self, each.name) for each in fields(self)}
+
+
+def _rate(rate: float | None, otherwise: float) -> float:
+    return otherwise if rate is None else rate
 
 
 UNKNOWN = Price()

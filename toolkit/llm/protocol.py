@@ -62,7 +62,8 @@ class Usage:
     """Tokens of one request as the server counted them; None where it did not tell.
 
     `input` includes `cached` (read from a prefix cache) and `cache_write` (written to one, where
-    that is billed apart); `output` includes `reasoning`.
+    that is billed apart), which includes `cache_write_long` (written for the longer of the API's
+    two lifetimes); `output` includes `reasoning`.
     """
 
     input: int | None = None
@@ -70,6 +71,7 @@ class Usage:
     reasoning: int | None = None
     output: int | None = None
     cache_write: int | None = None
+    cache_write_long: int | None = None
 
 
 @dataclass(frozen=True)

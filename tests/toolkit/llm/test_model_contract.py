@@ -126,6 +126,18 @@ def test_text_usage_and_served_model_come_back(peer: Peer, make: Callable[..., A
     assert (turn.model, turn.attempts) == ("m-served", 1)
 
 
+def test_tokens_written_to_a_cache_come_back_by_lifetime(
+    peer: Peer, make: Callable[..., ApiModel]
+) -> None:
+    counts = {"input": 100, "cached": 20, "written": 70, "written_long": 30}
+    peer.script.append(Say(text="x", usage={**counts, "reasoning": 0, "output": 9}))
+    model = make()
+    usage = ask(model).usage
+    assert (usage.input, usage.cached, usage.cache_write) == (100, 20, 70)
+    # Chat completions do not tell lifetimes.
+    assert usage.cache_write_long == (None if isinstance(model, OpenAIChat) else 30)
+
+
 def test_reasoning_comes_back_apart_from_the_text(
     peer: Peer, make: Callable[..., ApiModel]
 ) -> None:

@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from toolkit.errors import InputError
 from toolkit.llm.accounts import Account
@@ -55,7 +57,53 @@ def test_tokens_written_to_a_cache_have_their_own_price() -> None:
 
 def test_without_a_price_for_cached_tokens_they_cost_what_others_do() -> None:
     price = Price(input=2.0, output=1.0)
-    assert price.cost(Usage(input=1_000, cached=900, cache_write=50, output=0)) == 0.002
+    assert price.cost(Usage(input=1_000, cached=900, output=0)) == 0.002
+
+
+def test_tokens_that_are_kept_for_longer_have_their_own_price() -> None:
+    price = Price(input=5.0, output=25.0, cache_write=6.25, cache_write_long=10.0)
+    usage = Usage(input=1_000, cache_write=700, cache_write_long=200, output=0)
+    assert price.cost(usage) == pytest.approx((300 * 5 + 500 * 6.25 + 200 * 10) / 1e6)
+
+
+# Dollars for a million tokens written to a cache, for each dollar of input: for five minutes and
+# an hour (Anthropic), for thirty minutes (OpenAI, from GPT-5.6 on), and nothing above the input.
+PUBLISHED_WRITES = [(1.25, 2.0), (1.25, 1.25), (1.0, 1.0)]
+
+
+@given(
+    rate=st.floats(0.01, 100),
+    fresh=st.integers(0, 10**6),
+    cached=st.integers(0, 10**6),
+    short=st.integers(0, 10**6),
+    long=st.integers(0, 10**6),
+    published=st.sampled_from(PUBLISHED_WRITES),
+    short_is_known=st.booleans(),
+    above=st.sampled_from([None, 0, 10**6]),
+)
+def test_a_cost_is_never_too_little_where_the_price_of_cache_writes_is_unknown(
+    rate: float,
+    fresh: int,
+    cached: int,
+    short: int,
+    long: int,
+    published: tuple[float, float],
+    short_is_known: bool,
+    above: int | None,
+) -> None:
+    known = {"cache_write": rate * published[0]} if short_is_known else {}
+    table = None if above is None else {"above": above, "input": rate, "output": 0.0, **known}
+    price = Price(input=rate, output=0.0, long_context=table, **known)
+    usage = Usage(
+        input=fresh + cached + short + long,
+        cached=cached,
+        cache_write=short + long,
+        cache_write_long=long,
+        output=0,
+    )
+    billed = rate * (fresh + 0.1 * cached + short * published[0] + long * published[1]) / 1e6
+    cost = price.cost(usage)
+    assert cost is not None and cost >= billed * (1 - 1e-9)
 
 
 @pytest.mark.parametrize(
