@@ -6,17 +6,17 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from agents.sentences import Reader, Sentence
-from toolkit.contracts import parent
+from toolkit.contracts import Continuation, parent
 
 _DAMPING = 10  # of reciprocal rank fusion; small, since few queries are fused and the top matters
 _FUSED_DEPTH = 50
 
 
 class Place(NamedTuple):
-    """Somewhere to read: a unit and the line to begin at (0: where the tool begins)."""
+    """Somewhere to read: a unit, or (`continuation`) where the reading of its document goes on."""
 
     unit_id: str
-    offset: int = 0
+    continuation: Continuation | None = None
 
 
 class Notes:
@@ -30,8 +30,7 @@ class Notes:
         self._best: dict[str, float] = {}
         self._shown: dict[str, dict[str, Sentence]] = {}
         self._read: dict[str, dict[str, Sentence]] = {}
-        self._visited: set[Place] = set()
-        self._following: dict[str, Place] = {}
+        self._following: dict[str, Continuation | None] = {}
 
     def rank(self, ranking: Sequence[str]) -> None:
         """A fresh ranking of unit ids; a document counts once, at its best rank."""
@@ -61,23 +60,21 @@ class Notes:
             noted.setdefault(sentence.text, sentence)
             self._best[docid] = max(self._best.get(docid, 0.0), sentence.score)
 
-    def visited(self, place: Place, following: int) -> None:
-        """A place was read, and the document goes on at line `following` (0: nowhere)."""
-        self._visited.add(place)
-        docid = parent(place.unit_id)
-        self._following[docid] = Place(docid, following)
+    def visited(self, place: Place, following: Continuation | None) -> None:
+        """A place was read; `following` shows what follows it in its document (None: nothing)."""
+        self._following[parent(place.unit_id)] = following
 
     def next_place(self) -> Place | None:
         """The most promising unread place; the rest of a read document counts half."""
-        scores: dict[Place, float] = {}
+        promises: dict[str, float] = {}
         for docid, score in self.trust().items():
-            place = self._following.get(docid, Place(self._units[docid]))
-            if place.offset == 0 and docid in self._following:
+            begun = docid in self._following
+            if begun and self._following[docid] is None:
                 continue
             promise = score * (0.5 + self._best.get(docid, 0.0))
-            scores[place] = promise * (0.5 if place.offset else 1.0)
-        fresh = [place for place in scores if place not in self._visited]
-        return max(fresh, key=lambda place: scores[place], default=None)
+            promises[docid] = promise * (0.5 if begun else 1.0)
+        best = max(promises, key=lambda docid: promises[docid], default=None)
+        return None if best is None else Place(self._units[best], self._following.get(best))
 
     def trust(self) -> dict[str, float]:
         """Docid -> fused rank score, 1 for the best, in order of first sight."""

@@ -6,17 +6,17 @@ Every step asks first whether it may still call a tool; none of them decides the
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from agents.base import Episode
 from agents.clues import Query, find_clues, follow_up, weights
 from agents.feedback import feedback_terms
-from agents.notes import Notes
+from agents.notes import Notes, Place
 from agents.sentences import coverage
-from agents.toolbox import Shown, Toolbox
+from agents.toolbox import Toolbox
 from agents.words import stem, words
+from toolkit.contracts import DocumentPage, Hit, ResultsPage, ToolResult
 
-_T = TypeVar("_T")
 _PATIENCE = 3  # refusals in a row after which the tool is taken to be closed
 
 
@@ -63,31 +63,26 @@ class Research:
             if self._searches == self._limits.searches or not self._may_call:
                 return
             self._searches += 1
-            found = self._kept(self._tools.search(query.text, query.reason))
-            if found is not None:
-                self.notes.rank(found.ranking)
-                self._take_in(found)
-                self._browse(found)
+            result = self._counted(self._tools.search(query.text, query.reason))
+            if result is not None:
+                self.notes.rank(result.call.ranking)
+                self._browse(self._take_in(result))
 
-    def _browse(self, found: Shown) -> None:
-        offset = len(found.pieces) + 1
+    def _browse(self, page: ResultsPage | None) -> None:
         for _ in range(self._limits.pages):
-            more = found.search_id and offset <= len(found.ranking) and self._tools.browses
-            if not more or not self._may_call:
+            if page is None or page.continuation is None or not page.hits or not self._may_call:
                 return
-            page = self._kept(
-                self._tools.browse(
-                    found.search_id, offset, f"Look further down, from rank {offset}."
-                )
-            )
-            if page is None or not page.pieces:
-                return
-            self._take_in(page)
-            offset += len(page.pieces)
+            reason = f"Look further down, from rank {page.hits[-1].rank + 1}."
+            page = self._take_in(self._counted(self._tools.follow(page.continuation, reason)))
 
-    def _take_in(self, page: Shown) -> None:
-        for piece in page.pieces:
-            self.notes.show(*piece)
+    def _take_in(self, result: ToolResult | None) -> ResultsPage | None:
+        """Note what a page of hits shows."""
+        if result is None or not isinstance(result.details, ResultsPage):
+            return None
+        for hit in result.details.hits:
+            title, text = shown_text(hit)
+            self.notes.show(hit.unit_id, title, text)
+        return result.details
 
     def read(self, reads: int) -> None:
         """Read the most promising places until `reads` reading calls were made in all."""
@@ -96,14 +91,19 @@ class Research:
             if place is None:
                 return
             self._reads += 1
-            found = self._kept(
-                self._tools.read(
-                    place.unit_id, place.offset, "Read it: its ranks and text promise most."
-                )
-            )
-            if found is not None:
-                self.notes.read(place.unit_id, found.title, found.text)
-            self.notes.visited(place, found.following if found else 0)
+            result = self._counted(self._open(place))
+            page = result.details if result else None
+            if isinstance(page, DocumentPage):
+                self.notes.read(place.unit_id, page.title, "\n".join(page.lines).strip())
+                self.notes.visited(place, page.continuation)
+            else:
+                self.notes.visited(place, None)
+
+    def _open(self, place: Place) -> ToolResult | None:
+        reason = "Read it: its ranks and text promise most."
+        if place.continuation is not None:
+            return self._tools.follow(place.continuation, reason)
+        return self._tools.read(place.unit_id, reason)
 
     def follow_up(self) -> None:
         """Search with terms that were met while reading and not asked for before."""
@@ -120,7 +120,14 @@ class Research:
             self._asked.update(stem(word) for term in terms for word in words(term))
             self.search([query])
 
-    def _kept(self, found: _T | None) -> _T | None:
-        """Count refusals in a row."""
-        self._refused = self._refused + 1 if found is None else 0
-        return found
+    def _counted(self, result: ToolResult | None) -> ToolResult | None:
+        """The result; counts refusals in a row."""
+        self._refused = self._refused + 1 if result is None else 0
+        return result
+
+
+def shown_text(hit: Hit) -> tuple[str, str]:
+    """Title and text that a page shows of a hit. Where it has no title of its own, the first line
+    of its text serves."""
+    text = (hit.text or hit.excerpt).strip()
+    return hit.title or text.partition("\n")[0], text

@@ -1,78 +1,58 @@
 """One face over the search tool's interfaces, for loops that call tools by themselves.
 
-Looks at the names and arguments that `specs()` declares and at nothing else, so that a tool with
-fewer abilities is used as far as it goes.
+Goes by what an interface declares (`abilities`) and by what its results show (`details`), so that
+any interface is used as far as it goes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any
 
-from agents import pages
 from agents.base import Episode
-from toolkit.contracts import ToolResult
-
-
-class Shown(NamedTuple):
-    """What a page of results says: its pieces, the whole ranking where the call made one, and the
-    id under which more of it can be had."""
-
-    pieces: Sequence[pages.Piece] = ()
-    ranking: Sequence[str] = ()
-    search_id: str = ""
+from toolkit.contracts import Continuation, ToolResult
+from toolkit.errors import InputError
 
 
 class Toolbox:
-    """Calls of one episode. A refused call gives None."""
+    """Calls of one episode. A refused call gives None. `InputError` where no tool searches."""
 
     def __init__(self, episode: Episode) -> None:
         self._episode = episode
-        self._accepts = {
-            function["name"]: frozenset(function["parameters"]["properties"])
-            for spec in episode.tool.specs()
-            if (function := spec.get("function", spec))
+        search, self._read = episode.tool.abilities
+        if search is None:
+            raise InputError(
+                "the search tool declares no tool that searches",
+                valid="an interface whose abilities name one",
+                do="set searches_by on that tool of the interface, or choose another tool",
+            )
+        self._search = search
+        functions = [spec.get("function", spec) for spec in episode.tool.specs()]
+        self._take_reasons = {
+            function["name"]
+            for function in functions
+            if "reason" in function["parameters"]["properties"]
         }
-        self._reader = next((n for n in ("read_document", "get_document") if self.offers(n)), "")
-
-    def offers(self, name: str) -> bool:
-        return name in self._accepts
 
     @property
     def reads(self) -> bool:
         """Whether documents can be read."""
-        return bool(self._reader)
+        return self._read is not None
 
-    @property
-    def browses(self) -> bool:
-        """Whether a ranking can be paged through."""
-        return self.offers("read_search_results")
+    def search(self, query: str, reason: str) -> ToolResult | None:
+        return self._call(self._search.tool, {self._search.argument: query}, reason)
 
-    def search(self, query: str, reason: str) -> Shown | None:
-        result = self._call("search", {"query": query}, reason)
-        if result is None:
+    def read(self, unit_id: str, reason: str) -> ToolResult | None:
+        """A document, from where the tool begins by itself; only where the tool `reads`."""
+        if self._read is None:
             return None
-        pieces = pages.results(result.text, result.call.shown)
-        return Shown(pieces, result.call.ranking, pages.search_id(result.text))
+        return self._call(self._read.tool, {self._read.argument: unit_id}, reason)
 
-    def browse(self, search_id: str, offset: int, reason: str) -> Shown | None:
-        """The page of a ranking that begins at rank `offset`; only where the tool `browses`."""
-        arguments = {"search_id": search_id, "offset": offset}
-        result = self._call("read_search_results", arguments, reason)
-        if result is None:
-            return None
-        return Shown(pages.results(result.text, result.call.shown), (), search_id)
-
-    def read(self, unit_id: str, offset: int, reason: str) -> pages.Reading | None:
-        """A document from line `offset` (0: where the tool begins by itself)."""
-        arguments = {"docid": unit_id, **({"offset": offset} if offset else {})}
-        result = self._call(self._reader, arguments, reason)
-        return pages.document(result.text) if result else None
+    def follow(self, continuation: Continuation, reason: str) -> ToolResult | None:
+        """What follows a page."""
+        return self._call(continuation.tool, continuation.arguments, reason)
 
     def _call(self, name: str, arguments: Mapping[str, Any], reason: str) -> ToolResult | None:
-        accepted = self._accepts[name]
-        wanted = {"reason": reason, **arguments}
-        result = self._episode.call(
-            name, {key: wanted[key] for key in wanted if key in accepted}, content=reason
-        )
+        given = {"reason": reason} if name in self._take_reasons else {}
+        result = self._episode.call(name, {**given, **arguments}, content=reason)
         return None if result.failed else result

@@ -12,6 +12,7 @@ from hydra.errors import InstantiationException
 from hydra.utils import get_object, instantiate
 from omegaconf import DictConfig, OmegaConf
 
+from toolkit.contracts import ToolInterface
 from toolkit.errors import InputError
 
 _SCALARS = (bool, int, float, str)
@@ -30,6 +31,18 @@ def make(config: DictConfig) -> Any:
         if isinstance(error.__cause__, InputError):
             raise error.__cause__ from None
         raise
+
+
+def make_interface(config: DictConfig) -> ToolInterface:
+    """The settings of the search tool; `InputError` where the option gives anything else."""
+    interface = make(config)
+    if not isinstance(interface, ToolInterface):
+        raise InputError(
+            f"tool={config._target_} gives no search tool",
+            valid="a class of settings with session(backend, store), without _partial_",
+            do="name such a class as _target_",
+        )
+    return interface
 
 
 def check_arguments(config: DictConfig) -> None:

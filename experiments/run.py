@@ -14,7 +14,7 @@ from omegaconf import DictConfig
 from rich.console import Console
 
 from experiments.answering import Answering, answer_all
-from experiments.build import make
+from experiments.build import make, make_interface
 from experiments.cell import (
     MODEL,
     PIPELINE,
@@ -52,7 +52,7 @@ def run(config: DictConfig) -> None:
     check_judge(config)
     chosen = factors()
     folder = run_folder(config, chosen)
-    make_agent, make_tool = make(config.agent), make(config.tool)
+    make_agent, interface = make(config.agent), make_interface(config.tool)
     llm = language_model(config.llm, "llm")
     budget = make(config.budget)
     draft = supply(make_agent, {**known(llm), "budget": budget}, what="the agent")
@@ -62,10 +62,9 @@ def run(config: DictConfig) -> None:
     backend = PipelineBackend(built.pipeline, built.segmenter.name)
 
     def session(qid: str) -> SearchTool:
-        tool: SearchTool = make_tool(backend=backend.asked_by(qid), store=built.prepared.store)
-        return tool
+        return interface.session(backend.asked_by(qid), built.prepared.store)
 
-    session("")
+    session("")  # An interface that cannot make one fails before anything is written.
     with (
         folder.writing(make_manifest(plain(config), prints, chosen)),
         ledger_on_record(

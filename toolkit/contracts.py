@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 PASSAGE_MARK = "%p"
 TIERS = ("surfaced", "previewed", "opened", "cited")
@@ -65,8 +65,12 @@ class Lines(NamedTuple):
 
 
 class Hit(NamedTuple):
-    """One row of a ranking. `rank` counts from 1. `excerpt` and `title` may be empty: the search
-    tool fills them for the hits that it shows."""
+    """One row of a ranking. `rank` counts from 1.
+
+    The search tool fills the last three for the hits that it shows, with what it shows: `title`;
+    `excerpt`, a stretch of the text; `text`, the unit's contents from their beginning, its title in
+    front where it has one. Each is empty where the tool does not show it.
+    """
 
     docid: str
     unit_id: str
@@ -74,6 +78,7 @@ class Hit(NamedTuple):
     score: float
     title: str = ""
     excerpt: str = ""
+    text: str = ""
 
 
 class SearchRequest(NamedTuple):
@@ -126,12 +131,88 @@ class ToolCall:
     notes: Mapping[str, Any] = field(default_factory=dict)
 
 
+class Details(Protocol):
+    """What the text of a tool result shows, as values. An interface with another kind of page
+    writes its own class: `tier` is the evidence tier of the documents on the page, `shown` the ids
+    of the units (or documents) in the order of the page."""
+
+    @property
+    def tier(self) -> str: ...
+
+    @property
+    def shown(self) -> Sequence[str]: ...
+
+
+@dataclass(frozen=True)
+class Continuation:
+    """The call that shows what follows a page. Arguments that it does not name keep their
+    defaults; a `reason` is the caller's to add."""
+
+    tool: str
+    arguments: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class ResultsPage:
+    """A page of hits: `details` of a call that searches, or that pages through a ranking.
+
+    `hits` are those shown, from rank `first` (counted from 1) of a ranking with `total` hits, each
+    with the title, excerpt or text that the page shows. `search_id` names the ranking where it can
+    be paged through; `continuation` is None on the last page.
+    """
+
+    query: str
+    hits: Sequence[Hit]
+    total: int
+    first: int = 1
+    search_id: str = ""
+    continuation: Continuation | None = None
+    tier: ClassVar[str] = "previewed"
+
+    @property
+    def shown(self) -> Sequence[str]:
+        return tuple([hit.unit_id for hit in self.hits])
+
+
+@dataclass(frozen=True)
+class DocumentPage:
+    """A page of a document: `details` of a call that reads.
+
+    `lines` are those shown, from line `first` (counted from 1) of a document with `total` lines;
+    joined by line breaks they are the text. `continuation` is None on the last page.
+    """
+
+    docid: str
+    title: str
+    lines: Sequence[str]
+    total: int
+    first: int = 1
+    continuation: Continuation | None = None
+    tier: ClassVar[str] = "opened"
+
+    @property
+    def shown(self) -> Sequence[str]:
+        return (self.docid,)
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """`details` of a refused call. `code` is the record's `error`; `tool` and `field` name where
+    the call was wrong, and are empty where no single tool or argument was."""
+
+    code: str
+    tool: str = ""
+    field: str = ""
+
+
 @dataclass(frozen=True)
 class ToolResult:
-    """What a tool call gives: `text` for the model, and `call`, the record of it."""
+    """What a tool call gives: `text` for the model, `call`, the record of it, and `details`, what
+    the text shows as values, so that no agent parses a page. Details are not recorded."""
 
     text: str
     call: ToolCall
+    details: Details | Refusal | None = None
 
     @property
     def failed(self) -> bool:
@@ -253,6 +334,23 @@ class SearchBackend(Protocol):
     def search(self, request: SearchRequest) -> SearchResult: ...
 
 
+class ToolUse(NamedTuple):
+    """A tool's name, and the name of its argument that takes the query or the document's id."""
+
+    tool: str
+    argument: str
+
+
+class Abilities(NamedTuple):
+    """Which tool of an interface searches and which one reads a document (or the document of a
+    unit); None where none does. A loop that calls tools by itself needs no other names, because a
+    page's `continuation` holds the call for what follows. A tool whose schema has an argument
+    `reason` takes the caller's reason there."""
+
+    search: ToolUse | None = None
+    read: ToolUse | None = None
+
+
 class SearchTool(Protocol):
     """One question's session with the corpus: caching, paging, excerpts, budgets, evidence.
 
@@ -279,10 +377,23 @@ class SearchTool(Protocol):
         ...
 
     @property
+    def abilities(self) -> Abilities: ...
+
+    @property
     def calls(self) -> Sequence[ToolCall]: ...
 
     @property
     def evidence(self) -> EvidenceRecord: ...
+
+
+@runtime_checkable
+class ToolInterface(Protocol):
+    """Settings of a search tool. Cheap to make, checked when made, and never changed, so that one
+    object serves all questions of a run."""
+
+    def session(self, backend: SearchBackend, store: DocumentStore) -> SearchTool:
+        """A new session, for one question."""
+        ...
 
 
 class EvidenceRecord(Protocol):

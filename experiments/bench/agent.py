@@ -108,7 +108,7 @@ class InProcess:
 
 def session() -> SearchTool:
     """A search tool over a few documents: ranking is the engine's time and not measured here."""
-    return RankedBrowsing(_BACKEND, _STORE)
+    return RankedBrowsing().session(_BACKEND, _STORE)
 
 
 _DOCUMENTS = {

@@ -60,14 +60,16 @@ def tool_rows(
 ) -> list[list[str]]:
     """Median milliseconds of each kind of call; every search is a fresh one."""
     backend = PipelineBackend(index.bm25(k1=0.9, b=0.4, depth=1000))
+    interface = RankedBrowsing()
     shown: dict[str, None] = {}
 
     def search(query: str) -> None:
         # A session of its own: a repeated query would be served from the session's cache.
-        result = RankedBrowsing(backend, store).call("search", {"reason": "", "query": query})
+        session = interface.session(backend, store)
+        result = session.call("search", {"reason": "", "query": query})
         shown.update(dict.fromkeys(result.call.shown))
 
-    reader = RankedBrowsing(backend, store)
+    reader = interface.session(backend, store)
 
     def read(docid: str) -> None:
         reader.call("read_document", {"reason": "", "docid": docid})

@@ -31,7 +31,13 @@ from toolkit.llm import errors as llm_errors
 from toolkit.llm.ledger import Ledger
 from toolkit.llm.prices import Price
 from toolkit.runs.records import dump_trajectory, from_record
-from toolkit.search import DictionaryBackend, DictionaryStore, RankedBrowsing, TopK
+from toolkit.search import (
+    DictionaryBackend,
+    DictionaryStore,
+    RankedBrowsing,
+    RankedBrowsingSession,
+    TopK,
+)
 
 CORPUS = {
     "mill": Document("mill", "Grenholm Mill", "Grenholm Mill was built by Torvald Brekke in 1871."),
@@ -78,9 +84,9 @@ class Backend:
         return self._inner.search(request)
 
 
-def tool(backend: Any = None, **arguments: Any) -> RankedBrowsing:
-    return RankedBrowsing(
-        backend or Backend(), DictionaryStore(CORPUS), clock=lambda: 0.0, **arguments
+def tool(backend: Any = None, **arguments: Any) -> RankedBrowsingSession:
+    return RankedBrowsing(**arguments).session(
+        backend or Backend(), DictionaryStore(CORPUS), clock=lambda: 0.0
     )
 
 
@@ -357,7 +363,9 @@ def test_what_came_since_the_servers_count_is_estimated() -> None:
     # The result of the first search is far below the window, a page of 30,000 characters is not.
     assert ended(ask(model, context_window=9_000)) == ("completed", "")
     long = {"long": Document("long", "", "mill " * 6_000)}
-    session = TopK(DictionaryBackend({"long": "mill"}), DictionaryStore(long), max_tokens=None)
+    session = TopK(max_tokens=None).session(
+        DictionaryBackend({"long": "mill"}), DictionaryStore(long)
+    )
     model = ScriptedModel(calling(call(query="mill"), usage=used(100, 10)), saying())
     trajectory = ask(model, session=session, context_window=9_000)
     assert ended(trajectory) == ("out_of_context", "context_window")
@@ -507,14 +515,14 @@ def test_a_drop_of_cached_tokens_is_told_with_its_request() -> None:
 
 
 def test_a_message_that_was_changed_after_it_was_sent_is_named() -> None:
-    class Forgetful(RankedBrowsing):
+    class Forgetful(RankedBrowsingSession):
         messages: Any = None
 
         def call(self, name: str, arguments: Any) -> Any:
             self.messages[1]["content"] += " (hint)"
             return super().call(name, arguments)
 
-    session = Forgetful(Backend(), DictionaryStore(CORPUS))
+    session = Forgetful(RankedBrowsing(), Backend(), DictionaryStore(CORPUS))
 
     class Agent(ChatAgent):
         async def _work(self, episode: Any) -> None:

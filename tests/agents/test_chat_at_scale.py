@@ -33,7 +33,7 @@ STORE = DictionaryStore(CORPUS)
 # Sessions, and calls that each of them serves.
 INTERFACES: dict[str, tuple[Callable[[], Any], list[tuple[str, dict[str, Any]]]]] = {
     "ranked browsing": (
-        lambda: RankedBrowsing(BACKEND, STORE),
+        lambda: RankedBrowsing().session(BACKEND, STORE),
         [
             ("search", {"reason": "", "query": "mill"}),
             ("read_search_results", {"reason": "", "search_id": "s1", "offset": 2, "limit": None}),
@@ -41,7 +41,7 @@ INTERFACES: dict[str, tuple[Callable[[], Any], list[tuple[str, dict[str, Any]]]]
         ],
     ),
     "top k": (
-        lambda: TopK(BACKEND, STORE, get_document=True),
+        lambda: TopK(get_document=True).session(BACKEND, STORE),
         [("search", {"query": "mill"}), ("get_document", {"docid": "d7"})],
     ),
 }
@@ -62,7 +62,7 @@ def answer_all(topics: list[Topic], model: ScriptedModel, **arguments: Any) -> l
 
     async def together() -> list[Trajectory]:
         return await asyncio.gather(
-            *(agent.run(topic, RankedBrowsing(BACKEND, STORE)) for topic in topics)
+            *(agent.run(topic, RankedBrowsing().session(BACKEND, STORE)) for topic in topics)
         )
 
     return asyncio.run(together())
@@ -243,7 +243,7 @@ def test_questions_leave_no_task_and_no_thread_behind() -> None:
 
         async def one(topic: Topic) -> None:
             async with places:
-                await agent.run(topic, RankedBrowsing(BACKEND, STORE))
+                await agent.run(topic, RankedBrowsing().session(BACKEND, STORE))
 
         await asyncio.gather(*(one(topic) for topic in topics))
         return len(asyncio.all_tasks())
@@ -265,7 +265,9 @@ def test_a_cancelled_question_ends_at_once_and_takes_its_request_with_it() -> No
 
     async def cancelled() -> None:
         agent = ChatAgent(model=ScriptedModel(stall), budget=Budget(seconds=60))
-        task = asyncio.create_task(agent.run(Topic("q", "mill?"), RankedBrowsing(BACKEND, STORE)))
+        task = asyncio.create_task(
+            agent.run(Topic("q", "mill?"), RankedBrowsing().session(BACKEND, STORE))
+        )
         await asyncio.sleep(0.05)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):

@@ -48,7 +48,7 @@ def asked(request: pytest.FixtureRequest, server: Peer) -> Callable[..., Traject
         server.script.extend(steps)
         model: ApiModel = adapter(model="m", base_url=url, sleep=no_wait, attempts=2)
         agent = ChatAgent(model=model, settings=settings, budget=Budget(**limits))
-        tool = RankedBrowsing(
+        tool = RankedBrowsing().session(
             DictionaryBackend({"mill": "Grenholm Mill Brekke"}), DictionaryStore(CORPUS)
         )
 

@@ -12,7 +12,14 @@ import pytest
 from agents.keyword import KeywordAgent
 from toolkit.contracts import Document, SearchRequest, SearchResult, SearchTool, Topic, Trajectory
 from toolkit.errors import InputError
-from toolkit.search import DictionaryBackend, DictionaryStore, RankedBrowsing, TopK
+from toolkit.search import (
+    DictionaryBackend,
+    DictionaryStore,
+    RankedBrowsing,
+    RankedBrowsingSession,
+    TopK,
+    TopKSession,
+)
 
 CORPUS = {
     "mill": Document(
@@ -36,12 +43,12 @@ CORPUS = {
 TEXTS = {docid: f"{document.title}\n{document.text}" for docid, document in CORPUS.items()}
 
 
-def ranked(**arguments: Any) -> RankedBrowsing:
-    return RankedBrowsing(DictionaryBackend(TEXTS), DictionaryStore(CORPUS), **arguments)
+def ranked(**arguments: Any) -> RankedBrowsingSession:
+    return RankedBrowsing(**arguments).session(DictionaryBackend(TEXTS), DictionaryStore(CORPUS))
 
 
-def top_k(**arguments: Any) -> TopK:
-    return TopK(DictionaryBackend(TEXTS), DictionaryStore(CORPUS), **arguments)
+def top_k(**arguments: Any) -> TopKSession:
+    return TopK(**arguments).session(DictionaryBackend(TEXTS), DictionaryStore(CORPUS))
 
 
 INTERFACES: dict[str, Callable[[], SearchTool]] = {
@@ -123,7 +130,7 @@ def test_the_second_hop_is_found_through_what_was_read() -> None:
     }
 
     def search(**arguments: Any) -> Trajectory:
-        tool = RankedBrowsing(DictionaryBackend(texts), DictionaryStore(texts), page=1)
+        tool = RankedBrowsing(page=1).session(DictionaryBackend(texts), DictionaryStore(texts))
         question = "In which town did the builder of Grenholm Mill grow up?"
         return ask(question, tool, pages=0, **arguments)
 
@@ -177,8 +184,8 @@ def test_browsing_goes_on_where_the_page_ended() -> None:
 def test_a_long_document_is_read_on_from_where_the_page_ended() -> None:
     lines = [f"Line {number} says nothing." for number in range(1, 500)]
     text = "\n".join([*lines, "Grenholm Mill was built by Torvald Brekke."])
-    tool = RankedBrowsing(
-        DictionaryBackend({"d": text}), DictionaryStore({"d": text}), excerpt="none"
+    tool = RankedBrowsing(excerpt="none").session(
+        DictionaryBackend({"d": text}), DictionaryStore({"d": text})
     )
     trajectory = ask("Who built Grenholm Mill?", tool)
     read = [call.arguments for call in trajectory.calls if call.name == "read_document"]
@@ -190,7 +197,9 @@ def test_passages_are_read_from_where_they_start() -> None:
     long = "\n".join(["Nothing here."] * 300 + ["Grenholm Mill was built by Torvald Brekke."])
     passages = {"d%p0": "Nothing here.", "d%p1": "Grenholm Mill was built by Torvald Brekke."}
     store = DictionaryStore({"d": long}, passages)
-    trajectory = ask("Who built Grenholm Mill?", RankedBrowsing(DictionaryBackend(passages), store))
+    trajectory = ask(
+        "Who built Grenholm Mill?", RankedBrowsing().session(DictionaryBackend(passages), store)
+    )
     (read,) = [call for call in trajectory.calls if call.name == "read_document"]
     assert "lines 301-301 of 301" in read.output
     assert trajectory.answer.exact == "Torvald Brekke"
@@ -210,7 +219,7 @@ class BrokenBackend(DictionaryBackend):
 
 
 def test_a_broken_backend_fails_the_question_with_what_happened_so_far() -> None:
-    tool = RankedBrowsing(BrokenBackend(TEXTS, good=1), DictionaryStore(CORPUS))
+    tool = RankedBrowsing().session(BrokenBackend(TEXTS, good=1), DictionaryStore(CORPUS))
     trajectory = ask("Who built Grenholm Mill?", tool)
     assert trajectory.status == "failed"
     assert "RuntimeError: the index is gone" in trajectory.traceback
@@ -221,13 +230,13 @@ def test_a_broken_backend_fails_the_question_with_what_happened_so_far() -> None
 
 
 def test_a_tool_that_closes_leads_to_an_answer_from_what_was_seen() -> None:
-    class Closing(RankedBrowsing):
+    class Closing(RankedBrowsingSession):
         def call(self, name: str, arguments: Mapping[str, Any]) -> Any:
             if len(self.calls) == 1:
                 self.block("The time for retrieval is over. Answer now.")
             return super().call(name, arguments)
 
-    tool = Closing(DictionaryBackend(TEXTS), DictionaryStore(CORPUS))
+    tool = Closing(RankedBrowsing(), DictionaryBackend(TEXTS), DictionaryStore(CORPUS))
     trajectory = ask("Who built Grenholm Mill?", tool)
     assert trajectory.status == "steered"
     assert [call.error for call in trajectory.calls] == ["", "blocked", "blocked", "blocked"]
@@ -235,12 +244,12 @@ def test_a_tool_that_closes_leads_to_an_answer_from_what_was_seen() -> None:
 
 
 def test_a_single_refusal_is_survived() -> None:
-    class Moody(RankedBrowsing):
+    class Moody(RankedBrowsingSession):
         def call(self, name: str, arguments: Mapping[str, Any]) -> Any:
             wrong = {"query": ""} if len(self.calls) == 1 else {}
             return super().call(name, {**arguments, **wrong})
 
-    tool = Moody(DictionaryBackend(TEXTS), DictionaryStore(CORPUS))
+    tool = Moody(RankedBrowsing(), DictionaryBackend(TEXTS), DictionaryStore(CORPUS))
     trajectory = ask("Who built Grenholm Mill?", tool)
     assert [bool(call.error) for call in trajectory.calls].count(True) == 1
     assert (trajectory.status, trajectory.answer.exact) == ("completed", "Torvald Brekke")
@@ -296,7 +305,7 @@ def test_a_question_on_long_documents_costs_little() -> None:
     agent, topic = KeywordAgent(), Topic("q", "When was the north garden mill of Place7 built?")
     costs = []
     for _ in range(5):
-        tool = RankedBrowsing(backend, store)
+        tool = RankedBrowsing().session(backend, store)
         began = time.process_time()
         trajectory = asyncio.run(agent.run(topic, tool))
         costs.append(time.process_time() - began)

@@ -63,7 +63,7 @@ def test_on_long_articles_it_finds_evidence_mostly_and_answers_sometimes(
     agent = KeywordAgent(document_frequency=ranker.document_frequency, documents=len(corpus))
     right = opened = 0
     for row in asked:
-        tool = RankedBrowsing(ranker, store)
+        tool = RankedBrowsing().session(ranker, store)
         trajectory = asyncio.run(agent.run(Topic(row["_id"], row["text"]), tool))
         assert trajectory.status == "completed", trajectory.traceback
         opened += gold[row["_id"]] in trajectory.tiers["opened"]

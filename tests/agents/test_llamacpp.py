@@ -16,7 +16,7 @@ from tiny_model import WORDS
 
 from agents.budget import Budget
 from agents.chat import ChatAgent
-from toolkit.contracts import Topic, Trajectory
+from toolkit.contracts import SearchTool, Topic, Trajectory
 from toolkit.llm import Settings
 from toolkit.llm.ledger import Ledger
 from toolkit.llm.openai_chat import OpenAIChat
@@ -68,8 +68,8 @@ def client(address: str) -> OpenAIChat:
     )
 
 
-def session() -> RankedBrowsing:
-    return RankedBrowsing(DictionaryBackend(DOCUMENTS), DictionaryStore(DOCUMENTS), page=3)
+def session() -> SearchTool:
+    return RankedBrowsing(page=3).session(DictionaryBackend(DOCUMENTS), DictionaryStore(DOCUMENTS))
 
 
 @pytest.fixture(scope="module")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from toolkit.contracts import Refusal
+
 
 class ToolError(Exception):
     """A refused call. `str()` is the text for the model: what was wrong, what to do next.
@@ -16,6 +18,10 @@ class ToolError(Exception):
             f" {key}={value}" for key, value in (("tool", tool), ("field", field)) if value
         )
         super().__init__(f"[error code={code}{where}] {message}")
+
+    @property
+    def details(self) -> Refusal:
+        return Refusal(self.code, self.tool, self.field)
 
 
 def quoted(value: object, limit: int = 80) -> str:

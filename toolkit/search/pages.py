@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from itertools import accumulate
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from toolkit.contracts import Hit, Lines
+from toolkit.contracts import Continuation, DocumentPage, Hit, Lines, ResultsPage
 from toolkit.search.schemas import call_text
 
 _LONGEST_TITLE = 200
 _LONGEST_QUERY = 300
+_BROWSE, _READ = "read_search_results", "read_document"
 
 
 class Limits(NamedTuple):
@@ -29,50 +31,76 @@ class Frame(NamedTuple):
 
 
 def results_page(
-    search_id: str,
-    query: str,
-    first: int,
-    total: int,
-    blocks: Sequence[str],
-    limit: int,
-    limits: Limits,
-) -> tuple[str, int]:
-    """A page of hits from rank `first` and the number of hits that it shows."""
+    page: ResultsPage, limit: int | None, default: int, limits: Limits
+) -> tuple[str, ResultsPage]:
+    """The text of a page of hits, and the page with the hits that it shows and what follows.
+    `limit` is how many the caller asked for, None for the `default`."""
 
     def header(last: int) -> str:
-        return f"[search_id={search_id} ranks {first}-{last} of {total} query={short(query)}]"
+        ranks = f"ranks {page.first}-{last} of {page.total}"
+        return f"[search_id={page.search_id} {ranks} query={short(page.query)}]"
 
     def hint(last: int) -> str:
         call = call_text(
-            "read_search_results", reason="...", search_id=search_id, offset=last + 1, limit=limit
+            _BROWSE,
+            reason="...",
+            search_id=page.search_id,
+            offset=last + 1,
+            limit=limit or default,
         )
-        return f"Next hits: {call}" if last < total else "End of the ranking."
+        return f"Next hits: {call}" if last < page.total else "End of the ranking."
 
-    return _page(Frame(header, hint), blocks, first, total, limits)
+    blocks = [hit_block(hit) for hit in page.hits]
+    text, count = _page(Frame(header, hint), blocks, page.first, page.total, limits)
+    hits = tuple([hit._replace(title=one_line(hit.title)) for hit in page.hits[:count]])
+    arguments = {"search_id": page.search_id, "offset": page.first + count}
+    following = _continuation(_BROWSE, arguments, limit, page.total)
+    return text, replace(page, hits=hits, continuation=following)
 
 
-def document_page(found: Lines, limit: int, limits: Limits) -> tuple[str, int]:
-    """A page of a document's lines and the number of lines that it shows."""
-    title = f" {_one_line(found.title)}" if found.title else ""
+def document_page(
+    lines: Lines, limit: int | None, default: int, limits: Limits
+) -> tuple[str, DocumentPage]:
+    """The text of a page of a document's lines, and what it shows; `limit` as for results."""
+    title = one_line(lines.title)
 
     def header(last: int) -> str:
-        return f"[docid={found.docid} lines {found.first}-{last} of {found.total}]{title}"
+        numbers = f"lines {lines.first}-{last} of {lines.total}"
+        return f"[docid={lines.docid} {numbers}]{f' {title}' if lines.title else ''}"
 
     def hint(last: int) -> str:
         call = call_text(
-            "read_document", reason="...", docid=found.docid, offset=last + 1, limit=limit
+            _READ, reason="...", docid=lines.docid, offset=last + 1, limit=limit or default
         )
-        return f"Next lines: {call}" if last < found.total else "End of the document."
+        return f"Next lines: {call}" if last < lines.total else "End of the document."
 
-    return _page(Frame(header, hint), found.lines, found.first, found.total, limits)
+    text, count = _page(Frame(header, hint), lines.lines, lines.first, lines.total, limits)
+    arguments = {"docid": lines.docid, "offset": lines.first + count}
+    following = _continuation(_READ, arguments, limit, lines.total)
+    shown = tuple(lines.lines[:count])
+    return text, DocumentPage(lines.docid, title, shown, lines.total, lines.first, following)
 
 
-def hit_block(rank: int, hit: Hit, title: str, excerpt: str) -> str:
+def _continuation(
+    tool: str, arguments: Mapping[str, Any], limit: int | None, total: int
+) -> Continuation | None:
+    if arguments["offset"] > total:
+        return None
+    return Continuation(tool, {**arguments, **({} if limit is None else {"limit": limit})})
+
+
+def hit_block(hit: Hit) -> str:
     """One hit: rank, id of the unit, score with 4 decimals, title; the excerpt on a second line."""
-    line = f"{rank}. docid={hit.unit_id} score={hit.score:.4f}"
-    if title:
-        line += f" title={_one_line(title)}"
-    return f"{line}\n   {excerpt}" if excerpt else line
+    line = f"{hit.rank}. docid={hit.unit_id} score={hit.score:.4f}"
+    if hit.title:
+        line += f" title={one_line(hit.title)}"
+    return f"{line}\n   {hit.excerpt}" if hit.excerpt else line
+
+
+def one_line(title: str) -> str:
+    """The title as pages show it: on one line, at most 200 characters."""
+    joined = " ".join(title.split())
+    return joined if len(joined) <= _LONGEST_TITLE else joined[:_LONGEST_TITLE] + "…"
 
 
 def line_of(passage: str, lines: Sequence[str]) -> int:
@@ -124,8 +152,3 @@ def _lines(block: str) -> int:
 
 def _bytes(block: str) -> int:
     return (len(block) if block.isascii() else len(block.encode())) + 1
-
-
-def _one_line(title: str) -> str:
-    joined = " ".join(title.split())
-    return joined if len(joined) <= _LONGEST_TITLE else joined[:_LONGEST_TITLE] + "…"

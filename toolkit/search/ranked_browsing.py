@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 
-from toolkit.contracts import PASSAGE_MARK, DocumentStore, Hit, Lines, SearchBackend, Unit, parent
+from toolkit.contracts import (
+    PASSAGE_MARK,
+    DocumentStore,
+    Hit,
+    Lines,
+    ResultsPage,
+    SearchBackend,
+    Unit,
+    parent,
+)
 from toolkit.errors import InputError
 from toolkit.search.checks import one_of, whole_number
 from toolkit.search.errors import ToolError, quoted
 from toolkit.search.excerpts import METHODS, Query
-from toolkit.search.pages import Limits, document_page, hit_block, line_of, results_page, short
+from toolkit.search.pages import Limits, document_page, line_of, results_page, short
 from toolkit.search.schemas import Text, ToolSpec, Whole, call_text
 from toolkit.search.session import Page, Ranking, Session, Tool
 
@@ -19,61 +29,76 @@ _LONGEST_PASSAGE_SUFFIX = len(PASSAGE_MARK) + 9
 _REASON = Text("reason", "Why you make this call, in at most 100 words.", blank=True)
 
 
-class RankedBrowsing(Session):
-    """A session with `search`, `read_search_results` and `read_document`.
+@dataclass(frozen=True, kw_only=True)
+class RankedBrowsing:
+    """Settings of an interface with `search`, `read_search_results` and `read_document`.
 
-    Defaults are Pi-Serini's. `depth`: hits of a ranking, all cached and counted as surfaced.
+    Defaults are Pi-Serini's. `depth`: hits of a ranking, all kept and counted as surfaced.
     `page`: hits that `search` shows; `browse_page`, `max_page`: hits that `read_search_results`
     shows by default and at most. `max_rankings`: rankings kept, oldest dropped. `excerpt`: `window`
     (best query-biased stretch), `first_match` or `none`, of `excerpt_characters` characters, for
     ranks up to `excerpt_depth`. `read_limit`: lines that `read_document` shows by default.
     `max_lines`, `max_bytes` (UTF-8): size of one output; it is cut between hits or lines, never
     inside one, and its hint goes on at the first omitted one; a single hit or line is always shown,
-    whatever its size. `clock`: seconds. Raises `InputError` for impossible values.
+    whatever its size. Raises `InputError` for impossible values.
     """
 
-    def __init__(
+    depth: int = 1000
+    page: int = 5
+    browse_page: int = 10
+    max_page: int = 50
+    max_rankings: int = 32
+    excerpt: str = "window"
+    excerpt_characters: int = 220
+    excerpt_depth: int = 50
+    read_limit: int = 200
+    max_lines: int = 2000
+    max_bytes: int = 50_000
+
+    def __post_init__(self) -> None:
+        whole_number("max_page", self.max_page, low=1)
+        whole_number("page", self.page, low=1, high=self.max_page)
+        whole_number("browse_page", self.browse_page, low=1, high=self.max_page)
+        if self.page > whole_number("depth", self.depth, low=1):
+            raise InputError(
+                f"page={self.page} shows more hits than depth={self.depth} ranks",
+                valid=f"page from 1 to {self.depth}",
+                do="lower page or raise depth",
+            )
+        one_of("excerpt", self.excerpt, METHODS)
+        whole_number("excerpt_characters", self.excerpt_characters, low=20)
+        whole_number("excerpt_depth", self.excerpt_depth, low=0)
+        whole_number("max_lines", self.max_lines, low=1)
+        whole_number("max_bytes", self.max_bytes, low=1)
+        whole_number("read_limit", self.read_limit, low=1, high=self.max_lines)
+        whole_number("max_rankings", self.max_rankings, low=1)
+
+    @property
+    def limits(self) -> Limits:
+        """The size of one output."""
+        return Limits(self.max_lines, self.max_bytes)
+
+    def session(
         self,
         backend: SearchBackend,
         store: DocumentStore,
-        *,
-        depth: int = 1000,
-        page: int = 5,
-        browse_page: int = 10,
-        max_page: int = 50,
-        max_rankings: int = 32,
-        excerpt: str = "window",
-        excerpt_characters: int = 220,
-        excerpt_depth: int = 50,
-        read_limit: int = 200,
-        max_lines: int = 2000,
-        max_bytes: int = 50_000,
         clock: Callable[[], float] = time.perf_counter,
-    ) -> None:
-        self.max_page = whole_number("max_page", max_page, low=1)
-        self.page = whole_number("page", page, low=1, high=max_page)
-        self.browse_page = whole_number("browse_page", browse_page, low=1, high=max_page)
-        if page > whole_number("depth", depth, low=1):
-            raise InputError(
-                f"page={page} shows more hits than depth={depth} ranks",
-                valid=f"page from 1 to {depth}",
-                do="lower page or raise depth",
-            )
-        self.excerpt = one_of("excerpt", excerpt, METHODS)
-        self.excerpt_characters = whole_number("excerpt_characters", excerpt_characters, low=20)
-        self.excerpt_depth = whole_number("excerpt_depth", excerpt_depth, low=0)
-        self.limits = Limits(
-            whole_number("max_lines", max_lines, low=1), whole_number("max_bytes", max_bytes, low=1)
+    ) -> RankedBrowsingSession:
+        """A session for one question; `clock` gives seconds."""
+        return RankedBrowsingSession(
+            self, backend, store, depth=self.depth, max_rankings=self.max_rankings, clock=clock
         )
-        self.read_limit = whole_number("read_limit", read_limit, low=1, high=max_lines)
-        whole_number("max_rankings", max_rankings, low=1)
-        super().__init__(backend, store, depth=depth, max_rankings=max_rankings, clock=clock)
 
-    def _offer(self) -> Iterable[Tool]:
+
+class RankedBrowsingSession(Session[RankedBrowsing]):
+    """One question's session: see `RankedBrowsing`."""
+
+    def tools(self) -> Iterable[Tool]:
+        settings = self.settings
         search = ToolSpec(
             "search",
-            f"Rank the collection for a query. Shows the first {self.page} hits and keeps up to "
-            f"{self.depth} under a search_id, which read_search_results pages through.",
+            f"Rank the collection for a query. Shows the first {settings.page} hits and keeps up "
+            f"to {settings.depth} under a search_id, which read_search_results pages through.",
             (_REASON, Text("query", "The search query.")),
         )
         browse = ToolSpec(
@@ -82,8 +107,10 @@ class RankedBrowsing(Session):
             (
                 _REASON,
                 Text("search_id", "The search_id of an earlier search, such as s1."),
-                Whole("offset", f"First rank to show (default {self.page + 1}).", 1, _FAR),
-                Whole("limit", f"Hits to show (default {self.browse_page}).", 1, self.max_page),
+                Whole("offset", f"First rank to show (default {settings.page + 1}).", 1, _FAR),
+                Whole(
+                    "limit", f"Hits to show (default {settings.browse_page}).", 1, settings.max_page
+                ),
             ),
         )
         read = ToolSpec(
@@ -94,29 +121,33 @@ class RankedBrowsing(Session):
                 _REASON,
                 Text("docid", "A docid as result pages show it."),
                 Whole("offset", "First line to show (default 1).", 1, _FAR),
-                Whole("limit", f"Lines (default {self.read_limit}).", 1, self.limits.lines),
+                Whole("limit", f"Lines (default {settings.read_limit}).", 1, settings.max_lines),
             ),
         )
-        yield Tool(search, self._search)
+        yield Tool(search, self._search, searches_by="query")
         yield Tool(browse, self._read_search_results)
-        yield Tool(read, self._read_document)
+        yield Tool(read, self._read_document, reads_by="docid")
 
     def _search(self, reason: str, query: str) -> Page:
-        search_id, ranking = self._rank(query)
+        search_id, ranking = self.rank(query)
+        asked = ranking.request.query
         if not ranking.hits:
             return Page(
-                f"[search_id={search_id} no hits query={short(ranking.request.query)}]\n"
+                f"[search_id={search_id} no hits query={short(asked)}]\n"
                 "Nothing matched. Call search with other words.",
-                ranking=ranking,
+                ResultsPage(asked, (), 0, search_id=search_id),
+                ranking,
             )
-        page = self._results(search_id, ranking, 1, self.page, self.browse_page)
+        page = self._results(search_id, ranking, 1, self.settings.page, None)
         return page._replace(ranking=ranking)
 
     def _read_search_results(
         self, reason: str, search_id: str, offset: int | None, limit: int | None
     ) -> Page:
-        ranking = self._kept(search_id)
-        first = offset or self.page + 1
+        ranking = self.kept(search_id)
+        if ranking is None:
+            raise self._not_kept(search_id)
+        first = offset or self.settings.page + 1
         if first > len(ranking.hits):
             again = call_text("read_search_results", reason="...", search_id=search_id, offset=1)
             raise ToolError(
@@ -126,15 +157,14 @@ class RankedBrowsing(Session):
                 tool="read_search_results",
                 field="offset",
             )
-        shown = limit or self.browse_page
-        return self._results(search_id, ranking, first, shown, shown)
+        return self._results(search_id, ranking, first, limit or self.settings.browse_page, limit)
 
     def _read_document(
         self, reason: str, docid: str, offset: int | None, limit: int | None
     ) -> Page:
-        asked = limit or self.read_limit
         try:
-            found = self._lines(parent(docid), offset or self._first_line(docid), asked)
+            first = offset or self._first_line(docid)
+            lines = self._lines(parent(docid), first, limit or self.settings.read_limit)
         except KeyError:
             raise ToolError(
                 "unknown_docid",
@@ -143,12 +173,9 @@ class RankedBrowsing(Session):
                 tool="read_document",
                 field="docid",
             ) from None
-        text, _ = document_page(found, asked, self.limits)
-        return Page(text, "opened", (found.docid,))
+        return Page(*document_page(lines, limit, self.settings.read_limit, self.settings.limits))
 
-    def _kept(self, search_id: str) -> Ranking:
-        if search_id in self._rankings:
-            return self._rankings[search_id]
+    def _not_kept(self, search_id: str) -> ToolError:
         ids = [f"s{number}" for number in range(1, len(self._queries) + 1)]
         if search_id in ids:
             again = call_text("search", reason="...", query=self._queries[ids.index(search_id)])
@@ -163,13 +190,13 @@ class RankedBrowsing(Session):
                 "unknown_search_id",
                 f"search_id {quoted(search_id)} is unknown{known}. Call search(...) first.",
             )
-        raise ToolError(code, message, tool="read_search_results", field="search_id")
+        return ToolError(code, message, tool="read_search_results", field="search_id")
 
     def _lines(self, docid: str, first: int, limit: int) -> Lines:
         try:
-            return self._store.lines(docid, first, limit)
+            return self.store.lines(docid, first, limit)
         except ValueError:
-            total = self._store.lines(docid, 1, 1).total
+            total = self.store.lines(docid, 1, 1).total
             if first <= total:
                 raise
         again = call_text("read_document", reason="...", docid=docid, offset=1)
@@ -189,32 +216,34 @@ class RankedBrowsing(Session):
         # Stores compute with the passage's number; no document has so many passages.
         if len(unit_id) - len(docid) > _LONGEST_PASSAGE_SUFFIX:
             raise KeyError(unit_id)
-        passage = self._store.texts([unit_id])[0].text
-        return line_of(passage, self._store.lines(docid, 1, _FAR).lines)
+        passage = self.store.texts([unit_id])[0].text
+        return line_of(passage, self.store.lines(docid, 1, _FAR).lines)
 
     def _results(
-        self, search_id: str, ranking: Ranking, first: int, limit: int, next_limit: int
+        self, search_id: str, ranking: Ranking, first: int, count: int, limit: int | None
     ) -> Page:
-        query, total = ranking.request.query, len(ranking.hits)
-        hits = ranking.hits[first - 1 : first - 1 + limit]
-        blocks = self._blocks(query, first, hits)
-        text, count = results_page(search_id, query, first, total, blocks, next_limit, self.limits)
-        return Page(text, "previewed", ranking.unit_ids[first - 1 : first - 1 + count])
+        """At most `count` hits from rank `first`; `limit` is what the caller asked for."""
+        query = ranking.request.query
+        hits = self._filled(query, first, ranking.hits[first - 1 : first - 1 + count])
+        page = ResultsPage(query, hits, len(ranking.hits), first, search_id)
+        return Page(*results_page(page, limit, self.settings.browse_page, self.settings.limits))
 
-    def _blocks(self, query: str, first: int, hits: Sequence[Hit]) -> list[str]:
-        words, cut = Query(query), METHODS[self.excerpt]
+    def _filled(self, query: str, first: int, hits: Sequence[Hit]) -> list[Hit]:
+        """The hits from rank `first` with their titles and excerpts."""
+        words, cut = Query(query), METHODS[self.settings.excerpt]
         rows = zip(hits, self._texts(first, hits), strict=True)
-        blocks = []
+        filled = []
         for rank, (hit, unit) in enumerate(rows, start=first):
             shown = self._excerpted(rank)
-            excerpt = cut(words, unit.text, self.excerpt_characters) if shown else ""
-            blocks.append(hit_block(rank, hit, hit.title or unit.title, excerpt))
-        return blocks
+            excerpt = cut(words, unit.text, self.settings.excerpt_characters) if shown else ""
+            title = hit.title or unit.title
+            filled.append(hit._replace(rank=rank, title=title, excerpt=excerpt, text=""))
+        return filled
 
     def _texts(self, first: int, hits: Sequence[Hit]) -> list[Unit]:
         if self._excerpted(first) or not all(hit.title for hit in hits):
-            return self._units([hit.unit_id for hit in hits])
+            return self.units([hit.unit_id for hit in hits])
         return [Unit(hit.unit_id, hit.title, "") for hit in hits]
 
     def _excerpted(self, rank: int) -> bool:
-        return self.excerpt != "none" and rank <= self.excerpt_depth
+        return self.settings.excerpt != "none" and rank <= self.settings.excerpt_depth

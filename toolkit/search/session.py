@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from toolkit.contracts import (
+    Abilities,
     Answer,
+    Details,
     DocumentStore,
     Hit,
+    Refusal,
     SearchBackend,
     SearchRequest,
     ToolCall,
     ToolResult,
+    ToolUse,
     Unit,
     parent,
 )
@@ -23,6 +28,8 @@ from toolkit.search.errors import ToolError, quoted
 from toolkit.search.evidence import EvidenceLog
 from toolkit.search.schemas import ToolSpec, recordable
 from toolkit.text import count_tokens
+
+Settings = TypeVar("Settings")
 
 
 class Ranking(NamedTuple):
@@ -36,48 +43,56 @@ class Ranking(NamedTuple):
 
 
 class Page(NamedTuple):
-    """What a handler gives: text for the model, and what that text exposes.
-
-    `tier` is the tier of the `shown` unit ids; `ranking` is set by searches only.
-    """
+    """What a tool gives: text for the model, and what that text shows, which is what the agent has
+    been exposed to. `ranking` is set by searches only."""
 
     text: str
-    tier: str = ""
-    shown: Sequence[str] = ()
+    details: Details | Refusal | None = None
     ranking: Ranking | None = None
 
 
 class Tool(NamedTuple):
-    """A tool's schema and the method that serves it with checked arguments."""
+    """A tool's schema and the method that serves it with checked arguments.
+
+    `searches_by` names the argument that takes a query, where the tool searches; `reads_by` the one
+    that takes the id of a document or of a unit, where it reads.
+    """
 
     spec: ToolSpec
     serve: Callable[..., Page]
+    searches_by: str = ""
+    reads_by: str = ""
 
 
-class Session(ABC):
+class Session(ABC, Generic[Settings]):
     """Base of the interfaces; implements `contracts.SearchTool`. Serves one question, one call at a
     time, and holds no state outside itself.
 
+    An interface writes `tools`, and serves them with `rank`, `kept` and `units`. `settings` are the
+    interface's own. `depth`: hits of a ranking. `max_rankings`: rankings kept, the oldest dropped
+    first. `clock` gives seconds.
+
     `reasoning` is what the agent thought last: a loop whose pipeline wants it sets it before a
     call, and it goes to the backend with the query. Equal requests (query and reasoning) share one
-    ranking as long as it is cached: the repeat gets a search id of its own, counts as a call, and
-    does not reach the backend. `max_rankings` rankings are kept, the oldest dropped first.
-    `clock` gives seconds.
+    ranking as long as it is kept: the repeat gets a search id of its own, counts as a call, and
+    does not reach the backend.
     """
 
     def __init__(
         self,
+        settings: Settings,
         backend: SearchBackend,
         store: DocumentStore,
         *,
-        depth: int,
-        max_rankings: int,
-        clock: Callable[[], float],
+        depth: int = 1000,
+        max_rankings: int = 32,
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
+        self.settings = settings
+        self.store = store
         self.depth = depth
         self.reasoning = ""
         self._backend = backend
-        self._store = store
         self._max_rankings = max_rankings
         self._clock = clock
         self._blocked = ""
@@ -85,11 +100,18 @@ class Session(ABC):
         self._queries: list[str] = []
         self._calls: list[ToolCall] = []
         self._evidence = EvidenceLog()
-        self._tools = {tool.spec.name: tool for tool in self._offer()}
+        self._tools = {tool.spec.name: tool for tool in self.tools()}
 
     @abstractmethod
-    def _offer(self) -> Iterable[Tool]:
-        """The tools of this interface, in the order in which models see them."""
+    def tools(self) -> Iterable[Tool]:
+        """The tools of this interface, in the order in which models see them. Called once."""
+
+    @property
+    def abilities(self) -> Abilities:
+        tools = self._tools.items()
+        searching = [ToolUse(name, tool.searches_by) for name, tool in tools if tool.searches_by]
+        reading = [ToolUse(name, tool.reads_by) for name, tool in tools if tool.reads_by]
+        return Abilities(next(iter(searching), None), next(iter(reading), None))
 
     @property
     def calls(self) -> Sequence[ToolCall]:
@@ -113,7 +135,8 @@ class Session(ABC):
         try:
             page, error = self._serve(name, arguments), ""
         except ToolError as refusal:
-            page, error = Page(str(refusal)), refusal.code
+            page, error = Page(str(refusal), refusal.details), refusal.code
+        exposed = None if isinstance(page.details, Refusal) else page.details
         record = ToolCall(
             name=name if isinstance(name, str) and name.isprintable() else quoted(name),
             arguments=recordable(arguments),
@@ -122,11 +145,11 @@ class Session(ABC):
             seconds=self._clock() - started,
             tokens=count_tokens(page.text),
             ranking=page.ranking.unit_ids if page.ranking else (),
-            shown=tuple(page.shown),
+            shown=tuple(exposed.shown) if exposed else (),
             notes=page.ranking.notes if page.ranking else {},
         )
-        self._record(record, page)
-        return ToolResult(page.text, record)
+        self._record(record, page.ranking, exposed)
+        return ToolResult(page.text, record, page.details)
 
     def block(self, reason: str) -> None:
         """Refuse every later call with `reason` (say, that the time for retrieval is over)."""
@@ -157,23 +180,23 @@ class Session(ABC):
             )
         return tool.serve(**tool.spec.check(arguments))
 
-    def _record(self, record: ToolCall, page: Page) -> None:
+    def _record(self, record: ToolCall, ranking: Ranking | None, exposed: Details | None) -> None:
         self._calls.append(record)
         self._evidence.count(record.tokens)
-        if page.ranking:
-            self._evidence.surface([hit.docid for hit in page.ranking.hits])
-        if page.tier:
-            self._evidence.show(page.tier, [parent(unit_id) for unit_id in page.shown])
+        if ranking:
+            self._evidence.surface([hit.docid for hit in ranking.hits])
+        if exposed:
+            self._evidence.show(exposed.tier, [parent(unit_id) for unit_id in exposed.shown])
 
-    def _rank(self, query: str) -> tuple[str, Ranking]:
-        """A new search id and its ranking, from the cache or from the backend."""
+    def rank(self, query: str) -> tuple[str, Ranking]:
+        """A new search id and its ranking, kept from an equal request or from the backend."""
         request = SearchRequest(query.strip(), self.reasoning, self.depth)
         ranking = self._cached(request)
         if ranking is None:
-            found = self._backend.search(request)
-            hits = found.hits[: self.depth]
+            result = self._backend.search(request)
+            hits = result.hits[: self.depth]
             unit_ids = tuple([hit.unit_id for hit in hits])
-            ranking = Ranking(request, hits, unit_ids, recordable(found.notes))
+            ranking = Ranking(request, hits, unit_ids, recordable(result.notes))
         self._queries.append(request.query)
         search_id = f"s{len(self._queries)}"
         self._rankings[search_id] = ranking
@@ -181,14 +204,19 @@ class Session(ABC):
             del self._rankings[next(iter(self._rankings))]
         return search_id, ranking
 
+    def kept(self, search_id: str) -> Ranking | None:
+        """The ranking of an earlier search; None if there was none of that id, or if it was
+        dropped."""
+        return self._rankings.get(search_id)
+
     def _cached(self, request: SearchRequest) -> Ranking | None:
         held = self._rankings.values()
         return next((ranking for ranking in held if ranking.request == request), None)
 
-    def _units(self, unit_ids: Sequence[str]) -> list[Unit]:
+    def units(self, unit_ids: Sequence[str]) -> list[Unit]:
         """Titles and texts of hits. That a hit has none is no fault of the call."""
         try:
-            return self._store.texts(unit_ids)
+            return self.store.texts(unit_ids)
         except KeyError as error:
             raise InputError(
                 f"the ranking names {error}, which the document store lacks",

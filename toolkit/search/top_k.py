@@ -4,8 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
-from toolkit.contracts import DocumentStore, Hit, SearchBackend, Unit, parent
+from toolkit.contracts import (
+    DocumentPage,
+    DocumentStore,
+    Hit,
+    ResultsPage,
+    SearchBackend,
+    Unit,
+    parent,
+)
 from toolkit.search.checks import whole_number
 from toolkit.search.errors import ToolError, quoted
 from toolkit.search.pages import short
@@ -14,66 +23,81 @@ from toolkit.search.session import Page, Session, Tool
 from toolkit.text import head
 
 
-class TopK(Session):
-    """A session with `search` and, by `get_document`, one that gives a whole document.
+@dataclass(frozen=True, kw_only=True)
+class TopK:
+    """Settings of an interface with `search` and, by `get_document`, a tool that gives a whole
+    document.
 
     `k`: hits ranked and shown, so that surfaced and previewed are equal here. `max_tokens`: tokens
     shown of each hit (its title counts), as `toolkit.text` counts them; None shows all. The text of
-    `get_document` is never cut. `max_rankings`: rankings kept for repeated queries. `clock`:
-    seconds. Raises `InputError` for impossible values.
+    `get_document` is never cut. `max_rankings`: rankings kept for repeated queries. Raises
+    `InputError` for impossible values.
     """
 
-    def __init__(
+    k: int = 5
+    max_tokens: int | None = 512
+    get_document: bool = False
+    max_rankings: int = 32
+
+    def __post_init__(self) -> None:
+        whole_number("k", self.k, low=1)
+        if self.max_tokens is not None:
+            whole_number("max_tokens", self.max_tokens, low=1)
+        whole_number("max_rankings", self.max_rankings, low=1)
+
+    def session(
         self,
         backend: SearchBackend,
         store: DocumentStore,
-        *,
-        k: int = 5,
-        max_tokens: int | None = 512,
-        get_document: bool = False,
-        max_rankings: int = 32,
         clock: Callable[[], float] = time.perf_counter,
-    ) -> None:
-        self.k = whole_number("k", k, low=1)
-        if max_tokens is not None:
-            whole_number("max_tokens", max_tokens, low=1)
-        self.max_tokens = max_tokens
-        self.get_document = get_document
-        whole_number("max_rankings", max_rankings, low=1)
-        super().__init__(backend, store, depth=k, max_rankings=max_rankings, clock=clock)
+    ) -> TopKSession:
+        """A session for one question; `clock` gives seconds."""
+        return TopKSession(
+            self, backend, store, depth=self.k, max_rankings=self.max_rankings, clock=clock
+        )
 
-    def _offer(self) -> Iterable[Tool]:
+
+class TopKSession(Session[TopK]):
+    """One question's session: see `TopK`."""
+
+    def tools(self) -> Iterable[Tool]:
+        settings = self.settings
+        cut = f" (the first {settings.max_tokens} tokens)" if settings.max_tokens else ""
         search = ToolSpec(
             "search",
-            f"Search the collection. Returns the {self.k} best hits with their docids, scores and "
-            "texts" + (f" (the first {self.max_tokens} tokens)." if self.max_tokens else "."),
+            f"Search the collection. Returns the {settings.k} best hits with their docids, scores "
+            f"and texts{cut}.",
             (Text("query", "The search query."),),
         )
-        yield Tool(search, self._search)
-        if self.get_document:
+        yield Tool(search, self._search, searches_by="query")
+        if settings.get_document:
             read = ToolSpec(
                 "get_document",
                 "Return the whole text of a document. The id of a passage gives its document.",
                 (Text("docid", "A docid as search results show it."),),
             )
-            yield Tool(read, self._get_document)
+            yield Tool(read, self._get_document, reads_by="docid")
 
     def _search(self, query: str) -> Page:
-        _, ranking = self._rank(query)
+        _, ranking = self.rank(query)
+        asked = ranking.request.query
         if not ranking.hits:
             return Page(
-                f"[no hits query={short(ranking.request.query)}]\n"
-                "Nothing matched. Call search with other words.",
-                ranking=ranking,
+                f"[no hits query={short(asked)}]\nNothing matched. Call search with other words.",
+                ResultsPage(asked, (), 0),
+                ranking,
             )
-        units = self._units(ranking.unit_ids)
-        header = f"[top {len(units)} query={short(ranking.request.query)}]"
-        blocks = [self._block(hit, unit) for hit, unit in zip(ranking.hits, units, strict=True)]
-        return Page("\n\n".join([header, *blocks]), "previewed", ranking.unit_ids, ranking)
+        units = self.units(ranking.unit_ids)
+        rows = zip(ranking.hits, units, strict=True)
+        hits = [self._filled(rank, hit, unit) for rank, (hit, unit) in enumerate(rows, start=1)]
+        header = f"[top {len(units)} query={short(asked)}]"
+        blocks = [self._block(hit, unit) for hit, unit in zip(hits, units, strict=True)]
+        details = ResultsPage(asked, tuple(hits), len(hits))
+        return Page("\n\n".join([header, *blocks]), details, ranking)
 
     def _get_document(self, docid: str) -> Page:
         try:
-            document = self._store.document(parent(docid))
+            document = self.store.document(parent(docid))
         except KeyError:
             raise ToolError(
                 "unknown_docid",
@@ -83,11 +107,19 @@ class TopK(Session):
                 field="docid",
             ) from None
         title = f" {document.title}" if document.title else ""
-        text = f"[docid={document.docid}]{title}\n{document.text}"
-        return Page(text, "opened", (document.docid,))
+        lines = tuple(document.text.split("\n"))
+        return Page(
+            f"[docid={document.docid}]{title}\n{document.text}",
+            DocumentPage(document.docid, document.title, lines, len(lines)),
+        )
+
+    def _filled(self, rank: int, hit: Hit, unit: Unit) -> Hit:
+        """The hit with its text, cut to size, and with as much of its title."""
+        most = self.settings.max_tokens
+        text = head(unit.contents, most) if most else unit.contents
+        return hit._replace(rank=rank, title=text[: len(unit.title)], excerpt="", text=text)
 
     def _block(self, hit: Hit, unit: Unit) -> str:
-        whole = unit.contents
-        text = head(whole, self.max_tokens) if self.max_tokens else whole
-        cut = f"\n[cut after {self.max_tokens} tokens]" if len(text) < len(whole) else ""
-        return f"docid={hit.unit_id} score={hit.score:.4f}\n{text}{cut}"
+        cut = len(hit.text) < len(unit.contents)
+        end = f"\n[cut after {self.settings.max_tokens} tokens]" if cut else ""
+        return f"docid={hit.unit_id} score={hit.score:.4f}\n{hit.text}{end}"

@@ -22,7 +22,7 @@ from pipelines.rerank.gather import Gathered
 from pipelines.rerank.stage import Reranker
 from toolkit.contracts import Document, SearchRequest, Unit
 from toolkit.errors import InputError
-from toolkit.search import DictionaryStore, RankedBrowsing
+from toolkit.search import DictionaryStore, RankedBrowsing, RankedBrowsingSession
 
 
 class Lengths:
@@ -412,7 +412,7 @@ def bm25(documents: dict[str, Document], path: Path) -> BM25:
     return BM25(LexicalIndex.build(units, path, processes=1), depth=1000)
 
 
-def browse(tool: RankedBrowsing, query: str) -> list[str]:
+def browse(tool: RankedBrowsingSession, query: str) -> list[str]:
     """All documents of a ranking, by search and page after page."""
     result = tool.call("search", {"reason": "", "query": query})
     shown = list(result.call.shown)
@@ -430,7 +430,7 @@ def test_a_thousand_deep_ranking_pages_unchanged_below_the_head(tmp_path: Path) 
     scorer = Lengths()
     pipeline = retriever >> Reranker(scorer, texts=store.texts, depth=20)
     before, after = (
-        browse(RankedBrowsing(PipelineBackend(each), store), "town")
+        browse(RankedBrowsing().session(PipelineBackend(each), store), "town")
         for each in (retriever, pipeline)
     )
     assert len(before) == 1000

@@ -24,7 +24,7 @@ from toolkit.llm.errors import AuthenticationFailed
 from toolkit.llm.ledger import Ledger
 from toolkit.llm.prices import Price
 from toolkit.runs.records import dump_trajectory, read_trajectory
-from toolkit.search import DictionaryStore, RankedBrowsing
+from toolkit.search import DictionaryStore, RankedBrowsing, RankedBrowsingSession
 
 TEXTS = {"mill": "Torvald Brekke built Grenholm Mill.", "king": "The king of Spain. What is what?"}
 
@@ -43,9 +43,9 @@ def written(trajectory: Trajectory, folder: Path) -> Trajectory:
     return read_trajectory(path)
 
 
-def session(index: LexicalIndex, rewriter: Rewriter, qid: str) -> RankedBrowsing:
+def session(index: LexicalIndex, rewriter: Rewriter, qid: str) -> RankedBrowsingSession:
     backend = PipelineBackend(compose(index.bm25(), rewriter=rewriter))
-    return RankedBrowsing(backend.asked_by(qid), DictionaryStore(TEXTS))
+    return RankedBrowsing().session(backend.asked_by(qid), DictionaryStore(TEXTS))
 
 
 def notes(trajectory: Trajectory) -> list[Any]:

@@ -11,27 +11,36 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from toolkit.contracts import Document, Hit, SearchRequest, SearchResult, SearchTool, ToolResult
+from toolkit.contracts import (
+    Document,
+    DocumentPage,
+    Hit,
+    ResultsPage,
+    SearchRequest,
+    SearchResult,
+    SearchTool,
+    ToolResult,
+)
 from toolkit.errors import InputError
-from toolkit.search import DictionaryBackend, DictionaryStore, RankedBrowsing
+from toolkit.search import DictionaryBackend, DictionaryStore, RankedBrowsing, RankedBrowsingSession
 
 TEXTS = {f"d{n}": f"king number {n}\nsecond line\nthird line" for n in range(1, 13)}
 DOCUMENTS = {docid: Document(docid, f"Title of {docid}", text) for docid, text in TEXTS.items()}
 
 
-def browsing(**settings: Any) -> RankedBrowsing:
-    return RankedBrowsing(DictionaryBackend(TEXTS), DictionaryStore(DOCUMENTS), **settings)
+def browsing(**settings: Any) -> RankedBrowsingSession:
+    return RankedBrowsing(**settings).session(DictionaryBackend(TEXTS), DictionaryStore(DOCUMENTS))
 
 
-def search(tool: RankedBrowsing, query: str = "king") -> ToolResult:
+def search(tool: RankedBrowsingSession, query: str = "king") -> ToolResult:
     return tool.call("search", {"reason": "to find it", "query": query})
 
 
-def browse(tool: RankedBrowsing, **arguments: Any) -> ToolResult:
+def browse(tool: RankedBrowsingSession, **arguments: Any) -> ToolResult:
     return tool.call("read_search_results", {"reason": "more", **arguments})
 
 
-def read(tool: RankedBrowsing, docid: str, **arguments: Any) -> ToolResult:
+def read(tool: RankedBrowsingSession, docid: str, **arguments: Any) -> ToolResult:
     return tool.call("read_document", {"reason": "look", "docid": docid, **arguments})
 
 
@@ -43,6 +52,21 @@ def hinted_call(output: str) -> tuple[str, dict[str, Any]] | None:
     call = ast.parse(found[1], mode="eval").body
     assert isinstance(call, ast.Call) and isinstance(call.func, ast.Name)
     return call.func.id, {str(pair.arg): ast.literal_eval(pair.value) for pair in call.keywords}
+
+
+def followed(result: ToolResult) -> tuple[str, dict[str, Any]] | None:
+    """The call that the last line of the output names. The details name the same one, but for what
+    is their caller's (the reason) and what is a default (the limit)."""
+    call = hinted_call(result.text)
+    details = result.details
+    assert isinstance(details, (ResultsPage, DocumentPage))
+    if call is None:
+        assert details.continuation is None
+        return None
+    assert details.continuation is not None and details.continuation.tool == call[0]
+    given = details.continuation.arguments
+    assert call[1] == {"reason": "...", "limit": call[1]["limit"], **given}
+    return call
 
 
 def test_it_is_a_search_tool_with_three_tools_whose_first_argument_is_the_reason() -> None:
@@ -176,7 +200,7 @@ class CountingBackend:
 
 def test_a_repeated_query_gets_a_new_id_without_a_second_search() -> None:
     backend = CountingBackend()
-    tool = RankedBrowsing(backend, DictionaryStore(DOCUMENTS), depth=7)
+    tool = RankedBrowsing(depth=7).session(backend, DictionaryStore(DOCUMENTS))
     first, second = search(tool, "king 3"), search(tool, " king 3")
     assert backend.requests == [SearchRequest("king 3", "", 7)]
     assert "search_id=s2" in second.text
@@ -186,7 +210,7 @@ def test_a_repeated_query_gets_a_new_id_without_a_second_search() -> None:
 
 def test_another_reasoning_is_another_request() -> None:
     backend = CountingBackend()
-    tool = RankedBrowsing(backend, DictionaryStore(DOCUMENTS))
+    tool = RankedBrowsing().session(backend, DictionaryStore(DOCUMENTS))
     search(tool)
     tool.reasoning = "perhaps a queen"
     search(tool)
@@ -198,7 +222,7 @@ def test_a_ranking_deeper_than_asked_is_cut_to_the_depth() -> None:
         def search(self, request: SearchRequest) -> SearchResult:
             return DictionaryBackend(TEXTS).search(request._replace(depth=99))
 
-    tool = RankedBrowsing(Generous(), DictionaryStore(DOCUMENTS), depth=6)
+    tool = RankedBrowsing(depth=6).session(Generous(), DictionaryStore(DOCUMENTS))
     assert len(search(tool).call.ranking) == 6
     assert len(tool.evidence.tiers["surfaced"]) == 6
 
@@ -212,7 +236,7 @@ def test_titles_and_texts_of_a_page_are_fetched_in_one_call_for_the_shown_hits_o
             return super().texts(unit_ids)
 
     store = CountingStore(DOCUMENTS)
-    search(RankedBrowsing(DictionaryBackend(TEXTS), store, page=3))
+    search(RankedBrowsing(page=3).session(DictionaryBackend(TEXTS), store))
     assert store.asked == [["d1", "d2", "d3"]]
 
 
@@ -229,7 +253,9 @@ def test_no_excerpts_on_request() -> None:
 def test_passages_are_shown_by_unit_id_and_counted_by_document() -> None:
     passages = {"a%p0": "king one", "a%p1": "king two king", "b%p0": "king three"}
     documents = {"a": "king one\nking two king", "b": "king three"}
-    tool = RankedBrowsing(DictionaryBackend(passages), DictionaryStore(documents, passages))
+    tool = RankedBrowsing().session(
+        DictionaryBackend(passages), DictionaryStore(documents, passages)
+    )
     assert search(tool).call.shown == ("a%p0", "a%p1", "b%p0")
     assert tool.evidence.tiers["surfaced"] == ("a", "b")
     assert tool.evidence.tiers["previewed"] == ("a", "b")
@@ -239,7 +265,9 @@ def test_passages_are_shown_by_unit_id_and_counted_by_document() -> None:
 def test_opening_a_passage_starts_where_it_stands_in_its_document() -> None:
     text = "\n".join(f"line {n}" for n in range(1, 20)) + "\nThe passage begins\nand ends."
     passages = {"a b%p7": "The passage begins and ends."}
-    tool = RankedBrowsing(DictionaryBackend(passages), DictionaryStore({"a b": text}, passages))
+    tool = RankedBrowsing().session(
+        DictionaryBackend(passages), DictionaryStore({"a b": text}, passages)
+    )
     opened = read(tool, "a b%p7")
     assert opened.text.startswith("[docid=a b lines 20-21 of 21]\nThe passage begins\n")
     assert opened.call.shown == ("a b",)
@@ -252,14 +280,16 @@ def test_a_backend_that_breaks_is_not_hidden_and_not_recorded() -> None:
         def search(self, request: SearchRequest) -> SearchResult:
             raise RuntimeError("index is gone")
 
-    tool = RankedBrowsing(Broken(), DictionaryStore(DOCUMENTS))
+    tool = RankedBrowsing().session(Broken(), DictionaryStore(DOCUMENTS))
     with pytest.raises(RuntimeError, match="index is gone"):
         search(tool)
     assert tool.calls == ()
 
 
 def test_an_index_of_another_corpus_is_told_as_such() -> None:
-    tool = RankedBrowsing(DictionaryBackend({"other": "king"}), DictionaryStore(DOCUMENTS))
+    tool = RankedBrowsing().session(
+        DictionaryBackend({"other": "king"}), DictionaryStore(DOCUMENTS)
+    )
     with pytest.raises(InputError, match="same corpus"):
         search(tool)
 
@@ -300,12 +330,8 @@ def test_following_the_hints_reads_every_line_exactly_once(
     lines = [*lines, "the last line"]
     documents = {'a "quoted" id, é': "\n".join(lines)}
     tool = RankedBrowsing(
-        DictionaryBackend({}),
-        DictionaryStore(documents),
-        max_lines=max_lines,
-        max_bytes=max_bytes,
-        read_limit=min(limit, max_lines),
-    )
+        max_lines=max_lines, max_bytes=max_bytes, read_limit=min(limit, max_lines)
+    ).session(DictionaryBackend({}), DictionaryStore(documents))
     got: list[str] = []
     call: Any = ("read_document", {"reason": "", "docid": 'a "quoted" id, é'})
     while call:
@@ -313,10 +339,11 @@ def test_following_the_hints_reads_every_line_exactly_once(
         assert not result.failed
         body = result.text.split("\n")[1:-1]
         got += body
+        assert isinstance(result.details, DocumentPage) and list(result.details.lines) == body
         # Only a page of one line may exceed the limits.
         assert len(body) == 1 or len(result.text.encode()) <= max_bytes
         assert len(body) == 1 or len(body) + 2 <= max_lines
-        call = hinted_call(result.text)
+        call = followed(result)
     # Lines of more than 1000 characters come in pieces.
     assert "".join(got) == "".join(lines)
     if all(len(line) <= 1000 for line in lines):
@@ -337,14 +364,8 @@ def test_following_the_hints_shows_every_hit_exactly_once(
 ) -> None:
     documents = {f"é {n}": Document(f"é {n}", title, f"king {text}") for n in range(count)}
     tool = RankedBrowsing(
-        DictionaryBackend(dict.fromkeys(documents, "king")),
-        DictionaryStore(documents),
-        page=page,
-        browse_page=page,
-        max_lines=max_lines,
-        max_bytes=max_bytes,
-        read_limit=1,
-    )
+        page=page, browse_page=page, max_lines=max_lines, max_bytes=max_bytes, read_limit=1
+    ).session(DictionaryBackend(dict.fromkeys(documents, "king")), DictionaryStore(documents))
     shown: list[str] = []
     call: Any = ("search", {"reason": "", "query": "king"})
     while call:
@@ -352,7 +373,7 @@ def test_following_the_hints_shows_every_hit_exactly_once(
         assert not result.failed
         assert len(result.call.shown) == 1 or len(result.text.encode()) <= max_bytes
         shown += result.call.shown
-        call = hinted_call(result.text)
+        call = followed(result)
     assert shown == list(documents)
 
 
@@ -367,7 +388,7 @@ def test_a_search_of_a_thousand_hits_costs_little_over_the_backend() -> None:
 
     seconds = []
     for number in range(20):
-        tool = RankedBrowsing(Ready(), DictionaryStore(documents))
+        tool = RankedBrowsing().session(Ready(), DictionaryStore(documents))
         started = time.process_time()
         search(tool, f"which king wrote to the minister of a far country in 18{number}")
         seconds.append(time.process_time() - started)

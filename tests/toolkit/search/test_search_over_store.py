@@ -10,7 +10,7 @@ import pytest
 
 from toolkit.contracts import Document
 from toolkit.corpus import Passages, SqliteStore, build_units
-from toolkit.search import DictionaryBackend, RankedBrowsing
+from toolkit.search import DictionaryBackend, RankedBrowsing, RankedBrowsingSession
 
 
 @pytest.fixture(scope="module")
@@ -32,9 +32,9 @@ def store(
         yield opened
 
 
-def browsing(store: SqliteStore) -> RankedBrowsing:
+def browsing(store: SqliteStore) -> RankedBrowsingSession:
     units = {unit.unit_id: unit.text for unit in store.units()}
-    return RankedBrowsing(DictionaryBackend(units), store)
+    return RankedBrowsing().session(DictionaryBackend(units), store)
 
 
 def test_every_passage_opens_at_the_line_that_holds_its_beginning(store: SqliteStore) -> None:

@@ -12,7 +12,15 @@ import pytest
 
 from toolkit.contracts import Document, SearchRequest, SearchResult
 from toolkit.files import dump_json
-from toolkit.search import DictionaryBackend, DictionaryStore, RankedBrowsing, Session, TopK
+from toolkit.search import (
+    DictionaryBackend,
+    DictionaryStore,
+    RankedBrowsing,
+    RankedBrowsingSession,
+    Session,
+    TopK,
+    TopKSession,
+)
 from toolkit.text import count_tokens
 
 TEXTS = {f"d{n}": f"king {n}\nline two of {n}" for n in range(30)} | {"an id, é": "queen\n" * 300}
@@ -34,18 +42,20 @@ CODES = {
 }
 
 
-def browsing(**settings: Any) -> RankedBrowsing:
-    return RankedBrowsing(DictionaryBackend(TEXTS), DictionaryStore(DOCUMENTS), **settings)
+def browsing(**settings: Any) -> RankedBrowsingSession:
+    return RankedBrowsing(**settings).session(DictionaryBackend(TEXTS), DictionaryStore(DOCUMENTS))
 
 
-def top(**settings: Any) -> TopK:
+def top(**settings: Any) -> TopKSession:
     settings = {"get_document": True, **settings}
-    return TopK(DictionaryBackend(TEXTS), DictionaryStore(DOCUMENTS), **settings)
+    return TopK(**settings).session(DictionaryBackend(TEXTS), DictionaryStore(DOCUMENTS))
 
 
 def test_a_call_is_recorded_with_its_output_tokens_and_seconds() -> None:
     ticks = iter([10.0, 12.5])
-    tool = browsing(clock=lambda: next(ticks))
+    tool = RankedBrowsing().session(
+        DictionaryBackend(TEXTS), DictionaryStore(DOCUMENTS), clock=lambda: next(ticks)
+    )
     result = tool.call("search", {"reason": "why", "query": "king"})
     assert tool.calls == (result.call,)
     assert result.call.name == "search"
@@ -69,7 +79,7 @@ class NotingBackend(DictionaryBackend):
 
 def test_what_a_search_noted_is_recorded_with_its_call_and_not_shown() -> None:
     backend = NotingBackend(TEXTS)
-    tool = RankedBrowsing(backend, DictionaryStore(DOCUMENTS))
+    tool = RankedBrowsing().session(backend, DictionaryStore(DOCUMENTS))
     queries = ["king", "nothing like it", "king"]
     calls = [tool.call("search", {"reason": "", "query": query}).call for query in queries]
     calls.append(tool.call("read_search_results", {"reason": "", "search_id": "s1"}).call)
@@ -82,7 +92,7 @@ def test_what_a_search_noted_is_recorded_with_its_call_and_not_shown() -> None:
 def test_notes_that_json_cannot_hold_do_not_cost_the_trajectory() -> None:
     backend = NotingBackend(TEXTS)
     backend.notes = {"of": object()}
-    tool = RankedBrowsing(backend, DictionaryStore(DOCUMENTS))
+    tool = RankedBrowsing().session(backend, DictionaryStore(DOCUMENTS))
     call = tool.call("search", {"reason": "", "query": "king"}).call
     assert list(call.notes) == ["unreadable"]
     dump_json(asdict(call))
@@ -128,7 +138,7 @@ def test_an_answer_is_parsed_and_its_citations_are_cited() -> None:
 
 
 @pytest.mark.parametrize("make", [browsing, top])
-def test_schemas_are_strict_and_are_plain_json(make: Callable[[], Session]) -> None:
+def test_schemas_are_strict_and_are_plain_json(make: Callable[[], Session[Any]]) -> None:
     for spec in json.loads(json.dumps(make().specs())):
         parameters = spec["parameters"]
         assert set(spec) == {"name", "description", "parameters"}
@@ -159,7 +169,7 @@ def test_what_is_no_integer_is_refused(value: Any) -> None:
 
 
 def test_a_docid_may_be_sent_as_a_number() -> None:
-    tool = RankedBrowsing(DictionaryBackend({}), DictionaryStore({"17": "seventeen"}))
+    tool = RankedBrowsing().session(DictionaryBackend({}), DictionaryStore({"17": "seventeen"}))
     assert "seventeen" in tool.call("read_document", {"reason": "", "docid": 17}).text
 
 
@@ -243,7 +253,7 @@ def random_call(chance: random.Random, values: Iterator[Any]) -> tuple[Any, Any]
 
 @pytest.mark.parametrize(("make", "calls"), [(browsing, 7000), (top, 3000)])
 def test_any_call_ends_in_a_result_or_in_a_tool_error(
-    make: Callable[..., Session], calls: int
+    make: Callable[..., Session[Any]], calls: int
 ) -> None:
     chance = random.Random(7)
     values = random_values(chance)
@@ -252,7 +262,7 @@ def test_any_call_ends_in_a_result_or_in_a_tool_error(
     for _ in range(calls):
         before = tool.evidence.exposures if chance.random() < 0.02 else None
         name, arguments = random_call(chance, values)
-        if isinstance(tool, TopK) and name == "search" and isinstance(arguments, dict):
+        if isinstance(tool, TopKSession) and name == "search" and isinstance(arguments, dict):
             arguments.pop("reason", None)
         result = tool.call(name, arguments)
         dump_json(asdict(result.call)).encode()
@@ -263,5 +273,5 @@ def test_any_call_ends_in_a_result_or_in_a_tool_error(
             assert before is None or tool.evidence.exposures == before
     assert failed <= CODES
     missing = {"unknown_search_id", "dropped_search_id", "past_the_end", "out_of_range"}
-    assert failed == (CODES if isinstance(tool, RankedBrowsing) else CODES - missing)
+    assert failed == (CODES if isinstance(tool, RankedBrowsingSession) else CODES - missing)
     assert sum(not call.error for call in tool.calls) > calls / 10

@@ -9,14 +9,14 @@ import pytest
 
 from toolkit.contracts import Document, SearchTool
 from toolkit.errors import InputError
-from toolkit.search import DictionaryBackend, DictionaryStore, TopK
+from toolkit.search import DictionaryBackend, DictionaryStore, TopK, TopKSession
 
 TEXTS = {f"d{n}": f"king number {n} had a very long name" for n in range(1, 9)}
 DOCUMENTS = {docid: Document(docid, f"Title {docid}", text) for docid, text in TEXTS.items()}
 
 
-def top(**settings: Any) -> TopK:
-    return TopK(DictionaryBackend(TEXTS), DictionaryStore(DOCUMENTS), **settings)
+def top(**settings: Any) -> TopKSession:
+    return TopK(**settings).session(DictionaryBackend(TEXTS), DictionaryStore(DOCUMENTS))
 
 
 def test_a_search_shows_the_best_hits_cut_to_the_token_budget() -> None:

@@ -1,0 +1,166 @@
+"""The search tool of a stranger, as `docs/search-tool.md` writes it: one file, named in a YAML."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import re
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from experiment_samples import TINY
+from scripted_model import ScriptedModel, call, calling, saying
+
+from agents.chat import ChatAgent
+from agents.keyword import KeywordAgent
+from toolkit.contracts import (
+    Abilities,
+    Continuation,
+    DocumentPage,
+    SearchTool,
+    ToolInterface,
+    ToolUse,
+    Topic,
+    Trajectory,
+)
+from toolkit.runs import RunFolder
+from toolkit.search import (
+    DictionaryBackend,
+    DictionaryStore,
+    Page,
+    Text,
+    Tool,
+    ToolSpec,
+    TopK,
+    TopKSession,
+    Whole,
+)
+
+DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "search-tool.md"
+TEXTS = {
+    "mill": "Grenholm Mill was built by Torvald Brekke in 1871.",
+    **{f"m{number}": f"The mill of place {number} is old." for number in range(5)},
+}
+QUESTION = Topic("q", "Who built Grenholm Mill?")
+Entry = Callable[..., int]
+
+
+def block(language: str) -> str:
+    """The code of that language in the section on interfaces of one's own."""
+    section = DOCUMENT.read_text(encoding="utf-8").partition("## An interface of your own")[2]
+    (code,) = re.findall(rf"```{language}\n(.*?)```", section.partition("\n## ")[0], re.DOTALL)
+    return str(code)
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder of somebody else's on Python's path, with the tool in `my_tools.py`."""
+    folder = tmp_path / "theirs"
+    (folder / "tool").mkdir(parents=True)
+    (folder / "my_tools.py").write_text(block("python"), encoding="utf-8")
+    (folder / "tool" / "search_and_next.yaml").write_text(block("yaml"), encoding="utf-8")
+    monkeypatch.syspath_prepend(str(folder))
+    yield folder
+    sys.modules.pop("my_tools", None)
+
+
+def session(**settings: Any) -> SearchTool:
+    interface: ToolInterface = importlib.import_module("my_tools").SearchAndNext(**settings)
+    return interface.session(DictionaryBackend(TEXTS), DictionaryStore(TEXTS))
+
+
+def ask(agent: Any, tool: SearchTool) -> Trajectory:
+    trajectory: Trajectory = asyncio.run(agent.run(QUESTION, tool))
+    assert trajectory.status == "completed", trajectory.traceback
+    return trajectory
+
+
+def test_the_keyword_agent_searches_and_browses_with_it(package: Path) -> None:
+    trajectory = ask(KeywordAgent(pages=2, max_searches=1), session(page=2))
+    assert [call.name for call in trajectory.calls] == ["search", "next", "next"]
+    assert not any(call.error for call in trajectory.calls)
+    assert trajectory.answer.exact == "Torvald Brekke"
+    assert trajectory.tiers["surfaced"] == trajectory.tiers["previewed"] == tuple(TEXTS)
+    assert trajectory.tiers["cited"] == ("mill",)
+
+
+def test_a_tool_calling_agent_is_shown_and_served_its_tools(package: Path) -> None:
+    model = ScriptedModel(
+        calling(call("search", "a", query="mill")),
+        calling(call("next", "b"), call("next", "c")),
+        saying("Explanation: so [mill]\nExact Answer: Torvald Brekke\nConfidence: 90%"),
+    )
+    trajectory = ask(ChatAgent(model=model), session())
+    assert [tool["name"] for tool in model.requests[0].tools] == ["search", "next"]
+    assert [call.error for call in trajectory.calls] == ["", "", "past_the_end"]
+    assert trajectory.tiers["previewed"] == tuple(TEXTS)
+    assert trajectory.tiers["cited"] == ("mill",)
+
+
+def test_the_names_of_its_tools_and_arguments_decide_nothing(package: Path) -> None:
+    code = block("python")
+    for name, other in {"search": "look_up", "next": "further", "query": "words"}.items():
+        assert f'"{name}"' in code
+        code = code.replace(f'"{name}"', f'"{other}"')
+    code = code.replace("self, query)", "self, words)").replace("rank(query)", "rank(words)")
+    (package / "my_tools.py").write_text(code, encoding="utf-8")
+    tool = session()
+    assert tool.abilities == Abilities(ToolUse("look_up", "words"), None)
+    trajectory = ask(KeywordAgent(max_searches=1), tool)
+    assert [call.name for call in trajectory.calls] == ["look_up", "further"]
+    assert trajectory.answer.exact == "Torvald Brekke"
+
+
+class LineByLine(TopKSession):
+    """Reads one line at a call."""
+
+    def tools(self) -> Iterator[Tool]:
+        yield from super().tools()
+        what, start = Text("what", "A docid."), Whole("start", "The line.", 1, 1000)
+        yield Tool(ToolSpec("peruse", "Read a line.", (what, start)), self._line, reads_by="what")
+
+    def _line(self, what: str, start: int | None) -> Page:
+        lines = self.store.lines(what, start or 1, 1)
+        following = {"what": what, "start": lines.first + 1}
+        more = Continuation("peruse", following) if lines.first < lines.total else None
+        page = DocumentPage(what, lines.title, lines.lines, lines.total, lines.first, more)
+        return Page(lines.lines[0], page)
+
+
+def test_a_tool_that_reads_is_found_by_what_it_declares() -> None:
+    text = "Grenholm Mill is old.\nIt stands on a river.\nTorvald Brekke built Grenholm Mill."
+    backend, store = DictionaryBackend({"d": text}), DictionaryStore({"d": text})
+    trajectory = ask(KeywordAgent(), LineByLine(TopK(max_tokens=5), backend, store))
+    starts = [call.arguments.get("start") for call in trajectory.calls if call.name == "peruse"]
+    assert starts == [None, 2, 3]
+    assert trajectory.answer.exact == "Torvald Brekke"
+    assert trajectory.tiers["opened"] == ("d",)
+
+
+def test_an_interface_that_declares_no_search_is_told_so_by_the_agent(package: Path) -> None:
+    code = block("python").replace(', searches_by="query"', "")
+    (package / "my_tools.py").write_text(code, encoding="utf-8")
+    trajectory = asyncio.run(KeywordAgent().run(QUESTION, session()))
+    assert trajectory.status == "failed"
+    assert "declares no tool that searches" in trajectory.traceback
+
+
+def test_it_is_an_option_of_a_run(entry: Entry, package: Path) -> None:
+    given = ("--config-dir", str(package), "tool=search_and_next", "tool.page=2")
+    assert entry("run", *given, *TINY, "name=own") == 0
+    calls = [call for item in RunFolder("runs/own").trajectories() for call in item.calls]
+    assert {call.name for call in calls} == {"search", "next"}
+    assert all(len(call.shown) <= 2 for call in calls)
+
+
+def test_an_option_that_gives_no_search_tool_is_refused(
+    entry: Entry, package: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    option = package / "tool" / "search_and_next.yaml"
+    option.write_text(block("yaml") + "_partial_: true\n", encoding="utf-8")
+    assert entry("run", "--config-dir", str(package), *TINY, "tool=search_and_next") == 2
+    assert "without _partial_" in capsys.readouterr().err
+    assert not Path("runs").exists() and not Path("indexes").exists()
