@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-
-from rich.console import Console
+from typing import Any
 
 from experiments.tally import Tally, expected
 from toolkit.contracts import RUN_OUT_OF_MONEY, Agent, SearchTool, Topic, Trajectory
@@ -80,11 +79,11 @@ async def answer_all(
     answering: Answering,
     topics: Sequence[Topic],
     first: int,
-    console: Console,
+    tell: Callable[[str], Any],
     model: ChatModel | None = None,
 ) -> None:
-    """Answer all questions, the `first` few before the others, so that `console` can tell what the
-    rest will take; `model` is closed at the end."""
+    """Answer all questions, the `first` few before the others, after which `tell` gets a line on
+    what the rest will take; `model` is closed at the end."""
     loop = asyncio.get_running_loop()
     # Tools and writes run in threads. More than there are questions, because a search that its
     # question no longer waits for still holds one.
@@ -93,7 +92,7 @@ async def answer_all(
         if 0 < first < len(topics):
             await answering.answer(topics[:first])
             if said := expected(answering.tally.costs, len(topics)):
-                console.print(f"{len(topics)} questions, judged by the first {first}: {said}")
+                tell(f"{len(topics)} questions, judged by the first {first}: {said}")
             topics = topics[first:]
         await answering.answer(topics)
     finally:

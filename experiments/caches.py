@@ -11,12 +11,12 @@ from functools import cache
 from pathlib import Path
 
 from omegaconf import DictConfig
-from rich.console import Console
 from rich.table import Table
 
-from experiments.entry import main, tell
+from experiments.entry import main
 from pipelines.cache_files import network_note
 from pipelines.cache_limits import CacheSummary, bound, prune, survey
+from toolkit.console import Console, tell
 from toolkit.errors import InputError
 
 _GB = 1_000_000_000
@@ -36,10 +36,10 @@ def caches(config: DictConfig) -> None:
     if gb is not None or days is not None:
         limit = None if gb is None else int(gb * _GB)
         before = None if days is None else int(time.time() - days * _DAY)
-        console.print(f"{size(prune(folder, limit=limit, before=before))} freed", highlight=False)
+        console.print(f"{size(prune(folder, limit=limit, before=before))} freed")
     console.print(table(survey(folder)))
     if note := network_note(folder):
-        console.print(note, markup=False, highlight=False)
+        console.print(note)
 
 
 def checked(name: str, value: float | None) -> float | None:
@@ -60,8 +60,7 @@ def table(summaries: list[CacheSummary]) -> Table:
     shown.add_column("last use")
     for summary in summaries:
         entries = "another host's" if summary.entries is None else f"{summary.entries:,}"
-        path = str(summary.path).replace("[", "\\[")
-        shown.add_row(path, entries, size(summary.bytes), day(summary.used))
+        shown.add_row(str(summary.path), entries, size(summary.bytes), day(summary.used))
     return shown
 
 

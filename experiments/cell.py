@@ -12,11 +12,11 @@ import pyterrier as pt
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
-from rich.console import Console
 
 from experiments.build import make, settings
 from experiments.prepare import Prepared, notes, prepare
 from experiments.stages import STAGES, Stages, active, make_stages
+from toolkit.console import Console
 from toolkit.contracts import Benchmark, Segmenter
 from toolkit.errors import InputError
 from toolkit.files import fingerprint

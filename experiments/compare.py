@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from omegaconf import DictConfig
-from rich.console import Console
 
 from experiments.entry import main
+from toolkit.console import Console
 from toolkit.errors import InputError
 from toolkit.evaluation import Cell, Verdict, compare, load_cells
 from toolkit.files import fingerprint, write_json

@@ -18,6 +18,7 @@ from omegaconf import DictConfig
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from experiments.schema import Root, register
+from toolkit.console import tell, tell_defect
 from toolkit.errors import InputError
 from toolkit.files import fingerprint
 from toolkit.llm.errors import ModelError
@@ -37,6 +38,7 @@ def main(task: Callable[[DictConfig], Any], *, takes_runs: bool = False) -> None
     """
     # Hydra swallows tracebacks and leaves with 1 unless this is set; we sort the errors ourselves.
     os.environ["HYDRA_FULL_ERROR"] = "1"
+    sys.excepthook = tell_defect
     register()
     sys.argv[1:] = named_sweep(with_runs(sys.argv[1:]) if takes_runs else sys.argv[1:])
     refused: list[str] = []
@@ -60,10 +62,6 @@ def main(task: Callable[[DictConfig], Any], *, takes_runs: bool = False) -> None
         sys.exit(INTERRUPTED)
     if refused:
         sys.exit(BAD_INPUT)
-
-
-def tell(line: str) -> None:
-    sys.stderr.write(f"soundingline: {line}\n")
 
 
 def with_runs(arguments: Sequence[str]) -> list[str]:
@@ -101,7 +99,8 @@ def one_line(error: BaseException) -> str:
         if isinstance(cause, InputError):
             return str(cause)
         cause = cause.__cause__ or cause.__context__
-    if isinstance(error, OSError):
+    # A missing option of Hydra's is an OSError too, and says all that there is to say.
+    if isinstance(error, OSError) and not isinstance(error, HydraException):
         do = "free or change the disk, or name another folder, then run the same command"
         return str(InputError(f"{error.strerror or error}: {error.filename or 'no file'}", do=do))
     text = " ".join(str(error).split())

@@ -7,11 +7,11 @@ No agent runs.
 from __future__ import annotations
 
 from omegaconf import DictConfig, OmegaConf
-from rich.console import Console
 
 from experiments.build import make
 from experiments.entry import main
 from experiments.judging import check_judge, judge_run
+from toolkit.console import Console
 from toolkit.contracts import Benchmark
 from toolkit.errors import InputError
 from toolkit.evaluation import Cell, Judge, evaluate_run, load_cell, write_evaluation

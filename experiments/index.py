@@ -7,12 +7,12 @@ from pathlib import Path
 
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
-from rich.console import Console
 
 from experiments.build import make
 from experiments.entry import main
 from experiments.prepare import notes, prepare
 from experiments.stages import Stages
+from toolkit.console import Console
 
 
 def index(config: DictConfig) -> None:

@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from itertools import combinations
 
 from omegaconf import DictConfig
-from rich.console import Console
 from rich.table import Table
 
 from experiments.entry import main
 from experiments.evaluate import recorded_benchmark
+from toolkit.console import Console
 from toolkit.errors import InputError
 from toolkit.evaluation import ExactAnswerJudge
 from toolkit.evaluation.agreement import Agreement, agreement

@@ -9,10 +9,10 @@ from functools import partial
 from typing import Any
 
 from omegaconf import DictConfig
-from rich.console import Console
 
 from experiments.build import make
 from experiments.models import language_model, running
+from toolkit.console import Console
 from toolkit.contracts import Benchmark
 from toolkit.evaluation import Judge
 from toolkit.evaluation.judge_llm import Case, LlmJudge, LlmVerdict, RecordedVerdicts, case_of

@@ -12,13 +12,13 @@ from dataclasses import replace
 import pandas as pd
 import pyterrier as pt
 from omegaconf import DictConfig
-from rich.console import Console
 
 from experiments.build import make
 from experiments.cell import PIPELINE, factors, fingerprints, plain, ranking, run_folder
 from experiments.entry import main
 from experiments.stages import stage_counts
 from pipelines.aggregation import MaxP
+from toolkit.console import Console
 from toolkit.contracts import Benchmark
 from toolkit.errors import InputError
 from toolkit.evaluation import Evaluation, RunRow, evaluate_ranking, load_cell, write_evaluation

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from typing import Any
 
 from omegaconf import DictConfig
-from rich.console import Console
 
 from experiments.answering import Answering, answer_all
 from experiments.build import make, make_interface
@@ -34,6 +33,7 @@ from experiments.stages import stage_counts
 from experiments.tally import Tally
 from pipelines.backend import PipelineBackend
 from pipelines.engines import word_frequency
+from toolkit.console import Console
 from toolkit.contracts import RUN_OUT_OF_MONEY, SearchTool, Trajectory
 from toolkit.errors import InputError
 from toolkit.evaluation.retrieval import parse_measures
@@ -121,7 +121,7 @@ def answer(
         first = config.preflight if llm else 0
         try:
             asyncio.run(
-                answer_all(answering, pending, first, progress.console, served.get("model"))
+                answer_all(answering, pending, first, progress.console.print, served.get("model"))
             )
         except asyncio.CancelledError:
             raise KeyboardInterrupt from None

@@ -14,7 +14,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from omegaconf import DictConfig
-from rich.console import Console
 
 from experiments.build import make
 from experiments.cell import factors, plain, run_folder
@@ -24,6 +23,7 @@ from experiments.rank import evaluate_pipeline
 from experiments.tune_ranks import Judged, judged_ranks
 from experiments.tune_setup import Setup, prints, setup, wanted_measures
 from pipelines.composition import compose
+from toolkit.console import Console
 from toolkit.contracts import Benchmark
 from toolkit.evaluation import write_evaluation
 from toolkit.evaluation.tuning import Grid, MeasureTable, RankTable, Study, measure_table, study

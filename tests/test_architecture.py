@@ -24,7 +24,18 @@ PACKAGES = {
 # Rooms of toolkit by floor; a room may import itself and every lower floor.
 FLOORS = {
     **dict.fromkeys(
-        ("contracts", "errors", "text", "files", "filesystems", "journal", "progress", "supply"), 0
+        (
+            "contracts",
+            "errors",
+            "text",
+            "files",
+            "filesystems",
+            "journal",
+            "console",
+            "progress",
+            "supply",
+        ),
+        0,
     ),
     **dict.fromkeys(("benchmarks", "llm"), 1),
     "corpus": 2,
@@ -104,6 +115,12 @@ def check_packages(found: Import) -> str:
     return ""
 
 
+def check_console(found: Import) -> str:
+    if found.target.startswith("rich.console.Console") and found.module != "toolkit.console":
+        return "only toolkit.console may use Rich's console, which obeys what it prints"
+    return ""
+
+
 def check_floors(found: Import) -> str:
     here, there = found.module.split("."), found.target.split(".")
     if here[0] != "toolkit" or there[0] != "toolkit" or len(here) < 2 or len(there) < 2:
@@ -126,7 +143,7 @@ def violations(sources: Mapping[str, tuple[str, bool]]) -> list[str]:
         for found in imports_of(module, source, is_package):
             wrong += [
                 f"{module}:{found.line} imports {found.target}: {reason}"
-                for reason in (check_packages(found), check_floors(found))
+                for reason in (check_packages(found), check_console(found), check_floors(found))
                 if reason
             ]
             if (target := resolve(found.target, sources)) and target != module:
@@ -167,7 +184,7 @@ def test_the_checker_reads_the_files_of_all_four_packages() -> None:
     assert set(PACKAGES) <= set(sources)
     assert "toolkit.contracts" in sources
     targets = {found.target for found in imports_of("x", sources["toolkit.progress"][0], False)}
-    assert "rich.console.Console" in targets
+    assert "toolkit.console.Console" in targets
 
 
 BAD = {
@@ -190,6 +207,7 @@ BAD = {
         "toolkit.runs.folder",
         "if TYPE_CHECKING:\n    from toolkit.evaluation import funnel",
     ),
+    "a second console": ("experiments.run", "from rich.console import Console"),
     "an import hides in a call": ("agents.chat", "importlib.import_module('pipelines.lexical')"),
 }
 

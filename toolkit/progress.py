@@ -6,18 +6,28 @@ from collections.abc import Iterable, Iterator
 from operator import length_hint
 from typing import TypeVar
 
-from rich.console import Console
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     Progress,
     SpinnerColumn,
+    Task,
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
+from rich.text import Text
+
+from toolkit.console import Console, visible
 
 T = TypeVar("T")
+
+
+class _Words(TextColumn):
+    """A column of text that may quote others: without markup, and measured as it is shown."""
+
+    def render(self, task: Task) -> Text:
+        return Text(visible(self.text_format.format(task=task)))
 
 
 def bar(*, transient: bool = False) -> Progress:
@@ -25,12 +35,12 @@ def bar(*, transient: bool = False) -> Progress:
     console = Console(stderr=True)
     return Progress(
         SpinnerColumn(),
-        TextColumn("{task.description}"),
+        _Words("{task.description}"),
         BarColumn(bar_width=28),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
         TimeRemainingColumn(),
-        TextColumn("{task.fields[note]}"),
+        _Words("{task.fields[note]}"),
         console=console,
         transient=transient,
         disable=not console.is_terminal,

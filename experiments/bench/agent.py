@@ -26,13 +26,13 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rich.console import Console
 from rich.table import Table
 
 from agents.chat import ChatAgent
 from experiments.answering import Answering
 from experiments.bench.agent_server import ANSWER, reply
 from experiments.tally import Tally
+from toolkit.console import Console
 from toolkit.contracts import Document, SearchTool, Topic
 from toolkit.llm.ledger import Ledger
 from toolkit.llm.ledger_file import ledger_on_record

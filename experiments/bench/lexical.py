@@ -16,13 +16,13 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from rich.console import Console
 from rich.table import Table
 
 from experiments.bench.corpus import corpus_file, units
 from experiments.bench.measure import bandwidth, in_own_process, medians
 from experiments.bench.page import setup_text, table_text, write_section
 from pipelines.lexical import LexicalIndex
+from toolkit.console import Console, tell
 from toolkit.errors import InputError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -204,5 +204,5 @@ if __name__ == "__main__":
     try:
         main([f"--{item}" if "=" in item else item for item in sys.argv[1:]])
     except InputError as error:
-        sys.stderr.write(f"soundingline: {error}\n")
+        tell(str(error))
         sys.exit(2)

@@ -23,7 +23,6 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from rich.console import Console
 from rich.table import Table
 from scipy.stats import kendalltau
 
@@ -34,6 +33,7 @@ from pipelines.neural.devices import choose_device
 from pipelines.neural.extras import require
 from pipelines.rerank.base import Pair
 from pipelines.rerank.monot5 import MonoT5Scorer
+from toolkit.console import Console, tell
 from toolkit.errors import InputError
 from toolkit.progress import track
 
@@ -286,5 +286,5 @@ if __name__ == "__main__":
     try:
         main(sys.argv[1:])
     except InputError as error:
-        sys.stderr.write(f"soundingline: {error}\n")
+        tell(str(error))
         sys.exit(2)

@@ -18,7 +18,6 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from rich.console import Console
 from rich.table import Table
 from scipy import sparse
 
@@ -36,6 +35,7 @@ from experiments.bench.splade_corpus import (
 from pipelines.semantic.impact_scoring import scaled
 from pipelines.semantic.impacts import ImpactIndex
 from pipelines.semantic.shards import Shards
+from toolkit.console import Console, tell
 from toolkit.errors import InputError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -250,5 +250,5 @@ if __name__ == "__main__":
     try:
         main(sys.argv[1:])
     except InputError as error:
-        sys.stderr.write(f"soundingline: {error}\n")
+        tell(str(error))
         sys.exit(2)

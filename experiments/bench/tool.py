@@ -13,7 +13,6 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from rich.console import Console
 from rich.table import Table
 
 from experiments.bench.corpus import corpus_file, units
@@ -22,6 +21,7 @@ from experiments.bench.page import setup_text, table_text, write_section
 from pipelines.backend import PipelineBackend
 from pipelines.lexical import LexicalIndex
 from toolkit.benchmarks import FictionalWorld
+from toolkit.console import Console, tell
 from toolkit.contracts import Document
 from toolkit.corpus import SqliteStore
 from toolkit.errors import InputError
@@ -114,5 +114,5 @@ if __name__ == "__main__":
     try:
         main(sys.argv[1:])
     except InputError as error:
-        sys.stderr.write(f"soundingline: {error}\n")
+        tell(str(error))
         sys.exit(2)

@@ -21,13 +21,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from rich.console import Console
 from rich.table import Table
 
 from experiments.bench.corpus import corpus_file, units
 from experiments.bench.page import setup_text, table_text, write_section
 from pipelines.lexical import LexicalIndex
 from pipelines.lexical.grid import GridBM25, JudgedQuery
+from toolkit.console import Console, tell
 from toolkit.errors import InputError
 from toolkit.evaluation.retrieval import measure_rankings
 from toolkit.evaluation.tuning import Grid, RankTable, measure_table
@@ -262,5 +262,5 @@ if __name__ == "__main__":
     try:
         main([f"--{item}" if "=" in item else item for item in sys.argv[1:]])
     except InputError as error:
-        sys.stderr.write(f"soundingline: {error}\n")
+        tell(str(error))
         sys.exit(2)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from toolkit.console import visible
 from toolkit.evaluation.cells import Cell
 from toolkit.evaluation.compare import Verdict
 from toolkit.files import write_atomic
@@ -135,8 +136,9 @@ _MARKDOWN = re.compile(r"[\\`*|$]|(?<!\w)_|_(?!\w)|\](?=[(\[:])|(?<=\])[(\[]|^[#
 
 def plain_markdown(text: str) -> str:
     """Text that Markdown prints as it is: markup, table bars and line breaks lose their meaning,
-    and what has none where it stands, such as the underscore of `bm25_tuned`, stays readable."""
-    joined = " ".join(str(text).split())
+    and what has none where it stands, such as the underscore of `bm25_tuned`, stays readable.
+    Reports are read in terminals too, so control characters are made `visible`."""
+    joined = visible(" ".join(str(text).split()))
     return html.escape(_MARKDOWN.sub(r"\\\g<0>", joined), quote=False)
 
 

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 
 from rich.box import SIMPLE_HEAD
 from rich.cells import cell_len
-from rich.markup import escape
 from rich.table import Table as RichTable
+from rich.text import Text
 
+from toolkit.console import visible
 from toolkit.evaluation.cells import Cell
 from toolkit.evaluation.compare import Verdict
 from toolkit.report.results import cells_table, count_names, questions
@@ -55,7 +56,7 @@ def comparison_table(
         table = cells_table(setting, chosen, counts=False)
     shown = _shown(table)
     made = RichTable(
-        title=escape(title) or None,
+        title=Text(visible(title)) if title else None,
         title_justify="left",
         box=SIMPLE_HEAD,
         padding=0,
@@ -64,11 +65,11 @@ def comparison_table(
     for index, column in enumerate(table.columns[:shown]):
         title, width = _title(column), _fitting(table, index)
         if column.numeric:  # headers may break at spaces, numbers never
-            made.add_column(escape(title), justify="right", width=width)
+            made.add_column(Text(title), justify="right", width=width)
         elif width <= _NARROW:
-            made.add_column(escape(title), overflow="fold", width=width)
+            made.add_column(Text(title), overflow="fold", width=width)
         else:
-            made.add_column(escape(title), overflow="fold")
+            made.add_column(Text(title), overflow="fold")
     for name in counted:
         made.add_column(name, justify="right", no_wrap=True)
     for look, row in zip(setting.looks, table.rows, strict=True):
@@ -99,7 +100,8 @@ def _width(table: Table, counted: Sequence[str]) -> int:
 
 
 def _title(column: Column) -> str:
-    return column.title.replace("_", " ").replace(".", " ", 0 if column.numeric else -1)
+    title = visible(column.title)
+    return title.replace("_", " ").replace(".", " ", 0 if column.numeric else -1)
 
 
 def _fitting(table: Table, index: int) -> int:
@@ -109,9 +111,9 @@ def _fitting(table: Table, index: int) -> int:
 
 
 def _text(entry: Entry) -> str:
-    return f"≈{entry.text}" if entry.mark == "tie" else entry.text
+    return visible(f"≈{entry.text}" if entry.mark == "tie" else entry.text)
 
 
-def _entry(entry: Entry) -> str:
-    text = escape(_text(entry))
-    return f"[bold]{text}[/bold]" if entry.mark == "best" else text
+def _entry(entry: Entry) -> Text:
+    # Not markup: the table is printed by whatever console a caller has.
+    return Text(_text(entry), style="bold" if entry.mark == "best" else "")

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import io
+import unicodedata
 from dataclasses import replace
 
+import pytest
 from report_cells import six_cells, verdicts_on
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
+from toolkit.console import visible
 from toolkit.report import comparison_table
 from toolkit.report.setting import settle
 
@@ -32,10 +36,11 @@ def test_six_cells_fit_eighty_columns_one_line_each() -> None:
 def test_the_best_is_bold_or_a_tie_as_in_the_report() -> None:
     cells = six_cells()
     verdicts = verdicts_on(cells, "accuracy")
-    for p_holm, text in ((0.2, "≈0.620"), (0.001, "[bold]0.620[/bold]")):
+    for p_holm, text in ((0.2, Text("≈0.620")), (0.001, Text("0.620", "bold"))):
         told = [verdict._replace(p_holm=p_holm) for verdict in verdicts]
         column = comparison_table(cells, told).columns[2]
-        assert list(column.cells)[-1] == text
+        entry = list(column.cells)[-1]
+        assert (entry, entry.style) == (text, text.style)
 
 
 def test_names_stand_where_factors_do_not_tell_cells_apart() -> None:
@@ -48,9 +53,26 @@ def test_markup_in_names_is_printed_and_not_obeyed() -> None:
     assert "[red]x[/red]" in printed(comparison_table([cell], title="[b]t"))
 
 
+@pytest.mark.parametrize("attack", ["\x1b]0;owned\x07", "\x1b[2J[/red]", "\x9b31m", ":smile:[/]"])
+def test_names_factors_and_measures_control_no_terminal_and_break_no_line(attack: str) -> None:
+    cells = [
+        replace(
+            cell,
+            name=f"{attack}{place}",
+            factors={f"llm.{attack}": f"{attack}{place}"},
+            metrics={**cell.metrics, f"usage_{attack}": 1.0},
+        )
+        for place, cell in enumerate(six_cells())
+    ]
+    text = printed(comparison_table(cells, title=attack, measures=["AP", f"usage_{attack}"]), 200)
+    assert not any(unicodedata.category(char) == "Cc" for char in text.replace("\n", ""))
+    assert text.count(visible(attack)) >= 2 + len(cells)
+    assert len({len(line) for line in text.splitlines()[2:]}) <= 2  # columns stay aligned
+
+
 def test_the_asked_measures_are_the_columns() -> None:
     table = comparison_table(six_cells(), measures=["AP", "nDCG@10"])
-    headers = [column.header for column in table.columns]
+    headers = [str(column.header) for column in table.columns]
     assert headers == ["unit", "retriever", "AP", "nDCG@10", "failed", "unjudged"]
 
 

@@ -1,0 +1,101 @@
+"""Benchmarks, servers and errors cannot control the terminal that a command is run in."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import unicodedata
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from experiment_samples import CORPUS, TINY, folder
+from omegaconf.errors import OmegaConfBaseException
+
+from experiments.judge_agreement import table
+from toolkit.console import Console, tell_defect
+from toolkit.errors import InputError
+from toolkit.evaluation.agreement import agreement
+from toolkit.llm.errors import AuthenticationFailed, ModelError
+
+Entry = Callable[..., int]
+ATTACK = "\x1b]0;owned\x07\x1b[2J[/red]"
+SHOWN = "␛]0;owned␇␛[2J[/red]"
+
+
+def output(capsys: pytest.CaptureFixture[str]) -> str:
+    """All that was written, which holds nothing that a terminal obeys."""
+    captured = capsys.readouterr()
+    text = captured.out + captured.err
+    assert not [char for char in text if unicodedata.category(char) == "Cc" and char not in "\t\n"]
+    return text
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        InputError(f"question {ATTACK}"),
+        ModelError(f"m at host: HTTP 500, {ATTACK}"),
+        OSError(5, f"no {ATTACK}", ATTACK),
+        OmegaConfBaseException(f"value {ATTACK}"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_an_error_is_told_in_a_line_that_the_terminal_does_not_obey(
+    error: Exception,
+    entry: Entry,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def fail(config: object) -> None:
+        logging.getLogger("some.library").error("log of %s", ATTACK)
+        raise error
+
+    monkeypatch.setattr("experiments.run.run", fail)
+    assert entry("run", *TINY, "name=x") == 2
+    text = output(capsys)
+    assert f"log of {SHOWN}" in text and text.count(SHOWN) >= 2
+    assert sys.excepthook is tell_defect  # and so is a defect's traceback
+
+
+def test_ids_titles_and_names_of_a_benchmark_are_shown(
+    entry: Entry, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    qids = [f"q{number}{ATTACK}" for number in range(3)]
+    queries = [{"_id": qid, "text": f"{ATTACK} tide?", "answers": [ATTACK]} for qid in qids]
+    evil = {"_id": "d9", "title": f"Tides {ATTACK}", "text": f"{ATTACK} The tide."}
+    path = folder(
+        tmp_path / f"tides{ATTACK.replace('/', '')}",
+        corpus=CORPUS + json.dumps(evil) + "\n",
+        queries="".join(f"{json.dumps(query)}\n" for query in queries),
+        qrels=f"query-id\tcorpus-id\tscore\n{qids[0]}\tgone\t1\n{qids[1]}\td9\t1\n",
+    )
+    given = ("benchmark=beir", f"benchmark.path='{path}'")
+    assert entry("index", *given) == 0
+    assert entry("run", *given, "name=a") == 0
+    assert entry("run", *given, "name=b", "tool=top_k") == 0
+    assert entry("evaluate", "runs/a") == 0
+    assert entry("compare", "runs/a", "runs/b", "name=c") == 0
+    text = output(capsys)
+    assert f"1 judgements of {path.name}".translate({0x1B: "␛", 0x07: "␇"}) in text
+    report = Path("runs/c/report.md").read_text()
+    assert "\x1b" not in report
+
+
+def test_a_servers_words_are_shown(
+    entry: Entry, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(self: object, *_: object) -> None:
+        raise AuthenticationFailed(f"the key is wrong {ATTACK}")
+
+    monkeypatch.setattr("scripted_llm.ScriptedLanguageModel._choose", refuse)
+    options = f"hydra.searchpath=[file://{Path(__file__).with_name('options')}]"
+    assert entry("run", *TINY, options, "agent=pi_serini", "llm=scripted", "name=m") == 2
+    assert f"the key is wrong {SHOWN}" in output(capsys)
+
+
+def test_the_questions_that_judges_differ_on_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    one, other = {ATTACK: True, "2": True}, {ATTACK: False, "2": True}
+    Console(width=200).print(table(ATTACK, {("exact", f"llm {ATTACK}"): agreement(one, other)}))
+    assert output(capsys).count(SHOWN) == 3
