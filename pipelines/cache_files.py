@@ -74,6 +74,8 @@ def opened(file: Path) -> sqlite3.Connection:
     network = system is not None and system.network
     # SQLite does not wait where two turn a new file's log on at once; it fails.
     with reported(file, "opened"), waiting_lock(file.with_name(f"{file.name}.lock")):
+        if not file.exists():
+            file.touch()  # SQLite would make it without the group's rights, whatever the umask.
         connection = connect(file)
         # Lets `cache_limits.prune` shrink a file under its users; without effect on an older file.
         connection.execute("PRAGMA auto_vacuum=INCREMENTAL")

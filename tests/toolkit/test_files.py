@@ -11,6 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pipelines.caching import ResultCache
+from toolkit.contracts import Document
+from toolkit.corpus import SqliteStore
 from toolkit.errors import InputError
 from toolkit.evaluation.tuning.ranks import save_arrays
 from toolkit.files import folder_made_whole, open_own, waiting_lock, write_atomic
@@ -62,6 +65,17 @@ def test_a_folder_has_the_rights_that_the_umask_leaves(tmp_path: Path, umask: in
     with folder_made_whole(tmp_path / "index") as folder:
         (folder / "a").write_text("1")
     assert stat.S_IMODE((tmp_path / "index").stat().st_mode) == 0o777 & ~umask
+
+
+def test_databases_have_the_rights_that_the_umask_leaves(tmp_path: Path, umask: int) -> None:
+    cache = ResultCache(tmp_path / "caches" / "stage.sqlite")  # open, with its log beside it
+    cache.put([(("key",), 1)])
+    document = Document("d", "title", "text")
+    SqliteStore.build(tmp_path / "store", [document], corpus_fingerprint="x").close()
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert {"stage.sqlite", "data.sqlite"} <= {path.name for path in files}
+    assert {stat.S_IMODE(path.stat().st_mode) for path in files} == {0o666 & ~umask}
+    assert {stat.S_IMODE(path.parent.stat().st_mode) for path in files} == {0o777 & ~umask}
 
 
 def test_a_folder_appears_whole(tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ def written_once(folder: Path, schema: str) -> Iterator[sqlite3.Connection]:
     `schema` is SQL; the block must call `write_meta` last. A failing disk is an `InputError`.
     """
     with folder_made_whole(folder) as temporary:
+        (temporary / _FILE).touch()  # With the rights that the umask leaves; SQLite gives 0644.
         connection = sqlite3.connect(temporary / _FILE, isolation_level=None)
         try:
             # A crash leaves a temporary folder that nobody opens, so a journal protects nothing.
