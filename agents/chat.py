@@ -24,6 +24,7 @@ _STATUS = {
     "tool_calls": "out_of_turns",
     "output_tokens": "out_of_turns",
     "context_window": "out_of_context",
+    ContextOverflow.code: "out_of_context",
     "dollars": "out_of_money",
 }
 
@@ -43,11 +44,13 @@ class ChatAgent:
     - `timed_out` (`seconds`): stopped by the clock, without an answer.
     - `out_of_turns` (`turns`, `tool_calls`, `output_tokens`), `out_of_context` (`context_window`,
       our estimate; `context_overflow`, the server's word), `out_of_money` (`dollars`;
-      `run_out_of_money`): a budget was used up; an answer was demanded where that was possible.
+      `run_out_of_money`): a budget was used up; an answer was demanded where that was possible,
+      if need be without the newest exchange, which `warnings` then tell.
     - `failed`: `refused`, `truncated` or `empty_answer` twice, any other code of
       `toolkit.llm.errors`, or `defect`; asked again when the run is resumed.
 
-    Raises `InputError` for impossible values, and where there is a cap on money but no price.
+    Raises `InputError` for impossible values, for a window that one reply would fill, and where
+    there is a cap on money but no price.
     """
 
     name = "chat"
@@ -72,12 +75,14 @@ class ChatAgent:
                 "there is a cap on money, and the price of the model is unknown",
                 do="set llm.price.input and llm.price.output, or remove the cap",
             )
+        settings = settings or Settings()
+        _check_room(limits, settings)
         self._model = model
         self._price = price
         self._terms = Terms(
             prompt=load_prompt(prompt),
             budget=limits,
-            settings=settings or Settings(),
+            settings=settings,
             answer_extra=answer_extra or {},
             ledger=ledger,
         )
@@ -101,11 +106,9 @@ class ChatAgent:
             await self._converse(talk)
         except OutOfTime:
             episode.conclude("", status="timed_out", reason="seconds")
-        except ContextOverflow as error:
-            episode.conclude("", status="out_of_context", reason=error.code)
         finally:
             episode.usage = ledger.usage(qid)
-            episode.warnings += talk.watch.warnings
+            episode.warnings += talk.warnings
 
     async def _converse(self, talk: Conversation) -> None:
         while True:
@@ -119,6 +122,8 @@ class ChatAgent:
             except Truncated as cut:
                 talk.ask_again("truncated", cut.code, cut)
                 continue
+            except ContextOverflow as overflow:
+                return await self._last_word(talk, overflow.code)
             if turn.tool_calls:
                 await talk.serve(turn)
             elif turn.empty:
@@ -128,15 +133,36 @@ class ChatAgent:
                 return talk.episode.conclude(turn.text, status=status)
 
     async def _last_word(self, talk: Conversation, reason: str) -> None:
-        """A budget is used up: demand the answer, where there is room and time for one."""
-        text = ""
-        if talk.fits:
-            talk.close_tools()
-            talk.say(self._terms.prompt.sections["final"])
-            try:
-                text = (await talk.ask(answer_only=True)).text
-            except Truncated as cut:
-                text = cut.turn.text if cut.turn else ""
-            except (OutOfTime, ContextOverflow, OutOfMoney):
-                pass  # What ended the question first is what is recorded.
-        talk.episode.conclude(text, status=_STATUS[reason], reason=reason)
+        """A budget is used up: demand the answer, where there is room and time for one. Where the
+        whole transcript leaves too little room, the newest exchange, which took it, is left out."""
+        text = None
+        room = talk.make_room()
+        while room and text is None:
+            text = await self._demanded(talk)
+            room = text is not None or talk.retreat()
+        talk.episode.conclude(text or "", status=_STATUS[reason], reason=reason)
+
+    async def _demanded(self, talk: Conversation) -> str | None:
+        """The answer, as far as there is one; None where the window had no room for any."""
+        talk.close_tools()
+        talk.say(self._terms.prompt.sections["final"])
+        try:
+            return (await talk.ask(answer_only=True)).text
+        except (Truncated, ContextOverflow) as cut:
+            text = cut.turn.text if cut.turn else ""
+            no_room = isinstance(cut, ContextOverflow) or talk.cramped
+            return None if no_room and not text.strip() else text
+        except (OutOfTime, OutOfMoney):
+            return ""  # What ended the question first is what is recorded.
+
+
+def _check_room(budget: Budget, settings: Settings) -> None:
+    """`InputError` where a reply, or the answer, would take the whole window."""
+    window, longest = budget.context_window, settings.max_output_tokens or 0
+    if window is not None and max(longest, budget.answer_tokens) >= window:
+        raise InputError(
+            f"a context window of {window} tokens has no room beside replies of {longest} and an "
+            f"answer of {budget.answer_tokens}",
+            valid="llm.settings.max_output_tokens and budget.answer_tokens below the window",
+            do="lower them, or set a larger budget.context_window",
+        )

@@ -11,15 +11,15 @@ from agents.base import Episode
 from agents.budget import Budget
 from agents.prefix import PrefixWatch
 from agents.prompt import Prompt
+from agents.window import Window, written
 from toolkit.contracts import ToolResult
-from toolkit.llm.errors import ModelError
+from toolkit.llm.errors import ContextOverflow, ModelError
 from toolkit.llm.ledger import Ledger
 from toolkit.llm.protocol import ChatModel, Message, Settings, ToolCallRequest, Turn, user
 
 T = TypeVar("T")
-# English has about four characters a token, other languages and numbers fewer; too high an
-# estimate ends a question early, too low a one loses its answer.
-_CHARACTERS = 3
+# Of a reply that the server does not count.
+_BYTES_A_TOKEN = 3
 
 
 class OutOfTime(Exception):
@@ -46,21 +46,31 @@ class Terms:
 
 
 class Conversation:
-    """The transcript of `episode` with `model`. It only ever grows at its end. Raises what the
-    model raises, and `OutOfTime` where a reply or a tool's result does not come in time."""
+    """The transcript of `episode` with `model`. It only ever grows at its end; what is sent is all
+    of it, but for what `retreat` leaves out. Raises what the model raises, and `OutOfTime` where a
+    reply or a tool's result does not come in time."""
 
     def __init__(self, episode: Episode, model: ChatModel, terms: Terms) -> None:
         self.episode = episode
         self.steered = False
         self.refused_turns = 0
+        self.cramped = False  # Whether the last request had to ask for a shorter reply.
         self.watch = PrefixWatch()
         self._model = model
         self._terms = terms
         self._tools = episode.tool.specs()
         self._turns = 0
         self._output = 0
-        # Tokens that the server counted, up to the message after which nothing is counted yet.
-        self._counted, self._uncounted_from = 0, 0
+        budget = terms.budget
+        self._window = Window(
+            budget.context_window,
+            answer=budget.answer_tokens,
+            longest_reply=terms.settings.max_output_tokens,
+            tools=self._tools,
+        )
+        # Messages that the next request leaves out, and those that the last one did.
+        self._left_out = self._was_left_out = range(0)
+        self._too_long = 0  # Messages of the last request, where its reply found too little room.
         self._spent = self._dearest = 0.0
         self._asked_again = 0
 
@@ -70,34 +80,49 @@ class Conversation:
         seconds = self._terms.budget.seconds
         return None if seconds is None else seconds - self.episode.seconds
 
-    @property
-    def tokens(self) -> int:
-        """Estimate of the next request's input: what the server counted last, and a third of the
-        characters since."""
-        unseen = self.episode.messages[self._uncounted_from :]
-        characters = sum(map(_characters, unseen))
-        if not self._uncounted_from:
-            characters += len(str(self._tools))
-        return self._counted + characters // _CHARACTERS
+    def make_room(self) -> bool:
+        """Whether a last reply fits the window, as far as is known. Where the answer does not,
+        this leaves out what `retreat` does."""
+        return (
+            self._window.fits_answer(self._sent())
+            or self.retreat()
+            or self._window.fits_anything(self._sent())
+        )
+
+    def retreat(self) -> bool:
+        """Leave the newest exchange, such as a page that was too long, out of what is sent: back to
+        a request that the server took, and at the next call to the one before. Whether there is
+        one, and room for a reply."""
+        below = self._left_out.start or self._too_long or len(self._sent())
+        first = self._window.retreat(below)
+        if not first:
+            return False
+        self._left_out = range(first, len(self.episode.messages))
+        self.watch.shortened(first)
+        return self._window.fits_anything(self._sent())
 
     @property
-    def fits(self) -> bool:
-        """Whether the transcript as it is still fits the model's window, as far as is known."""
-        window = self._terms.budget.context_window
-        return window is None or self.tokens < window
+    def warnings(self) -> list[str]:
+        """What the trajectory should tell of how messages were sent."""
+        gap = self._was_left_out
+        left_out = (
+            f"messages {gap.start + 1} to {gap.stop} were left out of the last request: there was "
+            "no room for them and an answer in the context window"
+        )
+        return [*self.watch.warnings, *([left_out] if gap else [])]
 
     def used_up(self) -> str:
         """The first budget that allows no further call of tools; empty while all do."""
         budget, cap = self._terms.budget, self._terms.ledger.question_cap
         checks = (
-            ("turns", self._turns, budget.turns),
-            ("tool_calls", len(self.episode.tool.calls), budget.tool_calls),
-            ("output_tokens", self._output, budget.output_tokens),
-            ("context_window", self.tokens + budget.answer_tokens, budget.context_window),
+            ("turns", budget.turns and self._turns >= budget.turns),
+            ("tool_calls", self._calls_used_up()),
+            ("output_tokens", budget.output_tokens and self._output >= budget.output_tokens),
+            ("context_window", self._window.full(self._sent())),
             # The answer is to be paid for as well.
-            ("dollars", self._spent + 2 * self._dearest if self._dearest else 0.0, cap),
+            ("dollars", cap and self._dearest and self._spent + 2 * self._dearest >= cap),
         )
-        return next((name for name, used, most in checks if most and used >= most), "")
+        return next((name for name, used in checks if used), "")
 
     def steer_if_due(self) -> None:
         """Tell the model once that its time is nearly over; tools are closed from then on."""
@@ -120,19 +145,27 @@ class Conversation:
         if answer_only:
             extra = {**settings.extra, **self._terms.answer_extra}
             settings = replace(settings, tool_choice="none", extra=extra)
-        messages: Sequence[Message] = tuple(self.episode.messages)
+        messages = self._sent()
+        longest = self._window.longest_reply(messages)
+        self.cramped = longest != settings.max_output_tokens
+        settings = replace(settings, max_output_tokens=longest)
+        self._was_left_out = self._left_out
         self.watch.sending(messages, self._tools)
         self._turns += 1
         try:
             turn = await self._in_time(self._model.respond(messages, self._tools, settings))
         except ModelError as error:
+            if isinstance(error, ContextOverflow):
+                self._window.overflow()
+            self._too_long = len(messages)
             if error.turn:
                 # Half a call cannot be answered, and half a provider's item cannot be sent back.
-                self._heard(replace(error.turn, tool_calls=(), provider={}))
+                self._heard(messages, replace(error.turn, tool_calls=(), provider={}))
             raise
         finally:
             self._settle()
-        self._heard(turn)
+        self._too_long = 0
+        self._heard(messages, turn)
         if self.left is not None and self.left <= 0:
             raise OutOfTime
         return turn
@@ -179,18 +212,21 @@ class Conversation:
         most = self._terms.budget.tool_calls
         return most is not None and len(self.episode.tool.calls) >= most
 
-    def _heard(self, turn: Turn) -> None:
+    def _sent(self) -> Sequence[Message]:
+        """The messages of the next request."""
+        messages, gap = self.episode.messages, self._left_out
+        return (*messages[: gap.start], *messages[gap.stop :])
+
+    def _heard(self, asked: Sequence[Message], turn: Turn) -> None:
         usage = turn.usage
         message = turn.message()
         counts = {"input": usage.input, "cached": usage.cached, "output": usage.output}
         message["usage"] = {name: value for name, value in counts.items() if value is not None}
         self.episode.messages.append(message)
         self.watch.replied(usage)
-        output = _characters(message) // _CHARACTERS if usage.output is None else usage.output
+        output = written(message) // _BYTES_A_TOKEN if usage.output is None else usage.output
         self._output += output
-        if usage.input is not None:
-            self._counted = usage.input + output
-            self._uncounted_from = len(self.episode.messages)
+        self._window.took(asked, counted=usage.input, output=output)
 
     def _settle(self) -> None:
         accounts = self._terms.ledger.by_role(self.episode.topic.qid).values()
@@ -217,9 +253,3 @@ async def within(work: Awaitable[T], seconds: float | None) -> T:
 async def _cancelled(task: asyncio.Future[Any]) -> None:
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
-
-
-def _characters(message: Message) -> int:
-    calls = message.get("tool_calls") or ()
-    written = sum(len(call["function"]["arguments"]) for call in calls)
-    return len(message.get("content") or "") + len(message.get("reasoning") or "") + written

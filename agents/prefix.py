@@ -47,6 +47,10 @@ class PrefixWatch:
             )
         self._cached = usage.cached
 
+    def shortened(self, messages: int) -> None:
+        """Only the first `messages` are sent again, on purpose."""
+        self._sent = self._sent[:messages]
+
     def _changed(self, texts: Sequence[str], offered: str) -> str:
         if self._requests == 1:
             return ""

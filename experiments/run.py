@@ -54,7 +54,7 @@ def run(config: DictConfig) -> None:
     folder = run_folder(config, chosen)
     make_agent, interface = make(config.agent), make_interface(config.tool)
     llm = language_model(config.llm, "llm")
-    budget = make(config.budget)
+    budget = within_window(make(config.budget), llm)
     draft = supply(make_agent, {**known(llm), "budget": budget}, what="the agent")
     built = ranking(config)
     groups = (*PIPELINE, *SESSION, *(MODEL if llm else ()))

@@ -356,6 +356,7 @@ def test_no_answer_is_demanded_of_a_transcript_that_no_longer_fits() -> None:
     trajectory = ask(model, context_window=10_000)
     assert ended(trajectory) == ("out_of_context", "context_window")
     assert len(model.requests) == 1 and trajectory.answer.exact == ""
+    assert trajectory.warnings == ()
 
 
 def test_what_came_since_the_servers_count_is_estimated() -> None:
@@ -474,11 +475,12 @@ FAULTS: dict[str, tuple[ModelError, tuple[str, str]]] = {
 def test_each_fault_ends_in_its_own_way_with_the_trajectory_whole(
     error: ModelError, wanted: tuple[str, str]
 ) -> None:
-    trajectory = ask(ScriptedModel(calling(), error))
+    trajectory = ask(ScriptedModel(calling(), last=error))
     assert ended(trajectory) == wanted
     assert len(trajectory.calls) == 1 and trajectory.tiers["surfaced"]
     assert trajectory.messages[3]["role"] == "tool"
-    assert trajectory.usage["failed"] == 1
+    # After an overflow the answer is demanded, and once more without the newest exchange.
+    assert trajectory.usage["failed"] == (3 if error.code == "context_overflow" else 1)
     assert from_record(json.loads(dump_trajectory(trajectory))) == trajectory
 
 
@@ -495,7 +497,8 @@ def test_a_broken_backend_ends_the_question_alone() -> None:
 
 def test_a_fault_while_the_last_word_is_awaited_leaves_the_first_cause() -> None:
     overflow = llm_errors.ContextOverflow("full")
-    assert ended(ask(ScriptedModel(calling(), overflow), turns=1)) == ("out_of_turns", "turns")
+    model = ScriptedModel(calling(), last=overflow)
+    assert ended(ask(model, turns=1)) == ("out_of_turns", "turns")
     gone = llm_errors.ServerGone("gone")
     assert ended(ask(ScriptedModel(calling(), gone), turns=1)) == ("failed", "server_gone")
 

@@ -32,6 +32,7 @@ pytestmark = pytest.mark.skipif(not LAUNCHER, reason="SOUNDINGLINE_VLLM is not s
 
 QUESTIONS, TURNS, CONCURRENCY = 24, 4, 8
 DOCUMENTS = 64
+FEW, WINDOW = 6, 16_384
 WORD = f"( ({'|'.join(WORDS)}))"
 ANSWER = (
     rf"Explanation:{WORD}{{3,9}} \[fw00000[0-9]{{2}}\]\n"
@@ -62,7 +63,7 @@ class Run:
         return (self.folder.path / "server.log").read_text(encoding="utf-8", errors="replace")
 
 
-def arguments(weights: Path) -> list[str]:
+def arguments(weights: Path, *, window: int = 32_768) -> list[str]:
     launcher = ",".join(f"'{word}'" for word in shlex.split(LAUNCHER))
     return [
         "name=vllm",
@@ -79,7 +80,7 @@ def arguments(weights: Path) -> list[str]:
         f"concurrency={CONCURRENCY}",
         "llm=vllm/qwen3_8b",
         "llm.model=tiny",
-        "llm.context_window=32768",
+        f"llm.context_window={window}",
         "llm.settings.temperature=1.0",
         "llm.settings.max_output_tokens=1000",
         "+llm.settings.tool_choice=required",
@@ -89,7 +90,7 @@ def arguments(weights: Path) -> list[str]:
         "++llm.server.environment={HF_HUB_OFFLINE:'1',VLLM_CPU_KVCACHE_SPACE:'1',"
         "VLLM_NO_USAGE_STATS:'1'}",
         "llm.server.options.reasoning_parser=null",
-        "llm.server.options.context_length=32768",
+        f"llm.server.options.context_length={window}",
         "llm.server.options.gpu_memory=null",
         "llm.server.options.strict_level=parameter",
         "++llm.server.options.extra={enforce_eager:true,dtype:float32,"
@@ -98,12 +99,16 @@ def arguments(weights: Path) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    place = tmp_path_factory.mktemp("vllm")
-    weights = save_checkpoint(place / "model", [f"fw{n:07d}" for n in range(DOCUMENTS)])
+def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("model")
+    return save_checkpoint(place / "model", [f"fw{n:07d}" for n in range(DOCUMENTS)])
+
+
+def carried_out(place: Path, overrides: list[str]) -> Run:
+    """The command, from its start to its end."""
     began = time.monotonic()
     done = subprocess.run(
-        [sys.executable, "-m", "experiments.run", *arguments(weights)],
+        [sys.executable, "-m", "experiments.run", *overrides],
         cwd=place,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
@@ -113,6 +118,11 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return Run(RunFolder(place / "runs" / "vllm"), place, time.monotonic() - began)
+
+
+@pytest.fixture(scope="module")
+def run(weights: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return carried_out(tmp_path_factory.mktemp("vllm"), arguments(weights))
 
 
 def test_every_question_has_ended_as_the_budget_says(run: Run) -> None:
@@ -187,6 +197,35 @@ def test_summary(run: Run) -> None:
     for name, value in report.items():
         sys.stdout.write(f"{name}: {value}\n")
     assert report["questions"]
+
+
+# The end of the window. The tokenizer makes about a token of each byte, four times what English has.
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["window known", "window unknown"])
+def test_a_transcript_that_fills_the_window_ends_with_an_answer(
+    weights: Path, tmp_path: Path, known: bool
+) -> None:
+    full = [
+        *arguments(weights, window=WINDOW),
+        "budget.turns=null",
+        f"benchmark.questions={FEW}",
+        *([] if known else ["llm.context_window=null"]),
+    ]
+    run = carried_out(tmp_path, full)
+    assert len(run.trajectories) == FEW
+    reason = "context_window" if known else "context_overflow"
+    for trajectory in run.trajectories:
+        assert (trajectory.status, trajectory.reason) == ("out_of_context", reason)
+        text = trajectory.messages[-1]["content"]
+        assert re.fullmatch(ANSWER, text), text
+        assert len(trajectory.calls) > 1
+    # vLLM refuses each question once where the window is not known, and none where it is.
+    ledger = run.ledger
+    assert (ledger["failed"] == 0) if known else (FEW <= ledger["failed"] <= 2 * FEW)
+    calls = [len(trajectory.calls) for trajectory in run.trajectories]
+    left_out = sum(bool(trajectory.warnings) for trajectory in run.trajectories)
+    sys.stdout.write(f"calls {calls}; refused {ledger['failed']}; exchanges left out {left_out}\n")
 
 
 def begin(trajectory: Trajectory) -> float:

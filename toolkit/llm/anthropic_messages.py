@@ -7,6 +7,7 @@ prompt cache, so that the next one, which begins with it, reads it from there.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from toolkit.llm import wire
@@ -50,6 +51,9 @@ class AnthropicMessages(ApiModel):
         **common: Any,
     ) -> None:
         super().__init__(**common)
+        if self.settings.max_output_tokens is None:
+            # Told to whoever budgets: see `LanguageModel.settings`.
+            self.settings = replace(self.settings, max_output_tokens=max_tokens)
         self.max_tokens = max_tokens
         self.thinking = dict(thinking) if thinking else None
         self.cache = cache

@@ -43,6 +43,7 @@ class LanguageModel:
     """`model` is its name at the server. `client` is an adapter's class, its own arguments bound;
     it is given the rest. `base_url` (None: the API's own, or a server that we start) is a server
     that runs already; `key_env` names the variable with its key. `server` is None for an API.
+    `settings` (an attribute too, with what the client fills in) are how it samples;
     `context_window` in tokens is told to whoever budgets. Making one needs no key, no SDK and no
     server."""
 
@@ -61,7 +62,6 @@ class LanguageModel:
     ) -> None:
         self.name = model
         self.price = price or UNKNOWN
-        self.settings = settings or Settings()
         self.context_window = context_window
         self._server = server
         self._client = client
@@ -69,11 +69,13 @@ class LanguageModel:
         self._common = {
             "model": model,
             "key_env": key_env,
-            "settings": self.settings,
+            "settings": settings or Settings(),
             "concurrency": concurrency,
         }
         # Made here, so that wrong arguments are told before anything is started.
         self._made = client(base_url=base_url, **self._common)
+        # A client may fill in what its API demands, such as a maximum of output.
+        self.settings: Settings = getattr(self._made, "settings", self._common["settings"])
         if server:
             server.command(model, 0)
 
