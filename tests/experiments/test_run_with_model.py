@@ -68,6 +68,15 @@ def test_an_agent_that_needs_a_model_says_so(
     assert not Path("runs/m").exists() and not Path("indexes").exists()
 
 
+def test_a_model_whose_replies_fill_its_window_is_refused_before_anything_is_built(
+    entry: Entry, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # The model's own window, which the budget does not name.
+    assert entry("run", *TINY, *MODEL, "name=m", "budget.answer_tokens=100000") == 2
+    assert "context window of 100000" in capsys.readouterr().err
+    assert not Path("runs/m").exists() and not Path("indexes").exists()
+
+
 def test_failed_questions_are_counted_and_tried_again(entry: Entry) -> None:
     benchmark = (*TINY, *MODEL, "name=m", "concurrency=3")
     assert entry("run", *benchmark, "llm.failing=e") == 0

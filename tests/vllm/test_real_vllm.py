@@ -199,7 +199,7 @@ def test_summary(run: Run) -> None:
     assert report["questions"]
 
 
-# The end of the window. The tokenizer makes about a token of each byte, four times what English has.
+# The end of the window. Each byte is about one token here, and a quarter of one in English.
 
 
 @pytest.mark.parametrize("known", [True, False], ids=["window known", "window unknown"])

@@ -66,16 +66,17 @@ class LanguageModel:
         self._server = server
         self._client = client
         self._given = base_url is not None
+        chosen = settings or Settings()
         self._common = {
             "model": model,
             "key_env": key_env,
-            "settings": settings or Settings(),
+            "settings": chosen,
             "concurrency": concurrency,
         }
         # Made here, so that wrong arguments are told before anything is started.
         self._made = client(base_url=base_url, **self._common)
         # A client may fill in what its API demands, such as a maximum of output.
-        self.settings: Settings = getattr(self._made, "settings", self._common["settings"])
+        self.settings: Settings = getattr(self._made, "settings", chosen)
         if server:
             server.command(model, 0)
 
