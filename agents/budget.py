@@ -20,7 +20,7 @@ class Budget:
     - `output_tokens` of all replies together, reasoning included; checked between replies.
     - `context_window`: tokens that the transcript may take, by the server's counts and our
       estimate of what came since; the larger of `answer_tokens` and the longest reply that a
-      request asks for is kept free, and `answer_tokens` at the least for the answer.
+      request asks for is kept free.
     - `dollars` for a question, `run_dollars` for the run; both need a known price.
 
     Where any but `seconds` ends, one more reply without tools is asked for: the final answer.

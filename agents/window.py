@@ -23,6 +23,8 @@ _ENVELOPE = 16  # Tokens that a chat template puts around a message.
 _LEAST_SAMPLE = 512  # Bytes; a smaller addition says little about the rate.
 # The Responses API takes no smaller maximum of output.
 _LEAST_REPLY = 16
+# Of what is kept for the answer: with less, the newest exchange costs more than it brings.
+_LEAST_SHARE = 0.25
 
 
 class _Count(NamedTuple):
@@ -68,8 +70,8 @@ class Window:
         return not self._has_room(messages, max(self._answer, self._longest or 0) + 1)
 
     def fits_answer(self, messages: Sequence[Message]) -> bool:
-        """Whether the answer fits, as far as is known."""
-        return self._has_room(messages, self._answer)
+        """Whether a quarter of what is kept for the answer is left, as far as is known."""
+        return self._has_room(messages, max(_LEAST_REPLY, int(self._answer * _LEAST_SHARE)))
 
     def fits_anything(self, messages: Sequence[Message]) -> bool:
         """Whether the shortest reply that servers accept fits."""
