@@ -31,7 +31,7 @@ from toolkit.llm.errors import ContextOverflow, Truncated
 from toolkit.llm.language_model import LanguageModel
 from toolkit.llm.openai_chat import OpenAIChat
 from toolkit.llm.openai_responses import OpenAIResponses
-from toolkit.search import DictionaryBackend, DictionaryStore, TopK
+from toolkit.search import DictionaryBackend, DictionaryStore, TopK, TopKSession
 
 FINAL = load_prompt("browsecomp_plus").sections["final"]
 QUESTION = Topic("q1", "Who built Grenholm Mill?")
@@ -40,10 +40,10 @@ ADAPTERS = {"chat": OpenAIChat, "responses": OpenAIResponses, "messages": Anthro
 MAXIMUM = ("max_completion_tokens", "max_output_tokens", "max_tokens")
 
 
-def tool(text: str) -> TopK:
+def tool(text: str) -> TopKSession:
     """Every search shows the whole of one document."""
     store = DictionaryStore({"mill": Document("mill", "Grenholm Mill", text)})
-    return TopK(DictionaryBackend({"mill": "Grenholm Mill"}), store, max_tokens=None)
+    return TopK(max_tokens=None).session(DictionaryBackend({"mill": "Grenholm Mill"}), store)
 
 
 def refused(prompt: int, most: int, window: int) -> str:
@@ -229,7 +229,7 @@ def test_every_question_ends_with_an_answer(
             return saying(usage=usage)
         return looking(usage=usage)
 
-    class Pages(TopK):
+    class Pages(TopKSession):
         def call(self, name: str, arguments: Any) -> Any:
             result = super().call(name, arguments)
             return replace(result, text="7" * sizes.pop(0))
@@ -244,7 +244,7 @@ def test_every_question_ends_with_an_answer(
         ),
     )
     store = DictionaryStore({"mill": Document("mill", "", "mill")})
-    session = Pages(DictionaryBackend({"mill": "Grenholm Mill"}), store)
+    session = Pages(TopK(), DictionaryBackend({"mill": "Grenholm Mill"}), store)
     trajectory = asyncio.run(agent.run(QUESTION, session))
     assert trajectory.answer.exact == "Torvald Brekke", (trajectory.status, trajectory.traceback)
     # Without a maximum, a request that is taken may leave no room for a further one.
@@ -309,11 +309,11 @@ def test_a_reply_that_filled_the_window_is_no_answer_but_what_it_says_last_is() 
 
 
 def test_an_overflow_of_a_stage_is_not_the_agents() -> None:
-    class Broken(TopK):
+    class Broken(TopKSession):
         def call(self, name: str, arguments: Any) -> Any:
             raise ContextOverflow("the re-ranker's prompt")
 
-    session = Broken(DictionaryBackend({}), DictionaryStore({}))
+    session = Broken(TopK(), DictionaryBackend({}), DictionaryStore({}))
     agent = ChatAgent(model=ScriptedModel(looking()))
     trajectory = asyncio.run(agent.run(QUESTION, session))
     assert (trajectory.status, trajectory.reason) == ("failed", "context_overflow")
