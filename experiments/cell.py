@@ -15,7 +15,8 @@ from omegaconf import DictConfig, OmegaConf
 
 from experiments.build import make, settings
 from experiments.prepare import Prepared, notes, prepare
-from experiments.stages import STAGES, Stages, active, make_stages
+from experiments.stages import STAGES, Stages, Transformers, active, composed, make_stages
+from pipelines.stage import Stage
 from toolkit.console import Console
 from toolkit.contracts import Benchmark, Segmenter
 from toolkit.errors import InputError
@@ -32,7 +33,7 @@ FREE = {
     "budget": ("run_dollars",),
 }
 # How a stage computes, beside what.
-SPEED = ("device", "batch_tokens", "gather_ms", "base_url", "key_env", "concurrency")
+SPEED = ("compute", "device", "batch_tokens", "gather_ms", "base_url", "key_env", "concurrency")
 NAMED = ("unit", "engine", *STAGES, "tool", "agent")
 STAGE_MODELS = ("rewriter_llm", "reranker_llm")
 DEFAULTS = {"engine": "lexical", "tool": "ranked_browsing"}
@@ -47,21 +48,22 @@ class Ranking:
     prepared: Prepared
     pipeline: pt.Transformer
     stages: Stages
-    parts: Mapping[str, Any]
+    parts: Transformers
 
 
 def ranking(config: DictConfig) -> Ranking:
     """Build what ranks. Settings are checked before any index is built."""
     engine = make(config.engine)
     segmenter = make(config.unit)
-    stages = make_stages(config, HydraConfig.get().runtime.choices["unit"])
-    stages.check()
+    stages = make_stages(config)
+    stages.check(engine)
     benchmark = make(config.benchmark)
     prepared = prepare(benchmark, segmenter, engine, Path(config.paths.indexes))
     for note in notes(benchmark, prepared):
         Console(stderr=True).print(note, soft_wrap=True)
-    retriever, pipeline = stages.over(prepared, aggregate=segmenter.aggregate)
-    parts = {"rewriter": stages.rewriter, "retriever": retriever, "reranker": stages.reranker}
+    caches = None if config.paths.caches is None else Path(config.paths.caches)
+    parts = stages.bind(prepared, segmenter, caches)
+    pipeline = composed(parts, aggregate=segmenter.aggregate)
     return Ranking(benchmark, segmenter, prepared, pipeline, stages, parts)
 
 
@@ -77,7 +79,7 @@ def fingerprints(config: DictConfig, built: Ranking, groups: tuple[str, ...]) ->
         **{
             f"{group}.content": part.fingerprint
             for group, part in built.parts.items()
-            if hasattr(part, "fingerprint")
+            if isinstance(part, Stage) and part.fingerprint
         },
     }
 

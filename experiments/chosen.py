@@ -22,7 +22,7 @@ def write_chosen(folder: Path, cell: Cell, depth: int, said: str) -> Path:
     """Write the option. Copied to `conf/retriever/<name>.yaml` it is one like any other."""
     text = (
         f"# {said}\n"
-        "_target_: pipelines.retrievers.bm25\n_partial_: true\n"
+        "_target_: pipelines.retrievers.BM25Retriever\n"
         f"k1: {cell[0]!r}\nb: {cell[1]!r}\ndepth: {depth}\n"
     )
     write_atomic(folder / NAME, text)

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
 from experiments.build import make
@@ -18,10 +17,10 @@ from toolkit.console import Console
 def index(config: DictConfig) -> None:
     """Build what is missing; print where the indexes stand and what they hold."""
     engine, segmenter, benchmark = make(config.engine), make(config.unit), make(config.benchmark)
-    stages = Stages(make(config.retriever), HydraConfig.get().runtime.choices["unit"])
-    stages.check()
+    stages = Stages({"retriever": make(config.retriever)})
+    stages.check(engine)
     prepared = prepare(benchmark, segmenter, engine, Path(config.paths.indexes))
-    stages.over(prepared, aggregate=False)
+    stages.bind(prepared, segmenter, None)
     console = Console()
     console.print(
         f"{prepared.path}: {len(prepared.index):,} units of {len(prepared.store):,} documents",

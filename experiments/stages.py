@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import pyterrier as pt
 from omegaconf import DictConfig
@@ -17,57 +16,48 @@ from experiments.models import language_model
 from experiments.prepare import Prepared
 from pipelines.composition import compose
 from pipelines.engines.base import Engine
-from toolkit.contracts import Unit
+from pipelines.rerank.stage import RerankHead
+from pipelines.stage import Collection, Stage, bound
+from toolkit.contracts import Segmenter
+from toolkit.errors import InputError
 from toolkit.llm.blocking import BlockingModel
 from toolkit.llm.language_model import LanguageModel
 from toolkit.llm.ledger import Ledger
-from toolkit.supply import supply, wants
 
 # In the order of the pipeline.
 STAGES = ("rewriter", "retriever", "reranker")
+Transformers = Mapping[str, pt.Transformer]
 
 
-@dataclass
+@dataclass(frozen=True)
 class Stages:
-    """What is known of a pipeline before there is an index: `retriever` is still a factory.
+    """A pipeline's stages by group, without those that are `none`, and not yet bound; `models` are
+    the language models of stages that ask one, with what serves them."""
 
-    `models` are the language models of the stages, by group, with what serves them.
-    """
+    transformers: Transformers
+    models: Mapping[str, tuple[BlockingModel, LanguageModel]] = field(default_factory=dict)
 
-    retriever: Any
-    unit: str
-    rewriter: pt.Transformer | None = None
-    reranker: pt.Transformer | None = None
-    models: dict[str, tuple[BlockingModel, LanguageModel]] = field(default_factory=dict)
-    _prepared: Prepared | None = None
+    def check(self, engine: Engine) -> None:
+        """`InputError` for what cannot work, before an index is built."""
+        for transformer in self.transformers.values():
+            if isinstance(transformer, Stage):
+                transformer.check(engine)
+        composed(self.transformers)
 
-    def over(self, prepared: Prepared, *, aggregate: bool) -> tuple[pt.Transformer, pt.Transformer]:
-        """The retriever over an index, and the whole pipeline."""
-        self._prepared = prepared
-        given = {
-            "index": prepared.index,
-            "indexed": prepared.indexed,
-            "texts": self.texts,
-            "unit": self.unit,
-        }
-        retriever = supply(self.retriever, given, what="the retriever", do="choose another one")
-        pipeline = compose(
-            retriever, rewriter=self.rewriter, reranker=self.reranker, aggregate=aggregate
+    def bind(self, prepared: Prepared, segmenter: Segmenter, caches: Path | None) -> Transformers:
+        """The stages, each bound to the collection that was prepared."""
+        collection = Collection(
+            prepared.fingerprint,
+            index=prepared.index,
+            open_index=prepared.indexed,
+            texts=prepared.store.texts,
+            whole_documents=segmenter.whole_documents,
+            caches=caches,
         )
-        return retriever, pipeline
-
-    def check(self) -> None:
-        """Have the retriever made over no index: what its settings and checkpoints are refused for
-        is told before one is built. Loads no model of documents."""
-        given = {"index": _Anything(), "indexed": _check_engine, "texts": self.texts}
-        what = "the retriever"
-        supply(self.retriever, {**given, "unit": self.unit}, what=what, do="choose another one")
-
-    def texts(self, unit_ids: Sequence[str]) -> list[Unit]:
-        """Texts of units, from the store that is opened later than the stages are made."""
-        if self._prepared is None:
-            raise RuntimeError("texts are asked for before there is a store")
-        return self._prepared.store.texts(unit_ids)
+        return {
+            group: bound(transformer, collection.with_model(self._model(group)))
+            for group, transformer in self.transformers.items()
+        }
 
     @contextmanager
     def asking(
@@ -76,37 +66,27 @@ class Stages:
         """The stages' language models run as long as the block; servers of ours write their logs to
         `folder`, and are shared with those of `servers`."""
         with ExitStack() as stack:
-            for group, (asked, llm) in self.models.items():
+            for group, (blocking, llm) in self.models.items():
                 log = folder / f"{group}-server.log"
                 model = stack.enter_context(llm.running(log, servers))
-                stack.enter_context(asked.started(model, ledger))
-            # A scorer that holds connections opens them again when it is next asked.
-            stack.callback(getattr(getattr(self.reranker, "scorer", None), "close", lambda: None))
+                stack.enter_context(blocking.started(model, ledger))
+            for transformer in self.transformers.values():
+                if isinstance(transformer, Stage):
+                    stack.callback(transformer.close)
             yield
 
-
-class _Anything:
-    """Stands for an index that is not there yet: has every attribute, can be called, and equals
-    whatever it is compared with."""
-
-    def __getattr__(self, name: str) -> _Anything:
-        if name.startswith("_"):
-            raise AttributeError(name)
-        return self
-
-    def __call__(self, *arguments: Any, **named: Any) -> _Anything:
-        return self
-
-    def __eq__(self, other: object) -> bool:
-        return True
-
-    def __hash__(self) -> int:
-        return id(self)
+    def _model(self, group: str) -> BlockingModel | None:
+        return self.models[group][0] if group in self.models else None
 
 
-def _check_engine(engine: Engine) -> _Anything:
-    _ = engine.fingerprint
-    return _Anything()
+def composed(transformers: Transformers, *, aggregate: bool = False) -> pt.Transformer:
+    """One pipeline of stages by group; see `pipelines.composition.compose`."""
+    return compose(
+        transformers["retriever"],
+        rewriter=transformers.get("rewriter"),
+        reranker=transformers.get("reranker"),
+        aggregate=aggregate,
+    )
 
 
 def active(config: DictConfig, group: str) -> bool:
@@ -114,38 +94,45 @@ def active(config: DictConfig, group: str) -> bool:
     return bool(config[group]) and "_target_" in config[group]
 
 
-def make_stages(config: DictConfig, unit: str) -> Stages:
-    """Make what needs no index; settings are checked before one is built."""
-    stages = Stages(make(config.retriever), unit)
-    chosen = [group for group in ("rewriter", "reranker") if active(config, group)]
-    if chosen:
+def make_stages(config: DictConfig) -> Stages:
+    """Make the stages of a configuration. `InputError` for bad settings, and for a stage that asks
+    a language model where none is chosen."""
+    transformers: dict[str, pt.Transformer] = {}
+    models: dict[str, tuple[BlockingModel, LanguageModel]] = {}
+    for group in STAGES:
+        if not active(config, group):
+            continue
+        transformer = make(config[group])
+        if group == "reranker" and not isinstance(transformer, Stage):
+            transformer = RerankHead(transformer)
+        transformers[group] = transformer
+        if isinstance(transformer, Stage) and transformer.asks_model:
+            llm = _chosen_model(config, group)
+            blocking = BlockingModel(llm.name, settings=llm.settings, price=llm.price, role=group)
+            models[group] = blocking, llm
+    if {"rewriter", "reranker"} & set(transformers):
         keep_bound(config)
-    for group in chosen:
-        setattr(stages, group, _stage(config, group, stages))
-    return stages
+    return Stages(transformers, models)
 
 
-def _stage(config: DictConfig, group: str, stages: Stages) -> pt.Transformer:
-    factory, own = make(config[group]), f"{group}_llm"
-    caches = None if config.paths.caches is None else Path(config.paths.caches)
-    given: dict[str, Any] = {"texts": stages.texts, "unit": stages.unit, "caches": caches}
+def _chosen_model(config: DictConfig, group: str) -> LanguageModel:
+    """The stage's own language model, else the agent's."""
+    own = f"{group}_llm"
     llm = language_model(config[own], own) or language_model(config.llm, "llm")
-    if llm and wants(factory, "model"):
-        asked = BlockingModel(llm.name, settings=llm.settings, price=llm.price, role=group)
-        stages.models[group], given["model"] = (asked, llm), asked
-    do = f"choose a language model for it: llm@{own}=... (or llm=..., which it shares)"
-    stage: pt.Transformer = supply(factory, given, what=f"the {group}", do=do)
-    return stage
+    if llm is None:
+        raise InputError(
+            f"the {group} asks a language model, and none is chosen",
+            do=f"choose one for it: llm@{own}=... (or llm=..., which it shares)",
+        )
+    return llm
 
 
-def stage_counts(parts: Mapping[str, Any]) -> dict[str, dict[str, float]]:
-    """What the stages have counted, by group, and the seconds that their models took; stages
+def stage_counts(transformers: Transformers) -> dict[str, dict[str, float]]:
+    """What bound stages have counted, by group, and the seconds that their models took; stages
     without counts are left out."""
-    found: dict[str, dict[str, float]] = {}
-    for group, part in parts.items():
-        counts = dict(getattr(part, "counts", None) or {})
-        if hasattr(part, "seconds"):
-            counts["seconds"] = round(part.seconds, 3)
-        if counts:
-            found[group] = counts
-    return found
+    counts = {
+        group: dict(stage.counts)
+        for group, stage in transformers.items()
+        if isinstance(stage, Stage)
+    }
+    return {group: numbers for group, numbers in counts.items() if numbers}

@@ -10,7 +10,6 @@ from omegaconf import DictConfig, OmegaConf
 
 from experiments.build import make
 from experiments.prepare import Prepared, prepare
-from pipelines.engines import LexicalEngine
 from toolkit.contracts import Benchmark, Segmenter
 from toolkit.errors import InputError
 from toolkit.evaluation.retrieval import parse_measures
@@ -48,7 +47,7 @@ def wanted_measures(config: DictConfig) -> list[str]:
 def setup(config: DictConfig, grid: Grid) -> Setup:
     """Benchmarks and index; what can be refused is refused before anything is built."""
     engine, segmenter = make(config.engine), make(config.unit)
-    if not isinstance(engine, LexicalEngine):
+    if "grid" not in engine.offers:
         raise InputError(
             f"the engine {engine.name} does not offer the statistics that tuning reads",
             valid="lexical",

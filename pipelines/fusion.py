@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
 
 import numpy as np
 import pandas as pd
 import pyterrier as pt
 
+from pipelines.engines.base import Engine
 from pipelines.engines.frames import Ranking, ranked
-from pipelines.neural.extras import require
+from pipelines.neural.extras import check_installed, require
+from pipelines.stage import Bound, Collection, Stage, bound
 from toolkit.errors import InputError
-from toolkit.supply import supply
 
 NORMALISATIONS = (None, "minmax")
-Retriever = Callable[..., pt.Transformer]
 
 
-class Fusion(pt.Transformer):
+class Fusion(Stage):
     """Asks two retrievers and ranks what either finds.
 
     In: `qid` and `query`, and whatever the retrievers take. Out: every column of the input (not
@@ -27,15 +27,25 @@ class Fusion(pt.Transformer):
     most, equal scores by docno. A retriever may rewrite the query for itself.
     """
 
-    names: ClassVar[tuple[str, ...]]
-    """The settings: attributes, and keyword arguments of the constructor. `depth` is one."""
-
     schematic: ClassVar[dict[str, str]] = {"inner_pipelines_mode": "combine"}
 
     def __init__(self, first: pt.Transformer, second: pt.Transformer, depth: int) -> None:
         if depth < 1:
             raise InputError(f"depth={depth}", valid="1 or more")
         self.first, self.second, self.depth = first, second, depth
+
+    def bind(self: Bound, collection: Collection) -> Bound:
+        """See `Stage`; both retrievers are bound."""
+        bound_copy = super().bind(collection)
+        bound_copy.first = bound(self.first, collection)  # type: ignore[attr-defined]
+        bound_copy.second = bound(self.second, collection)  # type: ignore[attr-defined]
+        return bound_copy
+
+    def check(self, engine: Engine) -> None:
+        """See `Stage`; both retrievers are checked."""
+        for retriever in (self.first, self.second):
+            if isinstance(retriever, Stage):
+                retriever.check(engine)
 
     @abstractmethod
     def fused(self, first: pd.DataFrame, second: pd.DataFrame) -> Mapping[str, Ranking]:
@@ -53,32 +63,14 @@ class Fusion(pt.Transformer):
         """`fusion % k` as one stage; PyTerrier's optimiser asks for it."""
         if k >= self.depth:
             return None
-        return type(self)(self.first, self.second, **{**self._settings, "depth": k})
-
-    def __repr__(self) -> str:
-        settings = ", ".join(f"{name}={value!r}" for name, value in self._settings.items())
-        return f"{type(self).__name__}({self.first!r}, {self.second!r}, {settings})"
-
-    def __eq__(self, other: object) -> bool:
-        return type(self) is type(other) and self._identity == getattr(other, "_identity", None)
-
-    def __hash__(self) -> int:
-        return hash(self._identity)
-
-    @property
-    def _settings(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in self.names}
-
-    @property
-    def _identity(self) -> tuple[Any, ...]:
-        return type(self), self.first, self.second, *self._settings.values()
+        shorter = type(self)(**{**self._arguments(), "depth": k})
+        shorter.collection = self.collection
+        return shorter
 
 
 class ReciprocalRankFusion(Fusion):
     """The sum over the rankings of 1 / (k + rank), ranks from 1 (Cormack, Clarke and Büttcher,
     SIGIR 2009; `k` 60); nothing from a ranking that lacks the document. By pyterrier-alpha."""
-
-    names = ("k", "depth")
 
     def __init__(
         self, first: pt.Transformer, second: pt.Transformer, k: int = 60, depth: int = 1000
@@ -86,7 +78,7 @@ class ReciprocalRankFusion(Fusion):
         super().__init__(first, second, depth)
         if k < 0:
             raise InputError(f"k={k}", valid="0 or more")
-        require("pyterrier_alpha")
+        check_installed("pyterrier_alpha")
         self.k = k
 
     def fused(self, first: pd.DataFrame, second: pd.DataFrame) -> Mapping[str, Ranking]:
@@ -106,8 +98,6 @@ class Interpolation(Fusion):
     are. A document that a ranking lacks has 0 there if it is normalised or empty, else its lowest
     score.
     """
-
-    names = ("weight", "normalise", "depth")
 
     def __init__(
         self,
@@ -149,48 +139,6 @@ class Interpolation(Fusion):
         }
         best = sorted(scores, key=lambda docno: (-scores[docno], docno))[: self.depth]
         return Ranking(best, [scores[docno] for docno in best])
-
-
-def reciprocal_rank_fusion(
-    first: Retriever,
-    second: Retriever,
-    index: Any,
-    indexed: Any,
-    texts: Any,
-    unit: str,
-    *,
-    k: int = 60,
-    depth: int = 1000,
-) -> pt.Transformer:
-    """Reciprocal rank fusion of what two retriever factories make; each is given what it names."""
-    given = {"index": index, "indexed": indexed, "texts": texts, "unit": unit}
-    return ReciprocalRankFusion(*_made(first, second, given), k=k, depth=depth)
-
-
-def interpolation(
-    first: Retriever,
-    second: Retriever,
-    index: Any,
-    indexed: Any,
-    texts: Any,
-    unit: str,
-    *,
-    weight: float = 0.5,
-    normalise: str | None = "minmax",
-    depth: int = 1000,
-) -> pt.Transformer:
-    """Interpolated scores of what two retriever factories make; `weight` is the first's."""
-    given = {"index": index, "indexed": indexed, "texts": texts, "unit": unit}
-    made = _made(first, second, given)
-    return Interpolation(*made, weight=weight, normalise=normalise, depth=depth)
-
-
-def _made(
-    first: Retriever, second: Retriever, given: Mapping[str, Any]
-) -> tuple[pt.Transformer, pt.Transformer]:
-    told = "choose another: retriever@retriever.first=... or retriever@retriever.second=..."
-    one = supply(first, given, what="the first retriever", do=told)
-    return one, supply(second, given, what="the second retriever", do=told)
 
 
 def _ranking(found: pd.DataFrame) -> pd.DataFrame:

@@ -1,62 +1,149 @@
-"""Retriever factories: an opened index in, a PyTerrier transformer out.
+"""First stages: transformers that rank the units of a run's collection.
 
-Plain arguments, one function a kind of retriever; a Hydra option names one of them as a partial.
+A retriever is made of plain arguments; `bind` gives it the collection's index, whichever engine
+built that. Those of learned models stand with their models in `pipelines.semantic`.
 """
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import Any
 
+import pandas as pd
 import pyterrier as pt
 
-from pipelines.engines.base import Index
+from pipelines.engines.base import Engine
+from pipelines.lexical.rm3 import check_feedback
+from pipelines.lexical.searcher import check_likelihood, check_settings
+from pipelines.stage import Bound, Collection, Stage, not_bound
 from toolkit.errors import InputError
 
 
-def bm25(index: Index, *, k1: float = 0.9, b: float = 0.4, depth: int = 1000) -> pt.Transformer:
-    """BM25 over any engine's index; defaults are Anserini's.
+class Retriever(Stage):
+    """Ranks the units of the collection that it is bound to.
 
-    `depth` counts retrieved units. With `unit=maxp` these are passages, so that the aggregated
-    ranking holds at most `depth` documents, as in the Max-P of the text-ranking study.
+    In: `qid` and `query`. Out: every column of the input, and `docno`, `score`, `rank` (from 0), at
+    most `depth` rows a query. `InputError` where it is asked before it is bound.
     """
-    return index.bm25(k1=k1, b=b, depth=depth)
+
+    ranks_by: str = "bm25"
+    """What the engine of the collection must offer (`Engine.offers`)."""
+
+    depth: int
+    _ranker: pt.Transformer | None = None
+
+    @abstractmethod
+    def ranker(self, collection: Collection) -> pt.Transformer:
+        """What ranks in `collection`, of the same columns."""
+
+    def bind(self: Bound, collection: Collection) -> Bound:
+        """See `Stage`. Opens the index, and builds it where it is missing."""
+        bound = super().bind(collection)
+        bound._ranker = self.ranker(collection)  # type: ignore[attr-defined]
+        return bound
+
+    def check(self, engine: Engine) -> None:
+        """`InputError` where `engine` does not offer this ranking."""
+        super().check(engine)
+        if self.ranks_by not in engine.offers:
+            raise InputError(
+                f"the engine {engine.name} offers no {self.ranks_by}",
+                valid=", ".join(sorted(engine.offers)),
+                do="set engine=lexical, or choose another retriever",
+            )
+
+    def transform(self, inp: pd.DataFrame) -> pd.DataFrame:
+        if self._ranker is None:
+            do = "call bind(collection), or take a retriever from an index: index.bm25(...)"
+            raise not_bound(self, do)
+        return self._ranker.transform(inp)
+
+    def fuse_rank_cutoff(self, k: int) -> pt.Transformer | None:
+        """`retriever % k` as one stage; PyTerrier's optimiser asks for it."""
+        if k >= self.depth:
+            return None
+        shorter = type(self)(**{**self._arguments(), "depth": k})
+        return shorter.bind(self.collection) if self.collection else shorter
 
 
-def bm25_chosen(
-    index: Index, *, path: str, k1: float, b: float, depth: int = 1000
-) -> pt.Transformer:
+class BM25Retriever(Retriever):
+    """BM25 over any engine's index; the defaults are Anserini's.
+
+    `depth` counts retrieved units. With passages and Max-P, the aggregated ranking therefore holds
+    at most `depth` documents, as in the text-ranking study.
+    """
+
+    def __init__(self, *, k1: float = 0.9, b: float = 0.4, depth: int = 1000) -> None:
+        check_settings(k1, b, depth, "lucene")
+        self.k1, self.b, self.depth = k1, b, depth
+
+    def ranker(self, collection: Collection) -> pt.Transformer:
+        """See `Retriever`."""
+        ranker: pt.Transformer = collection.index.bm25(k1=self.k1, b=self.b, depth=self.depth)
+        return ranker
+
+
+class TunedBM25Retriever(BM25Retriever):
     """BM25 in the cell that a tuning chose. `path` is the `chosen.yaml` that `k1` and `b` were read
     from, which a run's manifest thereby names."""
-    return bm25(index, k1=k1, b=b, depth=depth)
+
+    def __init__(self, *, path: str, k1: float, b: float, depth: int = 1000) -> None:
+        super().__init__(k1=k1, b=b, depth=depth)
+        self.path = path
 
 
-def bm25_rm3(
-    index: Index,
-    *,
-    k1: float = 0.9,
-    b: float = 0.4,
-    depth: int = 1000,
-    fb_terms: int = 10,
-    fb_docs: int = 10,
-    original_weight: float = 0.5,
-) -> pt.Transformer:
-    """BM25, RM3 feedback from its best units, BM25 again; defaults are Anserini's."""
-    ranker = index.bm25(k1=k1, b=b, depth=depth)
-    rm3 = _offered(ranker, "rm3", index, "RM3 feedback")
-    return rm3(fb_terms=fb_terms, fb_docs=fb_docs, original_weight=original_weight)
+class RM3Retriever(Retriever):
+    """BM25, RM3 feedback from its best units, BM25 again; the defaults are Anserini's.
 
+    `fb_docs` units give `fb_terms` terms; the original query keeps `original_weight` (0 to 1).
+    """
 
-def ql(index: Index, *, mu: float = 1000.0, depth: int = 1000) -> pt.Transformer:
-    """Query likelihood with Dirichlet smoothing; the default is Anserini's."""
-    return _offered(index, "ql", index, "query likelihood")(mu=mu, depth=depth)
+    ranks_by = "rm3"
 
+    def __init__(
+        self,
+        *,
+        k1: float = 0.9,
+        b: float = 0.4,
+        depth: int = 1000,
+        fb_terms: int = 10,
+        fb_docs: int = 10,
+        original_weight: float = 0.5,
+    ) -> None:
+        check_settings(k1, b, depth, "lucene")
+        check_feedback(fb_terms, fb_docs, original_weight)
+        self.k1, self.b, self.depth = k1, b, depth
+        self.fb_terms, self.fb_docs, self.original_weight = fb_terms, fb_docs, original_weight
 
-def _offered(thing: object, name: str, index: object, what: str) -> Any:
-    """The method `name` of `thing`; `InputError` where the index's engine has none."""
-    if not hasattr(thing, name):
-        raise InputError(
-            f"{type(index).__name__} offers no {what}",
-            valid="an index of the engine lexical or anserini",
-            do="set engine=lexical, or choose another retriever",
+    def ranker(self, collection: Collection) -> pt.Transformer:
+        """See `Retriever`."""
+        bm25 = collection.index.bm25(k1=self.k1, b=self.b, depth=self.depth)
+        ranker: pt.Transformer = bm25.rm3(
+            fb_terms=self.fb_terms, fb_docs=self.fb_docs, original_weight=self.original_weight
         )
-    return getattr(thing, name)
+        return ranker
+
+
+class QueryLikelihoodRetriever(Retriever):
+    """Query likelihood with Dirichlet smoothing; the default `mu` is Anserini's."""
+
+    ranks_by = "ql"
+
+    def __init__(self, *, mu: float = 1000.0, depth: int = 1000) -> None:
+        check_likelihood(mu, depth, "lucene")
+        self.mu, self.depth = mu, depth
+
+    def ranker(self, collection: Collection) -> pt.Transformer:
+        """See `Retriever`."""
+        ranker: pt.Transformer = collection.index.ql(mu=self.mu, depth=self.depth)
+        return ranker
+
+
+def own_index(retriever: Retriever, collection: Collection, engine: Engine) -> Any:
+    """The collection's index by `engine`, built where it is missing."""
+    if collection.open_index is None:
+        raise InputError(
+            f"the collection of {type(retriever).__name__} opens no index of its model",
+            do="give Collection(open_index=...), or search an index that you have opened",
+        )
+    return collection.open_index(engine)

@@ -296,10 +296,12 @@ class Benchmark(Protocol):
 
 class Segmenter(Protocol):
     """Cuts a document into the units that are indexed. `name` is the index's unit name;
-    `aggregate` asks pipelines for documents from passages (Max-P)."""
+    `aggregate` asks pipelines for documents from passages (Max-P); `whole_documents` says that a
+    unit is a document of whatever length, which stages with a model may have to split."""
 
     name: str
     aggregate: bool
+    whole_documents: bool
 
     def spans(self, document: Document) -> list[tuple[int, int]]:
         """Half-open character spans of `document.text`, one a unit, in order."""

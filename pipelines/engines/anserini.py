@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, ClassVar, overload
 
 import pandas as pd
 import pyterrier as pt
@@ -48,6 +48,7 @@ class AnseriniEngine:
     java_home: str | None = None
     heap: str | None = None
     name: str = NAME
+    offers: ClassVar[frozenset[str]] = frozenset({"bm25", "ql", "rm3"})
 
     @property
     def fingerprint(self) -> str:

@@ -32,6 +32,11 @@ class Engine(Protocol):
     @property
     def fingerprint(self) -> str: ...
 
+    @property
+    def offers(self) -> frozenset[str]:
+        """What can be asked of an opened index: `bm25`, `ql`, `rm3`, `grid` (tuning)."""
+        ...
+
     def build(self, units: Iterable[Unit], path: Path, *, corpus_fingerprint: str) -> None:
         """Index the units at `path`, whole or not at all."""
         ...

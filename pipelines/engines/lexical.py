@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 from pipelines.lexical import LexicalIndex, make_analyzer
 from toolkit.contracts import Unit
@@ -25,6 +26,7 @@ class LexicalEngine:
     memory_mb: int = 1024
     processes: int | None = None
     name: str = "lexical"
+    offers: ClassVar[frozenset[str]] = frozenset({"bm25", "ql", "rm3", "grid"})
 
     def __post_init__(self) -> None:
         make_analyzer(self.analyzer)

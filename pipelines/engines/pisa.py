@@ -16,7 +16,7 @@ from functools import cached_property
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, ClassVar, overload
 
 import numpy as np
 import pandas as pd
@@ -60,6 +60,7 @@ class PisaEngine:
     algorithm: str = "maxscore"
     threads: int = 1
     name: str = NAME
+    offers: ClassVar[frozenset[str]] = frozenset({"bm25"})
 
     def __post_init__(self) -> None:
         make_analyzer(self.analyzer)

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pandas as pd
 import pyterrier as pt
@@ -49,6 +49,7 @@ class TerrierEngine:
     """Builds and opens Terrier indexes, with Terrier's own analysis. Without settings."""
 
     name: str = NAME
+    offers: ClassVar[frozenset[str]] = frozenset({"bm25"})
 
     @property
     def fingerprint(self) -> str:

@@ -69,7 +69,7 @@ class RM3(pt.Transformer):
         fb_docs: int = 10,
         original_weight: float = 0.5,
     ) -> None:
-        _check(fb_terms, fb_docs, original_weight)
+        check_feedback(fb_terms, fb_docs, original_weight)
         self.index = index
         self.fb_terms, self.fb_docs, self.original_weight = fb_terms, fb_docs, original_weight
 
@@ -170,7 +170,7 @@ def _unit(weights: Mapping[str, Any]) -> dict[str, float]:
     return {name: float(weight) / total for name, weight in weights.items()} if total > 0 else {}
 
 
-def _check(fb_terms: int, fb_docs: int, original_weight: float) -> None:
+def check_feedback(fb_terms: int, fb_docs: int, original_weight: float) -> None:
     for name, value in (("fb_terms", fb_terms), ("fb_docs", fb_docs)):
         if not (isinstance(value, Integral) and value >= 1):
             raise InputError(f"{name}={value}", valid="a whole number, 1 or more", do="try 10")

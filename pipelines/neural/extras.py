@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 from toolkit.errors import InputError
@@ -19,6 +20,12 @@ _EXTRAS = {
 }
 
 
+def check_installed(package: str) -> None:
+    """The `InputError` of `require`, without importing anything: some of these take seconds."""
+    if find_spec(package) is None:
+        raise _missing(package)
+
+
 def require(module: str) -> Any:
     """The module, imported; `InputError` that names the extra which installs it."""
     package = module.partition(".")[0]
@@ -27,7 +34,11 @@ def require(module: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name != package:
             raise
-        raise InputError(
-            f"the package {package} is not installed",
-            do=f"pip install 'soundingline[{_EXTRAS[package]}]'",
-        ) from None
+        raise _missing(package) from None
+
+
+def _missing(package: str) -> InputError:
+    return InputError(
+        f"the package {package} is not installed",
+        do=f"pip install 'soundingline[{_EXTRAS[package]}]'",
+    )

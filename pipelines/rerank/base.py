@@ -32,3 +32,7 @@ class PairScorer(Protocol):
 
     @property
     def counts(self) -> Mapping[str, int]: ...
+
+    def close(self) -> None:
+        """End connections, if it has any; the next `score` opens them again."""
+        ...

@@ -10,9 +10,10 @@ from pathlib import Path
 import numpy as np
 
 from pipelines.rerank.base import Pair
-from pipelines.rerank.stage import Reranker, Texts, treatment_of_long
+from pipelines.rerank.stage import Reranker
 from pipelines.semantic.colbert_encoder import ColbertEncoder
-from pipelines.semantic.maxsim import Collection, maxsim
+from pipelines.semantic.maxsim import Documents, maxsim
+from pipelines.stage import Texts
 from toolkit.errors import InputError
 from toolkit.files import fingerprint
 
@@ -59,7 +60,7 @@ class ColbertScorer:
             some = texts[start : start + _TEXTS]
             self._count(some)
             for text, tokens in zip(some, self.encoder.encode(some), strict=True):
-                document = Collection(tokens, np.array([0, len(tokens)]))
+                document = Documents(tokens, np.array([0, len(tokens)]))
                 places = asked[text]
                 found = maxsim([vectors[pairs[place].query] for place in places], document)
                 for place, score in zip(places, found[:, 0].tolist(), strict=True):
@@ -72,6 +73,9 @@ class ColbertScorer:
         """The document in windows that are each read whole; the pair itself where it is."""
         return [Pair(pair.query, text) for text in self.encoder.windows(pair.text)]
 
+    def close(self) -> None:
+        """See `PairScorer`: it holds no connection."""
+
     def _count(self, texts: Sequence[str]) -> None:
         limit = self.encoder.limit
         lengths = self.encoder.whole_lengths(texts)
@@ -83,39 +87,42 @@ class ColbertScorer:
         return f"ColbertScorer({self.encoder!r})"
 
 
-def colbert(
-    texts: Texts,
-    unit: str,
-    caches: Path | None,
-    *,
-    model: str = "colbert-ir/colbertv2.0",
-    revision: str | None = None,
-    depth: int = 50,
-    max_length: int | None = 512,
-    query_max_length: int | None = None,
-    device: str | None = None,
-    dtype: str | None = None,
-    batch_tokens: int = 16384,
-    long_documents: str | None = None,
-    gather_ms: float = 5.0,
-) -> Reranker:
-    """Re-ranks the best `depth` by MaxSim; arguments as of `ColbertEncoder` and `Reranker`.
-    `long_documents` None: `max_passage` where the unit is a whole document, else `truncate`."""
-    encoder = ColbertEncoder(
-        model,
-        revision=revision,
-        max_length=max_length,
-        query_max_length=query_max_length,
-        storage="float32",
-        device=device,
-        dtype=dtype,
-        batch_tokens=batch_tokens,
-    )
-    return Reranker(
-        ColbertScorer(encoder),
-        texts=texts,
-        depth=depth,
-        cache=caches,
-        long_documents=treatment_of_long(unit, long_documents),
-        gather_ms=gather_ms,
-    )
+class ColBERT(Reranker):
+    """Re-ranks the best `depth` rows of each query by MaxSim; documents are encoded when they are
+    scored. Columns as in `Reranker`; the model's arguments as in `ColbertEncoder`, the others as in
+    `Reranker`."""
+
+    def __init__(
+        self,
+        model: str = "colbert-ir/colbertv2.0",
+        *,
+        revision: str | None = None,
+        depth: int = 50,
+        max_length: int | None = 512,
+        query_max_length: int | None = None,
+        device: str | None = None,
+        dtype: str | None = None,
+        batch_tokens: int = 16384,
+        long_documents: str | None = None,
+        gather_ms: float = 5.0,
+        texts: Texts | None = None,
+        cache: Path | str | None = None,
+    ) -> None:
+        encoder = ColbertEncoder(
+            model,
+            revision=revision,
+            max_length=max_length,
+            query_max_length=query_max_length,
+            storage="float32",
+            device=device,
+            dtype=dtype,
+            batch_tokens=batch_tokens,
+        )
+        super().__init__(
+            ColbertScorer(encoder),
+            texts=texts,
+            depth=depth,
+            cache=cache,
+            long_documents=long_documents,
+            gather_ms=gather_ms,
+        )

@@ -28,6 +28,14 @@ class _Request:
         return self.scores is not None or self.error is not None
 
 
+def check_wait(wait_ms: float | None) -> None:
+    """`InputError` for a time that requests cannot wait for each other; None: they do not."""
+    if wait_ms is not None and not 0 <= wait_ms < float("inf"):
+        raise InputError(
+            f"gather_ms={wait_ms}", valid="null, or 0 and more milliseconds", do="set gather_ms=5"
+        )
+
+
 class Gathered:
     """A `PairScorer` that gathers the requests of concurrent threads into single calls of
     `scorer`, which one thread at a time enters.
@@ -47,12 +55,9 @@ class Gathered:
     """
 
     def __init__(self, scorer: PairScorer, wait_ms: float = 5.0, max_pairs: int = 1024) -> None:
-        if not 0 <= wait_ms < float("inf") or max_pairs < 1:
-            raise InputError(
-                f"requests gathered for {wait_ms} ms, to {max_pairs} pairs",
-                valid="0 or more milliseconds, 1 or more pairs",
-                do="set gather_ms=5",
-            )
+        check_wait(wait_ms)
+        if max_pairs < 1:
+            raise InputError(f"max_pairs={max_pairs}", valid="1 or more pairs")
         self.scorer, self.wait_ms, self.max_pairs = scorer, wait_ms, max_pairs
         self._metered = Metered(scorer)
         self._changed = threading.Condition()
@@ -165,6 +170,10 @@ class Gathered:
                 self._waiting.remove(request)
         if request.leads:
             self._hand_on([])
+
+    def close(self) -> None:
+        """See `PairScorer`."""
+        self.scorer.close()
 
     def __repr__(self) -> str:
         return f"Gathered({self.scorer!r}, wait_ms={self.wait_ms}, max_pairs={self.max_pairs})"

@@ -5,13 +5,14 @@ Search?", EMNLP 2023). The prompt is our own.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
-import pyterrier as pt
 from numpy.typing import NDArray
 
 from pipelines.asking import Asked, Asker, Counts, Reply
@@ -24,7 +25,8 @@ from pipelines.rerank.permutation import (
     sliding,
     without_identifiers,
 )
-from pipelines.rerank.texts import Texts, check_columns, texts_of
+from pipelines.rerank.texts import check_columns, texts_of
+from pipelines.stage import MadeOnce, Stage, Texts, not_bound
 from toolkit.errors import InputError
 from toolkit.files import fingerprint
 
@@ -51,17 +53,18 @@ class _Ranking:
     order: list[int]
 
 
-class Listwise(pt.Transformer):
+class Listwise(Stage):
     """Puts the best `depth` rows of each query in the order that `model` gives; the other rows stay
     below them in the retriever's order (see `head.rejoin`). Scores count down to 1 over the head.
 
-    In: as `Reranker`. `model` is a `BlockingModel`. A request shows `window` passages (their first
+    In: as `Reranker`. `model` (a `BlockingModel`), `texts` and `cache` None: the collection's. A
+    request shows `window` passages (their first
     `max_words` words, on one line each); the next one begins `step` places before it, so that the
     best `window - step` go on. `passes` over the whole head follow each other. The windows of a
     query follow each other, those of different queries are asked together.
 
     `prompt` is the path of a prompt of one's own with `{query}`, `{passages}` and `{count}`; None:
-    ours. Replies are kept in the folder `cache` (None: nowhere) by prompt, model and settings.
+    ours. Replies are kept in the folder `cache` by prompt, model and settings.
 
     An answer that is no permutation is repaired (see `read_permutation`). One without any order is
     asked for once more, and then the window keeps its order, as it does where the model refuses,
@@ -72,64 +75,95 @@ class Listwise(pt.Transformer):
     `cache_hits` and `cache_misses`.
     """
 
+    asks_model = True
+
     def __init__(
         self,
-        model: Asked,
+        model: Asked | None = None,
         *,
-        texts: Texts | None = None,
         depth: int = 50,
         window: int = 20,
         step: int = 10,
         passes: int = 1,
         prompt: str | None = None,
         max_words: int = 300,
+        texts: Texts | None = None,
         cache: Path | None = None,
     ) -> None:
         check_depth(depth)
         _check(window=window, step=step, passes=passes, max_words=max_words)
-        self.texts, self.depth = texts, depth
+        self.depth, self.prompt = depth, prompt
         self.window, self.step, self.passes, self.max_words = window, step, passes, max_words
+        self.model, self.texts, self.cache = model, texts, cache
         self._prompt = Prompt(prompt, _PROMPT, _PLACES)
-        self._model = model.name
+        self._counts = Counts(*_COUNTS)
+        self._askers = MadeOnce()
+
+    @property
+    def fingerprint(self) -> str:
+        """Of the prompt and the settings, and of the model and how it samples where that is known
+        already."""
+        key = self._key(self._asked) if self._asked else fingerprint(self._prompt.text)
+        return fingerprint(key, self.window, self.step, self.passes, self.max_words)
+
+    @property
+    def counts(self) -> Mapping[str, float]:
+        lookups = Counter[str]()
+        for cache, _ in self._askers.values():
+            lookups.update(cache.lookups if cache.path else {})
+        return {**self._counts(), **lookups}
+
+    @property
+    def _asked(self) -> Asked | None:
+        return self.model or (self.collection.model if self.collection else None)
+
+    def _key(self, model: Asked) -> str:
         settings = model.settings.given()
         sampled = {name: settings[name] for name in settings if name not in _UNSAMPLED}
-        key = fingerprint("listwise", self._prompt.text, model.name, sampled)
-        self.fingerprint = fingerprint(key, window, step, passes, max_words)
-        self._counts = Counts(*_COUNTS)
-        self._cache = ResultCache(cache / f"rerank-listwise-{key}.sqlite" if cache else None)
-        self._asker = Asker(
+        return fingerprint("listwise", self._prompt.text, model.name, sampled)
+
+    def _asker(self) -> Asker:
+        model = self._asked
+        if model is None:
+            raise not_bound(self, "give it a model, or bind it to a collection that has one")
+        folder = self.cache or (self.collection.caches if self.collection else None)
+        asker: Asker = self._askers.get((id(model), folder), lambda: self._made(model, folder))[1]
+        return asker
+
+    def _made(self, model: Asked, folder: Path | None) -> tuple[ResultCache, Asker]:
+        key = self._key(model)
+        cache = ResultCache(folder / f"rerank-listwise-{key}.sqlite" if folder else None)
+        asker = Asker(
             model,
             model.settings,
             key=key,
-            cache=self._cache,
+            cache=cache,
             is_empty=lambda answer: not identifiers(answer),
             counts=self._counts,
         )
-
-    @property
-    def counts(self) -> Mapping[str, int]:
-        return {**self._counts(), **(self._cache.lookups if self._cache.path else {})}
+        return cache, asker
 
     def transform(self, inp: pd.DataFrame) -> pd.DataFrame:
-        check_columns(inp, self.texts, self)
+        texts = self.texts or (self.collection.texts if self.collection else None)
+        check_columns(inp, texts, self)
         head, tail = split_head(inp, self.depth)
-        rankings = self._rankings(head)
+        rankings = self._rankings(head, texts)
         self._order(rankings)
         scores = np.zeros(len(head))
         for each in rankings:
             scores[each.rows[each.order]] = np.arange(len(each.order), 0, -1)
         return rejoin(head.assign(score=scores), tail)
 
-    def _rankings(self, head: pd.DataFrame) -> list[_Ranking]:
-        texts = texts_of(head, self.texts)
-        self._counts.add("missing_text", texts.count(""))
+    def _rankings(self, head: pd.DataFrame, texts: Texts | None) -> list[_Ranking]:
+        contents = texts_of(head, texts)
+        self._counts.add("missing_text", contents.count(""))
         queries, qids = head["query"].tolist(), head["qid"].tolist()
         codes = pd.factorize(head["qid"])[0]
         found = []
         # The rows of a query lie together.
         for rows in np.split(np.arange(len(head)), np.flatnonzero(np.diff(codes)) + 1):
             if len(rows):
-                shown = [self._shown(texts[row]) for row in rows]
+                shown = [self._shown(contents[row]) for row in rows]
                 order = list(range(len(rows)))
                 found.append(_Ranking(str(qids[rows[0]]), queries[rows[0]], rows, shown, order))
         return found
@@ -148,7 +182,7 @@ class Listwise(pt.Transformer):
             ]
             prompts = [self._filled(each, window) for each, window in now]
             accounts = {text: each.qid for text, (each, _) in zip(prompts, now, strict=True)}
-            replies = self._asker.replies(accounts)
+            replies = self._asker().replies(accounts)
             for text, (each, window) in zip(prompts, now, strict=True):
                 order = each.order[window]
                 places = self._read(replies[text], len(order))
@@ -176,47 +210,8 @@ class Listwise(pt.Transformer):
             self._counts.add(name, held)
         return found.order
 
-    def __repr__(self) -> str:
-        return (
-            f"Listwise({self._model!r}, depth={self.depth}, window={self.window}, "
-            f"step={self.step}, passes={self.passes})"
-        )
-
-    def __eq__(self, other: object) -> bool:
-        return (
-            type(other) is Listwise
-            and (self.fingerprint, self.depth) == (other.fingerprint, other.depth)
-            and self.texts == other.texts
-        )
-
-    def __hash__(self) -> int:
-        return hash((Listwise, self.fingerprint, self.depth))
-
-
-def listwise(
-    texts: Texts,
-    model: Asked,
-    caches: Path | None,
-    *,
-    depth: int = 50,
-    window: int = 20,
-    step: int = 10,
-    passes: int = 1,
-    prompt: str | None = None,
-    max_words: int = 300,
-) -> Listwise:
-    """Re-ranks the best `depth` by a language model; arguments as in `Listwise`."""
-    return Listwise(
-        model,
-        texts=texts,
-        depth=depth,
-        window=window,
-        step=step,
-        passes=passes,
-        prompt=prompt,
-        max_words=max_words,
-        cache=caches,
-    )
+    def _identity(self) -> Any:
+        return self.fingerprint, self.depth, self.texts
 
 
 def _check(window: int, step: int, passes: int, max_words: int) -> None:

@@ -59,5 +59,9 @@ class Metered:
             self._counts["largest_batch"] = max(self._counts["largest_batch"], pairs)
             self._counts["failed_batches"] += failed
 
+    def close(self) -> None:
+        """See `PairScorer`."""
+        self.scorer.close()
+
     def __repr__(self) -> str:
         return f"Metered({self.scorer!r})"

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,12 +23,13 @@ from pipelines.neural.checkpoints import (
     opening,
     within_memory,
 )
-from pipelines.neural.devices import choose_device, choose_dtype
+from pipelines.neural.devices import Placed
 from pipelines.neural.extras import require
 from pipelines.rerank.base import Pair
 from pipelines.rerank.monot5_prompt import HOW_TO_GET, T5_TOKENIZER, MonoT5Prompts, has_tokenizer
-from pipelines.rerank.stage import Reranker, Texts, treatment_of_long
+from pipelines.rerank.stage import Reranker
 from pipelines.rerank.t5_first_step import FirstStep, padded
+from pipelines.stage import Texts
 from toolkit.errors import InputError
 from toolkit.files import fingerprint
 
@@ -40,7 +42,7 @@ _BATCH_TOKENS = {"cpu": 2048, "cuda": 32_768}
 _LONGEST = 4096
 
 
-class MonoT5Scorer:
+class MonoT5Scorer(Placed):
     """log P(true) of true and false, for each pair. Thread-safe: one thread at a time computes.
 
     - `model`, `revision`: a T5 checkpoint on the hub (`castorini/monot5-base-msmarco`, `-large-`,
@@ -52,9 +54,9 @@ class MonoT5Scorer:
     - `max_length`: tokens of a prompt; of a longer one the document's end is cut, and never
       ` Relevant:`. A query that fills the prompt alone is cut too, and leaves the document unread.
 
-    Texts that are None or not a number count as empty. The weights are loaded by the first call of
-    `score`, everything else is checked at once. `InputError` where the model cannot be had, is no
-    T5, or does not fit into memory.
+    Texts that are None or not a number count as empty. Making one reads nothing: the checkpoint is
+    read by `fingerprint`, its weights by the first call of `score`. `InputError` where it cannot be
+    had, is no T5, or does not fit into memory.
     """
 
     def __init__(
@@ -72,21 +74,10 @@ class MonoT5Scorer:
             raise InputError(f"batch_tokens={batch_tokens}", valid="null, or 1 and more")
         if not 1 <= max_length <= _LONGEST:
             raise InputError(f"max_length={max_length}", valid=f"1 to {_LONGEST}, 512 as trained")
+        super().__init__(device, dtype)
         self.model, self.revision, self.max_length = model, revision, max_length
-        self.config = checkpoint_config(model, revision)
-        check_kind(self.config, model, ("t5",), "monoT5")
-        self.device = choose_device(device)
-        self.dtype = choose_dtype(dtype, self.device)
-        self.batch_tokens = batch_tokens or _BATCH_TOKENS[self.device.type]
-        opened = self._opened(tokenizer)
-        self._prompts = MonoT5Prompts(opened, max_length)
-        self._fingerprint = fingerprint(
-            "monot5",
-            checkpoint_fingerprint(model, revision),
-            opened.backend_tokenizer.to_str(),
-            self._precision,
-            max_length,
-        )
+        self.tokenizer = tokenizer
+        self._batch_tokens = batch_tokens
         self._network: FirstStep | None = None
         # Tokenizer and model are one computation: neither gains from a second thread.
         self._computing = threading.RLock()
@@ -94,12 +85,32 @@ class MonoT5Scorer:
         self._counts = {"pairs": 0, "truncated": 0, "queries_too_long": 0, "empty_texts": 0}
 
     def __repr__(self) -> str:
-        return f"MonoT5Scorer({self.model!r}, dtype={self._precision!r})"
+        return f"MonoT5Scorer({self.model!r})"
+
+    @cached_property
+    def config(self) -> Any:
+        """The checkpoint's configuration."""
+        config = checkpoint_config(self.model, self.revision)
+        check_kind(config, self.model, ("t5",), "monoT5")
+        return config
 
     @property
+    def batch_tokens(self) -> int:
+        """Tokens of a batch."""
+        return self._batch_tokens or _BATCH_TOKENS[self.device.type]
+
+    @cached_property
     def fingerprint(self) -> str:
-        """See `PairScorer`."""
-        return self._fingerprint
+        """See `PairScorer`. Reads configuration and tokenizer, not the weights; `InputError` where
+        the model cannot be had or is no T5."""
+        _ = self.config, self._prompts
+        return fingerprint(
+            "monot5",
+            checkpoint_fingerprint(self.model, self.revision),
+            self._tokenizer.backend_tokenizer.to_str(),
+            self.precision,
+            self.max_length,
+        )
 
     @property
     def counts(self) -> Mapping[str, int]:
@@ -132,6 +143,9 @@ class MonoT5Scorer:
         with self._computing:
             return [Pair(pair.query, text) for text in self._prompts.windows(pair)]
 
+    def close(self) -> None:
+        """See `PairScorer`: it holds no connection."""
+
     def _scored(self, prompts: Sequence[Sequence[int]]) -> list[float]:
         network = self._loaded()
         what = f"monoT5 on a batch of {sum(map(len, prompts))} tokens"
@@ -158,8 +172,13 @@ class MonoT5Scorer:
                 )
         return self._network
 
-    def _opened(self, name: str | None) -> Any:
-        transformers = require("transformers")
+    @cached_property
+    def _prompts(self) -> MonoT5Prompts:
+        return MonoT5Prompts(self._tokenizer, self.max_length)
+
+    @cached_property
+    def _tokenizer(self) -> Any:
+        transformers, name = require("transformers"), self.tokenizer
         if name or has_tokenizer(self.model, self.revision):
             source, revision = (name, None) if name else (self.model, self.revision)
             with opening(source):
@@ -182,53 +201,49 @@ class MonoT5Scorer:
             )
         return opened
 
-    @property
-    def _precision(self) -> str:
-        return str(self.dtype).removeprefix("torch.")
-
     def _count(self, **more: int) -> None:
         with self._counting:
             for name, count in more.items():
                 self._counts[name] += count
 
 
-def monot5(
-    texts: Texts,
-    unit: str,
-    caches: Path | None,
-    *,
-    model: str = MODEL,
-    revision: str | None = None,
-    tokenizer: str | None = None,
-    depth: int = 50,
-    device: str | None = None,
-    dtype: str | None = None,
-    batch_tokens: int | None = None,
-    max_length: int = 512,
-    long_documents: str | None = None,
-    gather_ms: float = 5.0,
-) -> Reranker:
-    """Re-ranks the best `depth` by monoT5; arguments as in `MonoT5Scorer` and `Reranker`.
+class MonoT5(Reranker):
+    """Re-ranks the best `depth` rows of each query by monoT5. Columns as in `Reranker`; the model's
+    arguments as in `MonoT5Scorer`, the others as in `Reranker`."""
 
-    `long_documents` None: `max_passage` where the unit is a whole document, else `truncate`.
-    """
-    scorer = MonoT5Scorer(
-        model,
-        revision=revision,
-        tokenizer=tokenizer,
-        device=device,
-        dtype=dtype,
-        batch_tokens=batch_tokens,
-        max_length=max_length,
-    )
-    return Reranker(
-        scorer,
-        texts=texts,
-        depth=depth,
-        cache=caches,
-        long_documents=treatment_of_long(unit, long_documents),
-        gather_ms=gather_ms,
-    )
+    def __init__(
+        self,
+        model: str = MODEL,
+        *,
+        revision: str | None = None,
+        tokenizer: str | None = None,
+        depth: int = 50,
+        device: str | None = None,
+        dtype: str | None = None,
+        batch_tokens: int | None = None,
+        max_length: int = 512,
+        long_documents: str | None = None,
+        gather_ms: float = 5.0,
+        texts: Texts | None = None,
+        cache: Path | str | None = None,
+    ) -> None:
+        scorer = MonoT5Scorer(
+            model,
+            revision=revision,
+            tokenizer=tokenizer,
+            device=device,
+            dtype=dtype,
+            batch_tokens=batch_tokens,
+            max_length=max_length,
+        )
+        super().__init__(
+            scorer,
+            texts=texts,
+            depth=depth,
+            cache=cache,
+            long_documents=long_documents,
+            gather_ms=gather_ms,
+        )
 
 
 def _check_whole(model: str, missing: Iterable[str]) -> None:

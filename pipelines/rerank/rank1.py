@@ -16,7 +16,8 @@ from pipelines.rerank.base import Pair
 from pipelines.rerank.rank1_model import Answers, ReasoningModel
 from pipelines.rerank.rank1_prompt import Prompts, forced
 from pipelines.rerank.rank1_verdict import Verdict, closing_token, verdict
-from pipelines.rerank.stage import Reranker, Texts
+from pipelines.rerank.stage import Reranker
+from pipelines.stage import Texts
 from toolkit.files import fingerprint
 from toolkit.llm.completions import Completion
 from toolkit.llm.errors import ContextOverflow
@@ -164,40 +165,43 @@ class Rank1Scorer:
             self._counts.update(more)
 
 
-def rank1(
-    texts: Texts,
-    unit: str,
-    caches: Path | None,
-    *,
-    model: str = RANK1,
-    base_url: str = "http://127.0.0.1:8000/v1",
-    key_env: str | None = None,
-    depth: int = 50,
-    max_tokens: int = 2000,
-    context_window: int = 4000,
-    concurrency: int = 64,
-    timeout: float = 600.0,
-    long_documents: str | None = None,
-) -> Reranker:
-    """Re-ranks the best `depth` by Rank1; arguments as in `Rank1Scorer` and `Reranker`.
+class Rank1(Reranker):
+    """Re-ranks the best `depth` rows of each query by Rank1. Columns as in `Reranker`; the model's
+    arguments as in `Rank1Scorer`, the others as in `Reranker`.
 
     `long_documents` None is `truncate` whatever the unit: each window would cost a reasoning.
     """
-    scorer = Rank1Scorer(
-        model,
-        base_url=base_url,
-        key_env=key_env,
-        max_tokens=max_tokens,
-        context_window=context_window,
-        concurrency=concurrency,
-        timeout=timeout,
-    )
-    # Not gathered: the server batches what comes, and a slow reasoning would hold up others.
-    return Reranker(
-        scorer,
-        texts=texts,
-        depth=depth,
-        cache=caches,
-        long_documents=long_documents or "truncate",
-        gather_ms=None,
-    )
+
+    def __init__(
+        self,
+        model: str = RANK1,
+        *,
+        base_url: str = "http://127.0.0.1:8000/v1",
+        key_env: str | None = None,
+        depth: int = 50,
+        max_tokens: int = 2000,
+        context_window: int = 4000,
+        concurrency: int = 64,
+        timeout: float = 600.0,
+        long_documents: str | None = None,
+        texts: Texts | None = None,
+        cache: Path | str | None = None,
+    ) -> None:
+        scorer = Rank1Scorer(
+            model,
+            base_url=base_url,
+            key_env=key_env,
+            max_tokens=max_tokens,
+            context_window=context_window,
+            concurrency=concurrency,
+            timeout=timeout,
+        )
+        # Not gathered: the server batches what comes, and a slow reasoning would hold up others.
+        super().__init__(
+            scorer,
+            texts=texts,
+            depth=depth,
+            cache=cache,
+            long_documents=long_documents or "truncate",
+            gather_ms=None,
+        )

@@ -11,22 +11,24 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from pipelines.neural.batches import in_batches
 from pipelines.neural.checkpoints import check_length, within_memory
-from pipelines.neural.devices import choose_device, choose_dtype
+from pipelines.neural.devices import Placed
 from pipelines.neural.extras import require
 from pipelines.rerank.base import Pair
 from pipelines.rerank.rankllama_checkpoint import PASSAGE, RankLlamaCheckpoint
-from pipelines.rerank.rankllama_prompt import PairPrompt
-from pipelines.rerank.stage import Reranker, Texts, treatment_of_long
+from pipelines.rerank.rankllama_prompt import PairPrompt, check_layout
+from pipelines.rerank.stage import Reranker
+from pipelines.stage import Texts
 from toolkit.errors import InputError
 from toolkit.files import fingerprint
 
 
-class RankLlamaScorer:
+class RankLlamaScorer(Placed):
     """The raw output of RankLLaMA for each pair. Thread-safe.
 
     `model` is a LoRA adapter (a folder or a name on the hub with an `adapter_config.json`), which
@@ -34,8 +36,8 @@ class RankLlamaScorer:
     `device`, `dtype`: as `choose_device` and `choose_dtype`. `max_length` tokens hold a pair: a
     longer document is cut, a query only where it would take more than half. A batch holds
     `batch_tokens` tokens, padding included. `layout`, `end_of_sequence` and the prefixes: as in
-    `PairPrompt`. The weights are loaded by the first call of `score`; everything else is checked at
-    once.
+    `PairPrompt`. Making one reads nothing: the checkpoint is read by `fingerprint`, its weights by
+    the first call of `score`.
 
     White space is made single spaces, as it is in the texts of the training data.
     """
@@ -57,23 +59,12 @@ class RankLlamaScorer:
     ) -> None:
         if batch_tokens < 1:
             raise InputError(f"batch_tokens is {batch_tokens}", valid="1 or more tokens a batch")
-        self.model = model
-        self._checkpoint = RankLlamaCheckpoint(model, base, revision)
-        check_length(self._checkpoint.config, self._checkpoint.whole, max_length)
-        self._device = choose_device(device)
-        self._dtype = choose_dtype(dtype, self._device)
-        self._batch_tokens = batch_tokens
-        self._prompt = PairPrompt(
-            self._checkpoint.tokenizer(),
-            max_length=max_length,
-            layout=layout,
-            end_of_sequence=end_of_sequence,
-            query_prefix=query_prefix,
-            document_prefix=document_prefix,
-        )
-        settings = (max_length, layout, end_of_sequence, query_prefix, document_prefix)
-        parts = (self._checkpoint.fingerprint, str(self._dtype), *settings)
-        self._fingerprint = fingerprint("rankllama", *parts)
+        super().__init__(device, dtype)
+        self.model, self.base, self.revision = model, base, revision
+        self.max_length, self.batch_tokens = max_length, batch_tokens
+        self.layout, self.end_of_sequence = layout, end_of_sequence
+        self.query_prefix, self.document_prefix = query_prefix, document_prefix
+        check_layout(layout, max_length)
         self._lock = threading.Lock()
         self._network: Any = None
         self._counts = Counter(truncated=0, queries_truncated=0)
@@ -81,10 +72,15 @@ class RankLlamaScorer:
     def __repr__(self) -> str:
         return f"RankLlamaScorer({self.model!r})"
 
-    @property
+    @cached_property
     def fingerprint(self) -> str:
-        """See `PairScorer`."""
-        return self._fingerprint
+        """See `PairScorer`. Reads configurations and tokenizer, not the weights; `InputError` where
+        the model cannot be had or does not score pairs."""
+        _ = self._prompt
+        settings = (self.max_length, self.layout, self.end_of_sequence)
+        prefixes = (self.query_prefix, self.document_prefix)
+        parts = (self._checkpoint.fingerprint, str(self.dtype), *settings, *prefixes)
+        return fingerprint("rankllama", *parts)
 
     @property
     def counts(self) -> Mapping[str, int]:
@@ -97,7 +93,7 @@ class RankLlamaScorer:
         """See `PairScorer`. `InputError` where the weights or a batch do not fit in memory."""
         prompts = [self._prompt.encode(pair) for pair in pairs]
         ids = [prompt.ids for prompt in prompts]
-        scores = in_batches(self._score_batch, ids, list(map(len, ids)), self._batch_tokens)
+        scores = in_batches(self._score_batch, ids, list(map(len, ids)), self.batch_tokens)
         with self._lock:
             self._counts["truncated"] += sum(prompt.truncated for prompt in prompts)
             self._counts["queries_truncated"] += sum(prompt.query_truncated for prompt in prompts)
@@ -108,6 +104,26 @@ class RankLlamaScorer:
         fits. What of a query is too long is cut in each of them."""
         return [Pair(pair.query, text) for text in self._prompt.windows(pair)]
 
+    def close(self) -> None:
+        """See `PairScorer`: it holds no connection."""
+
+    @cached_property
+    def _checkpoint(self) -> RankLlamaCheckpoint:
+        checkpoint = RankLlamaCheckpoint(self.model, self.base, self.revision)
+        check_length(checkpoint.config, checkpoint.whole, self.max_length)
+        return checkpoint
+
+    @cached_property
+    def _prompt(self) -> PairPrompt:
+        return PairPrompt(
+            self._checkpoint.tokenizer(),
+            max_length=self.max_length,
+            layout=self.layout,
+            end_of_sequence=self.end_of_sequence,
+            query_prefix=self.query_prefix,
+            document_prefix=self.document_prefix,
+        )
+
     def _score_batch(self, rows: Sequence[Sequence[int]]) -> list[float]:
         torch = require("torch")
         network = self._loaded()
@@ -117,12 +133,12 @@ class RankLlamaScorer:
         ends = torch.tensor([len(row) - 1 for row in rows])
         with (
             torch.inference_mode(),
-            within_memory(self._device, f"a batch of {padded.numel()} tokens"),
+            within_memory(self.device, f"a batch of {padded.numel()} tokens"),
         ):
             # Attention looks back only, so that padding behind a pair changes nothing before it,
             # and needs no mask.
-            hidden = network.model(padded.to(self._device), use_cache=False).last_hidden_state
-            last = hidden[torch.arange(len(rows)), ends.to(self._device)]
+            hidden = network.model(padded.to(self.device), use_cache=False).last_hidden_state
+            last = hidden[torch.arange(len(rows)), ends.to(self.device)]
             # In float32: bfloat16 would round unlike documents to the same score.
             scores: list[float] = (last.float() @ network.score.weight[0].float()).tolist()
         return scores
@@ -130,52 +146,52 @@ class RankLlamaScorer:
     def _loaded(self) -> Any:
         with self._lock:
             if self._network is None:
-                self._network = self._checkpoint.ranker(self._device, self._dtype)
+                self._network = self._checkpoint.ranker(self.device, self.dtype)
             return self._network
 
 
-def rankllama(
-    texts: Texts,
-    unit: str,
-    caches: Path | None,
-    *,
-    model: str = PASSAGE,
-    base: str | None = None,
-    revision: str | None = None,
-    depth: int = 50,
-    device: str | None = None,
-    dtype: str | None = None,
-    batch_tokens: int = 16_384,
-    max_length: int = 512,
-    layout: str = "pair",
-    end_of_sequence: bool = False,
-    query_prefix: str = "query: ",
-    document_prefix: str = "document: ",
-    long_documents: str | None = None,
-    gather_ms: float = 5.0,
-) -> Reranker:
-    """Re-ranks the best `depth` by RankLLaMA; arguments as in `RankLlamaScorer` and `Reranker`.
+class RankLLaMA(Reranker):
+    """Re-ranks the best `depth` rows of each query by RankLLaMA. Columns as in `Reranker`; the
+    model's arguments as in `RankLlamaScorer`, the others as in `Reranker`."""
 
-    `long_documents` None: `max_passage` where the unit is a whole document, else `truncate`.
-    """
-    scorer = RankLlamaScorer(
-        model,
-        base=base,
-        revision=revision,
-        device=device,
-        dtype=dtype,
-        max_length=max_length,
-        batch_tokens=batch_tokens,
-        layout=layout,
-        end_of_sequence=end_of_sequence,
-        query_prefix=query_prefix,
-        document_prefix=document_prefix,
-    )
-    return Reranker(
-        scorer,
-        texts=texts,
-        depth=depth,
-        cache=caches,
-        long_documents=treatment_of_long(unit, long_documents),
-        gather_ms=gather_ms,
-    )
+    def __init__(
+        self,
+        model: str = PASSAGE,
+        *,
+        base: str | None = None,
+        revision: str | None = None,
+        depth: int = 50,
+        device: str | None = None,
+        dtype: str | None = None,
+        batch_tokens: int = 16_384,
+        max_length: int = 512,
+        layout: str = "pair",
+        end_of_sequence: bool = False,
+        query_prefix: str = "query: ",
+        document_prefix: str = "document: ",
+        long_documents: str | None = None,
+        gather_ms: float = 5.0,
+        texts: Texts | None = None,
+        cache: Path | str | None = None,
+    ) -> None:
+        scorer = RankLlamaScorer(
+            model,
+            base=base,
+            revision=revision,
+            device=device,
+            dtype=dtype,
+            max_length=max_length,
+            batch_tokens=batch_tokens,
+            layout=layout,
+            end_of_sequence=end_of_sequence,
+            query_prefix=query_prefix,
+            document_prefix=document_prefix,
+        )
+        super().__init__(
+            scorer,
+            texts=texts,
+            depth=depth,
+            cache=cache,
+            long_documents=long_documents,
+            gather_ms=gather_ms,
+        )

@@ -13,6 +13,16 @@ _SHORTEST = 32
 _CHARACTERS = 16
 
 
+def check_layout(layout: str, max_length: int) -> None:
+    """`InputError` for a layout that there is not, or one that no pair fits."""
+    if layout not in LAYOUTS:
+        raise InputError(f"layout is {layout!r}", valid=", ".join(LAYOUTS))
+    if max_length < _SHORTEST:
+        raise InputError(
+            f"max_length is {max_length}", valid=f"{_SHORTEST} or more tokens for a pair"
+        )
+
+
 class Prompt(NamedTuple):
     """Token numbers of one pair, at most `max_length`."""
 
@@ -41,12 +51,7 @@ class PairPrompt:
         query_prefix: str = "query: ",
         document_prefix: str = "document: ",
     ) -> None:
-        if layout not in LAYOUTS:
-            raise InputError(f"layout is {layout!r}", valid=", ".join(LAYOUTS))
-        if max_length < _SHORTEST:
-            raise InputError(
-                f"max_length is {max_length}", valid=f"{_SHORTEST} or more tokens for a pair"
-            )
+        check_layout(layout, max_length)
         self._tokenizer = tokenizer
         self._joined = layout == "joined"
         self._prefixes = query_prefix, document_prefix

@@ -4,31 +4,28 @@ from __future__ import annotations
 
 import math
 import threading
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pyterrier as pt
 
 from pipelines.rerank.base import PairScorer
 from pipelines.rerank.cached import CachedScores, Candidate
-from pipelines.rerank.gather import Gathered
+from pipelines.rerank.gather import Gathered, check_wait
 from pipelines.rerank.head import check_depth, rejoin, split_head
 from pipelines.rerank.metered import Metered
-from pipelines.rerank.texts import Texts, check_columns, texts_of
-from pipelines.rerank.windows import BestWindow
+from pipelines.rerank.texts import check_columns, texts_of
+from pipelines.rerank.windows import BestWindow, can_split
+from pipelines.stage import MadeOnce, Stage, Texts
 from toolkit.errors import InputError
 
 LONG_DOCUMENTS = ("truncate", "max_passage")
 
 
-def treatment_of_long(unit: str, given: str | None) -> str:
-    """The `long_documents` that is given, or what suits the unit: `max_passage` for whole
-    documents, else `truncate`, because passages and heads fit but for a few words."""
-    return given or ("max_passage" if unit == "document" else "truncate")
-
-
-class Reranker(pt.Transformer):
+class Reranker(Stage):
     """Puts the best `depth` rows of each query in the order of `scorer`; the other rows stay below
     them in the retriever's order (see `head.rejoin`).
 
@@ -36,13 +33,16 @@ class Reranker(pt.Transformer):
     column `text`, or what `texts` gives for the docnos of the head (`contents`: title in front).
     Out: the same columns and rows, `score` and `rank` new, queries as first seen, best first.
 
-    - `texts`: of a document store, say; needed where the ranking has no column `text`.
+    - `texts`: of a document store, say; None: the collection's. Needed where the ranking has no
+      column `text`.
     - `depth`: rows of each query to score; from 1, a longer one than the list is fine.
-    - `cache`: a folder where scores are kept between runs; None: nowhere. Safe for threads and
-      processes together; another model, setting, query or text never finds an old score.
+    - `cache`: a folder where scores are kept between runs; None: the collection's, if it has one.
+      Safe for threads and processes together; another model, setting, query or text never finds an
+      old score.
     - `long_documents`: `truncate` leaves texts that the model does not hold to the scorer, which
       cuts them; `max_passage` scores the windows into which the scorer splits them and takes the
-      best (Dai and Callan, SIGIR 2019).
+      best (Dai and Callan, SIGIR 2019). None: `max_passage` where the collection's units are whole
+      documents and the scorer can split them, else `truncate`.
     - `gather_ms`: how long a request waits for those of other threads, to share the model's
       batches; see `Gathered`. None: threads call the scorer beside each other, which suits one that
       is thread-safe and asks a server. A `Gathered` scorer is taken as it is.
@@ -50,7 +50,8 @@ class Reranker(pt.Transformer):
     All candidates of a frame are scored together. `counts` are the scorer's and the stage's:
     `missing_text` (rows of the head without text, scored as the empty text), `unscored` (rows whose
     score was not a number, put at the head's end), `pairs_scored` and what else `Metered` counts,
-    and with a cache `cache_hits` and `cache_misses`. `seconds` is the time spent in the scorer.
+    with a cache `cache_hits` and `cache_misses`, and `seconds` in the scorer. Bound copies share
+    the scorer, its batches and the counts.
 
     `InputError` where there is no text to score, and for a docno that `texts` lacks.
     """
@@ -62,19 +63,22 @@ class Reranker(pt.Transformer):
         texts: Texts | None = None,
         depth: int = 50,
         cache: Path | str | None = None,
-        long_documents: str = "truncate",
+        long_documents: str | None = None,
         gather_ms: float | None = 5.0,
     ) -> None:
         check_depth(depth)
-        if long_documents not in LONG_DOCUMENTS:
-            raise InputError(f"long_documents={long_documents!r}", valid=", ".join(LONG_DOCUMENTS))
+        if long_documents not in (None, *LONG_DOCUMENTS):
+            valid = f"null, {', '.join(LONG_DOCUMENTS)}"
+            raise InputError(f"long_documents={long_documents!r}", valid=valid)
+        check_wait(gather_ms)
         self.scorer, self.texts, self.depth, self.cache = scorer, texts, depth, cache
         self.long_documents, self.gather_ms = long_documents, gather_ms
-        self.schematic = {"label": f"{type(scorer).__name__} %{depth}"}
-        self._model = _shared(scorer, long_documents == "max_passage", gather_ms)
-        self._cached = CachedScores(self._model, cache)
+        self.schematic = {"label": f"{self._label} %{depth}"}
+        self._models, self._caches = MadeOnce(), MadeOnce()
         self._lock = threading.Lock()
         self._counts = {"missing_text": 0, "unscored": 0}
+        if long_documents == "max_passage":
+            _ = self._model  # which is refused where the scorer cannot split texts
 
     @property
     def fingerprint(self) -> str:
@@ -82,27 +86,55 @@ class Reranker(pt.Transformer):
         return self.scorer.fingerprint
 
     @property
-    def counts(self) -> Mapping[str, int]:
+    def counts(self) -> Mapping[str, float]:
         with self._lock:
             own = dict(self._counts)
-        return {**self._model.counts, **self._cached.counts, **own}
+        model = self._model
+        cached = Counter[str]()
+        for cache in self._caches.values():
+            cached.update(cache.counts)
+        return {**model.counts, **cached, **own, "seconds": round(model.seconds, 3)}
 
-    @property
-    def seconds(self) -> float:
-        return self._model.seconds
+    def close(self) -> None:
+        """See `Stage`: the scorer's connections."""
+        self.scorer.close()
 
     def transform(self, inp: pd.DataFrame) -> pd.DataFrame:
-        check_columns(inp, self.texts, self)
+        texts = self._texts(inp)
+        check_columns(inp, texts, self)
         head, tail = split_head(inp, self.depth)
-        return rejoin(head.assign(score=self._scores(head)), tail)
+        return rejoin(head.assign(score=self._scores(head, texts)), tail)
 
-    def _scores(self, head: pd.DataFrame) -> pd.Series:
+    def _scores(self, head: pd.DataFrame, texts: Texts | None) -> pd.Series:
         queries, docnos = head["query"].tolist(), list(map(str, head["docno"].tolist()))
-        texts = texts_of(head, self.texts)
-        candidates = list(map(Candidate, queries, docnos, texts))
+        contents = texts_of(head, texts)
+        candidates = list(map(Candidate, queries, docnos, contents))
         scores = self._cached.scores(candidates)
-        self._count(missing_text=texts.count(""), unscored=sum(map(math.isnan, scores)))
+        self._count(missing_text=contents.count(""), unscored=sum(map(math.isnan, scores)))
         return pd.Series(scores, index=head.index, dtype=float)
+
+    def _texts(self, inp: pd.DataFrame) -> Texts | None:
+        return self.texts or (self.collection.texts if self.collection else None)
+
+    @property
+    def _treatment(self) -> str:
+        if self.long_documents:
+            return self.long_documents
+        whole = self.collection is not None and self.collection.whole_documents
+        return "max_passage" if whole and can_split(self.scorer) else "truncate"
+
+    @property
+    def _model(self) -> Gathered | Metered:
+        by_windows = self._treatment == "max_passage"
+        return self._models.get(
+            by_windows, lambda: _shared(self.scorer, by_windows, self.gather_ms)
+        )
+
+    @property
+    def _cached(self) -> CachedScores:
+        model = self._model
+        folder = self.cache or (self.collection.caches if self.collection else None)
+        return self._caches.get((self._treatment, folder), lambda: CachedScores(model, folder))
 
     def _count(self, **more: int) -> None:
         with self._lock:
@@ -111,23 +143,47 @@ class Reranker(pt.Transformer):
 
     def __repr__(self) -> str:
         return (
-            f"Reranker({self._model.fingerprint!r}, depth={self.depth}, "
+            f"{type(self).__name__}({self.scorer!r}, depth={self.depth}, "
             f"long_documents={self.long_documents!r})"
         )
 
-    def __eq__(self, other: object) -> bool:
-        return (
-            type(other) is Reranker
-            and self._settings == other._settings
-            and self.texts == other.texts
-        )
-
-    def __hash__(self) -> int:
-        return hash((Reranker, *self._settings))
-
     @property
-    def _settings(self) -> tuple[str, int, str]:
-        return self.scorer.fingerprint, self.depth, self.long_documents
+    def _label(self) -> str:
+        """What a reader knows it by: its own class, or where that is this one, its scorer's."""
+        return type(self.scorer if type(self) is Reranker else self).__name__
+
+    def _identity(self) -> Any:
+        return self.scorer.fingerprint, self.depth, self.long_documents, self.texts
+
+
+class RerankHead(Stage):
+    """Any PyTerrier re-ranker on the best `depth` rows of each query (None: on all); the other rows
+    stay below them, as with `Reranker`, whose columns it has.
+
+    `stage` is given `qid, query, docno, text, score, rank` and whatever else the ranking has, and
+    its scores are taken; a row that it leaves out comes at the head's end. `texts` None: those of
+    the collection.
+    """
+
+    def __init__(
+        self, stage: pt.Transformer, *, depth: int | None = None, texts: Texts | None = None
+    ) -> None:
+        if depth is not None:
+            check_depth(depth)
+        self.stage, self.depth, self.texts = stage, depth, texts
+
+    def transform(self, inp: pd.DataFrame) -> pd.DataFrame:
+        texts = self.texts or (self.collection.texts if self.collection else None)
+        check_columns(inp, texts, self)
+        head, tail = split_head(inp, self.depth or max(1, len(inp)))
+        if not len(head):
+            return rejoin(head, tail)
+        # Rows by a key of our own: docnos may repeat, and the stage may change order and columns.
+        keys = [str(row) for row in range(len(head))]
+        given = head.assign(docno=keys, text=texts_of(head, texts))
+        scored = self.stage.transform(given.reset_index(drop=True))
+        scores = scored.drop_duplicates("docno").set_index("docno")["score"]
+        return rejoin(head.assign(score=scores.reindex(keys).to_numpy(dtype=float)), tail)
 
 
 def _shared(scorer: PairScorer, by_windows: bool, gather_ms: float | None) -> Gathered | Metered:

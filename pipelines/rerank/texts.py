@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-
 import pandas as pd
 import pyterrier as pt
 
-from toolkit.contracts import Unit
+from pipelines.stage import Texts
 from toolkit.errors import InputError
-
-Texts = Callable[[Sequence[str]], list[Unit]]
 
 
 def check_columns(frame: pd.DataFrame, texts: Texts | None, stage: pt.Transformer) -> None:

@@ -18,6 +18,11 @@ class Splitting(PairScorer, Protocol):
     def split(self, pair: Pair) -> list[Pair]: ...
 
 
+def can_split(scorer: PairScorer) -> bool:
+    """Whether a scorer is a `Splitting` one."""
+    return callable(getattr(scorer, "split", None))
+
+
 class BestWindow:
     """A `PairScorer` of whole texts around one that reads windows: a text's score is its best
     window's. All windows of all pairs go to `scorer` in one call. A window without a score (not a
@@ -25,7 +30,7 @@ class BestWindow:
     scorer that cannot split."""
 
     def __init__(self, scorer: PairScorer) -> None:
-        if not callable(getattr(scorer, "split", None)):
+        if not can_split(scorer):
             raise InputError(
                 f"long_documents=max_passage, and {type(scorer).__name__} cannot split texts",
                 valid="truncate",
@@ -43,6 +48,10 @@ class BestWindow:
     def counts(self) -> Mapping[str, int]:
         """The scorer's, and `windows`: the windows that were scored."""
         return {**self.scorer.counts, "windows": self._windows}
+
+    def close(self) -> None:
+        """See `PairScorer`."""
+        self.scorer.close()
 
     def score(self, pairs: Sequence[Pair]) -> list[float]:
         # A text without a word may have no window.

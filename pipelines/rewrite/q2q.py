@@ -7,6 +7,7 @@ agent's newest reasoning (Q+R). The prompts here are our own.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +17,8 @@ from pipelines.asking import Asked, Asker, Counts, Reply
 from pipelines.caching import ResultCache
 from pipelines.prompt import Prompt, last_words
 from pipelines.rewrite.reading import PROSE, is_empty, lost_numbers, read_question
-from pipelines.rewrite.stage import Ask, Rewriter, Rewritten
+from pipelines.rewrite.stage import Ask, Rewriter, Rewritten, check_apply_to
+from pipelines.stage import MadeOnce, not_bound
 from toolkit.errors import InputError
 from toolkit.files import fingerprint
 from toolkit.llm.protocol import Settings
@@ -26,7 +28,7 @@ _OF_QUERIES = ("fell_back", "cleaned", "without_reasoning", "lost_numbers", "pro
 _QUOTED = 500  # characters of a reply that a trajectory keeps
 
 
-class Q2Q:
+class QuestionWriter:
     """Questions from queries, by `model`.
 
     `alone` is the prompt that sees the query only. Where there is `reasoned`, it is asked with the
@@ -73,7 +75,7 @@ class Q2Q:
         )
 
     def __repr__(self) -> str:
-        return f"Q2Q({self._label})"
+        return f"QuestionWriter({self._label})"
 
     @property
     def counts(self) -> Mapping[str, int]:
@@ -126,44 +128,91 @@ class _Wanted(NamedTuple):
     without_reasoning: bool = False
 
 
-def q2q(
-    model: Asked,
-    caches: Path | None,
-    *,
-    reasoning: bool = False,
-    apply_to: str = "both",
-    prompt: str | None = None,
-    prompt_without_reasoning: str | None = None,
-    reasoning_effort: str | None = "low",
-    max_words: int = 64,
-    max_reasoning_words: int = 512,
-) -> Rewriter:
-    """The stage: Q, or with `reasoning` Q+R. `model` is a `BlockingModel`, `caches` a folder.
+class Q2Q(Rewriter):
+    """Queries as questions: from the query alone (Q), or with `reasoning` from the agent's newest
+    reasoning too (Q+R). Columns as in `Rewriter`.
 
-    `prompt` is the path of a prompt of one's own, with `{query}` and, with reasoning,
+    `prompt` is the path of a prompt of one's own with `{query}` and, with reasoning,
     `{reasoning}`; `prompt_without_reasoning` that of the prompt for searches before any reasoning,
-    with `{query}`. The rest as in `Q2Q` and `Rewriter`. `InputError` for impossible values.
+    with `{query}`. `model` (a `BlockingModel`) and `cache` (a folder) None: the collection's. The
+    rest as in `QuestionWriter` and `Rewriter`. `InputError` for impossible values.
     """
-    if prompt_without_reasoning and not reasoning:
-        raise InputError(
-            "prompt_without_reasoning is set, and there is no reasoning",
-            do="set prompt, or reasoning=true",
+
+    asks_model = True
+
+    def __init__(
+        self,
+        *,
+        reasoning: bool = False,
+        apply_to: str = "both",
+        prompt: str | None = None,
+        prompt_without_reasoning: str | None = None,
+        reasoning_effort: str | None = "low",
+        max_words: int = 64,
+        max_reasoning_words: int = 512,
+        model: Asked | None = None,
+        cache: Path | None = None,
+    ) -> None:
+        check_apply_to(apply_to)
+        if prompt_without_reasoning and not reasoning:
+            raise InputError(
+                "prompt_without_reasoning is set, and there is no reasoning",
+                do="set prompt, or reasoning=true",
+            )
+        self.reasoning, self.apply_to = reasoning, apply_to
+        self.prompt, self.prompt_without_reasoning = prompt, prompt_without_reasoning
+        self.reasoning_effort = reasoning_effort
+        self.max_words = _positive("max_words", max_words)
+        self.max_reasoning_words = _positive("max_reasoning_words", max_reasoning_words)
+        self.model, self.cache = model, cache
+        own = prompt_without_reasoning if reasoning else prompt
+        places = ("query", "reasoning")
+        self._alone = Prompt(own, PROMPTS / "q2q.txt", ("query",))
+        self._reasoned = (
+            Prompt(prompt, PROMPTS / "q2q_reasoning.txt", places) if reasoning else None
         )
-    own = prompt_without_reasoning if reasoning else prompt
-    alone = Prompt(own, PROMPTS / "q2q.txt", ("query",))
-    reasoned = (
-        Prompt(prompt, PROMPTS / "q2q_reasoning.txt", ("query", "reasoning")) if reasoning else None
-    )
-    writer = Q2Q(
-        model,
-        alone,
-        reasoned,
-        cache=caches,
-        reasoning_effort=reasoning_effort,
-        max_words=max_words,
-        max_reasoning_words=max_reasoning_words,
-    )
-    return Rewriter(writer, apply_to=apply_to)
+        self._writers = MadeOnce()
+
+    @property
+    def writer(self) -> QuestionWriter:  # type: ignore[override]
+        """What asks the model; shared by all bound copies of one model and cache."""
+        model = self.model or (self.collection.model if self.collection else None)
+        if model is None:
+            raise not_bound(self, "give it a model, or bind it to a collection that has one")
+        folder = self.cache or (self.collection.caches if self.collection else None)
+        writer: QuestionWriter = self._writers.get(
+            (id(model), folder), lambda: self._made(model, folder)
+        )
+        return writer
+
+    @property
+    def counts(self) -> Mapping[str, float]:
+        """See `QuestionWriter`."""
+        total = Counter[str]()
+        for writer in self._writers.values():
+            total.update(writer.counts)
+        return total
+
+    @property
+    def fingerprint(self) -> str:
+        """Of the prompts, and of the model and how it samples where that is known already."""
+        if self.model or (self.collection and self.collection.model):
+            return self.writer.fingerprint
+        return fingerprint(self._alone.text, self._reasoned and self._reasoned.text)
+
+    def __repr__(self) -> str:
+        return f"Q2Q(reasoning={self.reasoning}, apply_to={self.apply_to!r})"
+
+    def _made(self, model: Asked, folder: Path | None) -> QuestionWriter:
+        return QuestionWriter(
+            model,
+            self._alone,
+            self._reasoned,
+            cache=folder,
+            reasoning_effort=self.reasoning_effort,
+            max_words=self.max_words,
+            max_reasoning_words=self.max_reasoning_words,
+        )
 
 
 def _sampling(settings: Settings) -> dict[str, object]:

@@ -9,6 +9,7 @@ import pandas as pd
 import pyterrier as pt
 
 from pipelines.notes import note
+from pipelines.stage import Stage
 from toolkit.errors import InputError
 
 APPLY_TO = ("retriever", "reranker", "both")
@@ -42,7 +43,13 @@ class QueryRewriter(Protocol):
     def rewrite(self, asks: Sequence[Ask]) -> list[Rewritten]: ...
 
 
-class Rewriter(pt.Transformer):
+def check_apply_to(apply_to: str) -> None:
+    """`InputError` for stages that a rewritten query cannot be for."""
+    if apply_to not in APPLY_TO:
+        raise InputError(f"apply_to is {apply_to!r}", valid=", ".join(APPLY_TO))
+
+
+class Rewriter(Stage):
     """Puts `writer`'s words in the place of the query.
 
     In: `qid`, `query`, and `reasoning` where there is any. Out: `query` is the new one; the one
@@ -54,8 +61,7 @@ class Rewriter(pt.Transformer):
     """
 
     def __init__(self, writer: QueryRewriter, *, apply_to: str = "both") -> None:
-        if apply_to not in APPLY_TO:
-            raise InputError(f"apply_to is {apply_to!r}", valid=", ".join(APPLY_TO))
+        check_apply_to(apply_to)
         self.writer = writer
         self.apply_to = apply_to
 
@@ -65,7 +71,7 @@ class Rewriter(pt.Transformer):
         return self.writer.fingerprint
 
     @property
-    def counts(self) -> Mapping[str, int]:
+    def counts(self) -> Mapping[str, float]:
         """The writer's."""
         return self.writer.counts
 
@@ -83,16 +89,9 @@ class Rewriter(pt.Transformer):
         return out
 
     def __repr__(self) -> str:
-        return f"Rewriter({self.writer!r}, apply_to={self.apply_to!r})"
+        return f"{type(self).__name__}({self.writer!r}, apply_to={self.apply_to!r})"
 
-    def __eq__(self, other: object) -> bool:
-        return type(other) is Rewriter and other._identity == self._identity
-
-    def __hash__(self) -> int:
-        return hash(self._identity)
-
-    @property
-    def _identity(self) -> tuple[str, str]:
+    def _identity(self) -> Any:
         return self.fingerprint, self.apply_to
 
 

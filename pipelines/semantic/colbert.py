@@ -10,10 +10,10 @@ For collections that fit: a passage of 200 tokens takes 51 kB in float16.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pyterrier as pt
@@ -22,9 +22,11 @@ from numpy.typing import NDArray
 
 from pipelines.engines.base import Engine
 from pipelines.engines.frames import Ranking
+from pipelines.lexical.searcher import check_depth
 from pipelines.lexical.strings import Names, StringTable, StringWriter, to_bytes
+from pipelines.retrievers import Retriever, own_index
 from pipelines.semantic.colbert_encoder import ColbertEncoder
-from pipelines.semantic.maxsim import Collection, NumpySearch, Search, TorchSearch
+from pipelines.semantic.maxsim import Documents, NumpySearch, Search, TorchSearch
 from pipelines.semantic.shards import Shards
 from pipelines.semantic.space import check_space
 from pipelines.semantic.vector_index import (
@@ -34,6 +36,7 @@ from pipelines.semantic.vector_index import (
     checked_manifest,
 )
 from pipelines.semantic.vector_ranker import check_shape
+from pipelines.stage import Collection
 from toolkit.contracts import Unit
 from toolkit.files import fingerprint
 
@@ -53,6 +56,7 @@ class ColbertEngine:
     encoder: ColbertEncoder
     search: str = "numpy"
     name: str = NAME
+    offers: ClassVar[frozenset[str]] = frozenset()
 
     def __post_init__(self) -> None:
         check_search(self.search)
@@ -91,7 +95,7 @@ class ColbertIndex(StoredVectors):
         super().__init__(path, manifest, engine.encoder, engine.search)
         self.docnos = Names(StringTable(path / _UNITS))
         vectors = np.asarray(np.load(path / _VECTORS, mmap_mode="r"))
-        self.documents = Collection(vectors, np.load(path / _OFFSETS))
+        self.documents = Documents(vectors, np.load(path / _OFFSETS))
 
     def __len__(self) -> int:
         return len(self.docnos)
@@ -132,30 +136,39 @@ def _write(shards: Shards, folder: Path) -> dict[str, Any]:
     return {"dimensions": int(vectors.shape[1]), "counts": counts}
 
 
-def colbert(
-    indexed: Callable[[Engine], ColbertIndex],
-    *,
-    model: str,
-    revision: str | None = None,
-    max_length: int | None = None,
-    query_max_length: int | None = None,
-    storage: str = "float16",
-    device: str | None = None,
-    dtype: str | None = None,
-    batch_tokens: int = 16384,
-    depth: int = 1000,
-    search: str = "numpy",
-) -> pt.Transformer:
-    """ColBERT over an index of its own; arguments as of `ColbertEncoder`, `ColbertEngine` and
-    `VectorRanker`."""
-    encoder = ColbertEncoder(
-        model,
-        revision=revision,
-        max_length=max_length,
-        query_max_length=query_max_length,
-        storage=storage,
-        device=device,
-        dtype=dtype,
-        batch_tokens=batch_tokens,
-    )
-    return indexed(ColbertEngine(encoder, search)).ranker(depth)
+class ColbertRetriever(Retriever):
+    """ColBERT over an index of its own, exactly; `compute` is the `search` of
+    `ColbertEngine`; the other arguments are those of `ColbertEncoder`."""
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        revision: str | None = None,
+        max_length: int | None = None,
+        query_max_length: int | None = None,
+        storage: str = "float16",
+        device: str | None = None,
+        dtype: str | None = None,
+        batch_tokens: int = 16384,
+        depth: int = 1000,
+        compute: str = "numpy",
+    ) -> None:
+        check_depth(depth)
+        self.model, self.revision = model, revision
+        self.max_length, self.query_max_length = max_length, query_max_length
+        self.storage, self.depth, self.compute = storage, depth, compute
+        self.device, self.dtype, self.batch_tokens = device, dtype, batch_tokens
+        self.engine()
+
+    def engine(self) -> ColbertEngine:
+        """What builds and opens the index; checks the arguments."""
+        return ColbertEngine(self._part(ColbertEncoder), self.compute)
+
+    def check(self, engine: Engine) -> None:
+        """`InputError` for a checkpoint that cannot be had. The run's engine does not matter."""
+        _ = self.engine().fingerprint
+
+    def ranker(self, collection: Collection) -> pt.Transformer:
+        """See `Retriever`."""
+        return own_index(self, collection, self.engine()).ranker(self.depth)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pyterrier as pt
@@ -13,7 +13,9 @@ from numpy.typing import NDArray
 
 from pipelines.engines.base import Engine
 from pipelines.engines.frames import Ranking
-from pipelines.neural.extras import require
+from pipelines.lexical.searcher import check_depth
+from pipelines.neural.extras import check_installed
+from pipelines.retrievers import Retriever, own_index
 from pipelines.semantic.dense_encoder import DenseEncoder
 from pipelines.semantic.flex import Search, make_search, read_flex, write_flex
 from pipelines.semantic.shards import Shards
@@ -24,6 +26,7 @@ from pipelines.semantic.vector_index import (
     checked_manifest,
 )
 from pipelines.semantic.vector_ranker import check_shape
+from pipelines.stage import Collection
 from toolkit.contracts import Unit
 from toolkit.files import fingerprint
 
@@ -43,10 +46,11 @@ class DenseEngine:
     encoder: DenseEncoder
     search: str = "numpy"
     name: str = NAME
+    offers: ClassVar[frozenset[str]] = frozenset()
 
     def __post_init__(self) -> None:
         check_search(self.search)
-        require("pyterrier_dr")
+        check_installed("pyterrier_dr")
 
     @property
     def fingerprint(self) -> str:
@@ -105,45 +109,53 @@ def _write(shards: Shards, folder: Path) -> dict[str, Any]:
     }
 
 
-def dense(
-    indexed: Callable[[Engine], DenseIndex],
-    unit: str = "passage",
-    *,
-    model: str,
-    base: str | None = None,
-    revision: str | None = None,
-    query_prefix: str | None = None,
-    document_prefix: str | None = None,
-    pooling: str | None = None,
-    append_eos: bool = False,
-    normalise: bool = True,
-    max_length: int = 512,
-    document_max_length: int | None = None,
-    query_max_length: int = 512,
-    device: str | None = None,
-    dtype: str | None = None,
-    batch_tokens: int = 16384,
-    depth: int = 1000,
-    search: str = "numpy",
-) -> pt.Transformer:
-    """Dense retrieval over an index of its own. `document_max_length` takes the place of
-    `max_length` where the unit is the whole document; the other arguments are those of
-    `DenseEncoder`, `DenseEngine` and `VectorRanker`."""
-    if unit == "document" and document_max_length is not None:
-        max_length = document_max_length
-    encoder = DenseEncoder(
-        model,
-        base=base,
-        revision=revision,
-        query_prefix=query_prefix,
-        document_prefix=document_prefix,
-        pooling=pooling,
-        append_eos=append_eos,
-        normalise=normalise,
-        max_length=max_length,
-        query_max_length=query_max_length,
-        device=device,
-        dtype=dtype,
-        batch_tokens=batch_tokens,
-    )
-    return indexed(DenseEngine(encoder, search)).ranker(depth)
+class DenseRetriever(Retriever):
+    """Dense retrieval over an index of its own, exactly.
+
+    `document_max_length` takes the place of `max_length` where the unit is the whole document;
+    `compute` is the `search` of `DenseEngine`; the other arguments are those of `DenseEncoder`.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        base: str | None = None,
+        revision: str | None = None,
+        query_prefix: str | None = None,
+        document_prefix: str | None = None,
+        pooling: str | None = None,
+        append_eos: bool = False,
+        normalise: bool = True,
+        max_length: int = 512,
+        document_max_length: int | None = None,
+        query_max_length: int = 512,
+        device: str | None = None,
+        dtype: str | None = None,
+        batch_tokens: int = 16384,
+        depth: int = 1000,
+        compute: str = "numpy",
+    ) -> None:
+        check_depth(depth)
+        self.model, self.base, self.revision = model, base, revision
+        self.query_prefix, self.document_prefix = query_prefix, document_prefix
+        self.pooling, self.append_eos, self.normalise = pooling, append_eos, normalise
+        self.max_length, self.document_max_length = max_length, document_max_length
+        self.query_max_length, self.depth, self.compute = query_max_length, depth, compute
+        self.device, self.dtype, self.batch_tokens = device, dtype, batch_tokens
+        self.engine(whole_documents=False)
+
+    def engine(self, *, whole_documents: bool) -> DenseEngine:
+        """What builds and opens the index; checks the arguments."""
+        longest = self.document_max_length if whole_documents else None
+        encoder = self._part(DenseEncoder, max_length=longest or self.max_length)
+        return DenseEngine(encoder, self.compute)
+
+    def check(self, engine: Engine) -> None:
+        """`InputError` for a checkpoint that cannot be had. The run's engine does not matter."""
+        _ = self.engine(whole_documents=False).fingerprint
+
+    def ranker(self, collection: Collection) -> pt.Transformer:
+        """See `Retriever`."""
+        engine = self.engine(whole_documents=collection.whole_documents)
+        return own_index(self, collection, engine).ranker(self.depth)

@@ -19,7 +19,7 @@ Vectors = NDArray[Any]
 _PRODUCTS = 1 << 24  # float32 dot products held at once
 
 
-class Collection(NamedTuple):
+class Documents(NamedTuple):
     """Tokens' vectors of all documents: `vectors` [tokens, dimensions] in float16 or float32, and
     `offsets` int64 [documents + 1]; document `i` has the rows `offsets[i]:offsets[i + 1]`, one at
     least."""
@@ -34,7 +34,7 @@ class Search(Protocol):
         ...
 
 
-def maxsim(queries: Sequence[Vectors], documents: Collection) -> NDArray[np.float32]:
+def maxsim(queries: Sequence[Vectors], documents: Documents) -> NDArray[np.float32]:
     """Scores [queries, documents] of queries [tokens, dimensions], in float32."""
     starts = np.cumsum([0, *map(len, queries)])[:-1]
     tokens = np.concatenate(queries).astype(np.float32, copy=False)
@@ -53,7 +53,7 @@ def maxsim(queries: Sequence[Vectors], documents: Collection) -> NDArray[np.floa
 class NumpySearch:
     """MaxSim with all documents, the vectors left on disk."""
 
-    def __init__(self, documents: Collection) -> None:
+    def __init__(self, documents: Documents) -> None:
         self._documents = documents
 
     def __call__(self, queries: Sequence[Vectors], depth: int) -> list[Found]:
@@ -64,7 +64,7 @@ class TorchSearch:
     """The same on a device that holds all vectors, in the type in which they are stored; products
     are computed in float32."""
 
-    def __init__(self, documents: Collection, device: Any) -> None:
+    def __init__(self, documents: Documents, device: Any) -> None:
         torch = require("torch")
         tokens, dimensions = documents.vectors.shape
         what = f"a multi-vector index of {tokens} tokens in {dimensions} dimensions"

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import ClassVar
 
 import pyterrier as pt
 
+from pipelines.engines.base import Engine
+from pipelines.lexical.searcher import check_depth
+from pipelines.retrievers import Retriever, own_index
 from pipelines.semantic.encoding import encoded
 from pipelines.semantic.impact_scoring import check_scale
 from pipelines.semantic.impacts import ImpactIndex
 from pipelines.semantic.splade_model import SpladeEncoder
+from pipelines.stage import Collection
 from toolkit.contracts import Unit
 from toolkit.errors import InputError
 from toolkit.files import fingerprint
 
-__all__ = ["SpladeEncoder", "SpladeEngine", "splade"]
+__all__ = ["SpladeEncoder", "SpladeEngine", "SpladeRetriever"]
 
 
 @dataclass(frozen=True)
@@ -40,6 +44,7 @@ class SpladeEngine:
     max_length: int = 512
     memory_mb: int = 1024
     name: str = "splade"
+    offers: ClassVar[frozenset[str]] = frozenset()
 
     def __post_init__(self) -> None:
         check_scale(self.scale)
@@ -78,43 +83,51 @@ class SpladeEngine:
         return ImpactIndex.open(path, corpus_fingerprint=corpus_fingerprint)
 
 
-def splade(
-    indexed: Callable[[Any], Any],
-    *,
-    model: str = "naver/splade-v3",
-    query_model: str | None = None,
-    revision: str | None = None,
-    scale: float | None = 100,
-    depth: int = 1000,
-    device: str | None = None,
-    dtype: str | None = None,
-    batch_tokens: int = 16384,
-    max_length: int = 512,
-) -> pt.Transformer:
-    """SPLADE over the run's units; see `SpladeEngine` for the settings.
+class SpladeRetriever(Retriever):
+    """SPLADE over an index of its own; see `SpladeEngine` for the settings.
 
-    `indexed` opens the index, building it if it is missing. `query_model`: a checkpoint for the
-    queries alone, of the same vocabulary (default: `model`; `revision` is `model`'s). `InputError`
-    for a model that cannot be had, and for vocabularies that differ.
+    `query_model`: a checkpoint for the queries alone, of the same vocabulary (default: `model`;
+    `revision` is `model`'s). `InputError` for a model that cannot be had, and for vocabularies that
+    differ.
     """
-    engine = SpladeEngine(
-        model=model,
-        revision=revision,
-        scale=scale,
-        device=device,
-        dtype=dtype,
-        batch_tokens=batch_tokens,
-        max_length=max_length,
-    )
-    index: ImpactIndex = indexed(engine)
-    if query_model is None:
-        return index.retriever(engine.encoder, depth=depth)
-    encoder = SpladeEncoder(
-        query_model, device=device, dtype=dtype, batch_tokens=batch_tokens, max_length=max_length
-    )
-    if encoder.vocabulary != index.vocabulary:
-        raise InputError(
-            f"query_model='{query_model}' has another vocabulary than '{model}'",
-            do="choose a query model that was trained together with it",
-        )
-    return index.retriever(encoder, depth=depth)
+
+    def __init__(
+        self,
+        model: str = "naver/splade-v3",
+        *,
+        query_model: str | None = None,
+        revision: str | None = None,
+        scale: float | None = 100,
+        depth: int = 1000,
+        device: str | None = None,
+        dtype: str | None = None,
+        batch_tokens: int = 16384,
+        max_length: int = 512,
+    ) -> None:
+        check_depth(depth)
+        self.model, self.query_model, self.revision = model, query_model, revision
+        self.scale, self.depth, self.max_length = scale, depth, max_length
+        self.device, self.dtype, self.batch_tokens = device, dtype, batch_tokens
+        self.engine()
+
+    def engine(self) -> SpladeEngine:
+        """What builds and opens the index; checks the arguments."""
+        return self._part(SpladeEngine)
+
+    def check(self, engine: Engine) -> None:
+        """`InputError` for a checkpoint that cannot be had. The run's engine does not matter."""
+        _ = self.engine().fingerprint
+
+    def ranker(self, collection: Collection) -> pt.Transformer:
+        """See `Retriever`."""
+        engine = self.engine()
+        index: ImpactIndex = own_index(self, collection, engine)
+        if self.query_model is None:
+            return index.retriever(engine.encoder, depth=self.depth)
+        encoder = self._part(SpladeEncoder, model=self.query_model, revision=None)
+        if encoder.vocabulary != index.vocabulary:
+            raise InputError(
+                f"query_model='{self.query_model}' has another vocabulary than '{self.model}'",
+                do="choose a query model that was trained together with it",
+            )
+        return index.retriever(encoder, depth=self.depth)

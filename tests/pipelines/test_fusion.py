@@ -1,6 +1,5 @@
 """Fusion against values computed by hand."""
 
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -8,12 +7,10 @@ import pandas as pd
 import pyterrier as pt
 import pytest
 
-from pipelines.fusion import (
-    Interpolation,
-    ReciprocalRankFusion,
-    interpolation,
-    reciprocal_rank_fusion,
-)
+from pipelines.engines.pisa import PisaEngine
+from pipelines.fusion import Interpolation, ReciprocalRankFusion
+from pipelines.retrievers import BM25Retriever, QueryLikelihoodRetriever
+from pipelines.stage import Collection
 from toolkit.errors import InputError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -169,22 +166,19 @@ def test_wrong_settings_are_refused_with_what_is_valid():
         Interpolation(FIRST, SECOND, depth=0)
 
 
-def over_index(index: Any, *, boost: float = 1.0) -> pt.Transformer:
-    return Fixed({"b": {index: boost}})
+@pytest.mark.parametrize("kind", [ReciprocalRankFusion, Interpolation])
+def test_both_retrievers_are_bound_and_checked(kind: Any):
+    class Index:
+        def bm25(self, **settings: Any) -> pt.Transformer:
+            return FIRST if settings["k1"] == 1 else SECOND
 
-
-def over_own(indexed: Any, unit: str, *, boost: float = 1.0) -> pt.Transformer:
-    return Fixed({"b": {indexed(unit): boost}})
-
-
-@pytest.mark.parametrize("kind", [reciprocal_rank_fusion, interpolation])
-def test_each_nested_factory_is_given_what_it_names(kind: Any):
-    given = {"index": "x", "indexed": str.upper, "texts": None, "unit": "passage"}
-    fusion = kind(partial(over_index, boost=2.0), partial(over_own), **given, depth=5)
-    assert fusion.depth == 5
-    assert set(fusion(frame("b"))["docno"]) == {"x", "PASSAGE"}
-    with pytest.raises(InputError, match="second retriever needs missing"):
-        kind(partial(over_index), lambda missing: FIRST, **given)
+    fusion = kind(BM25Retriever(k1=1), BM25Retriever(k1=2))
+    bound = fusion.bind(Collection("c1", index=Index()))
+    pd.testing.assert_frame_equal(bound(frame("b")), kind(FIRST, SECOND)(frame("b")))
+    with pytest.raises(InputError, match="not bound"):
+        fusion(frame("b"))
+    with pytest.raises(InputError, match="pisa offers no ql"):
+        kind(BM25Retriever(), QueryLikelihoodRetriever()).check(PisaEngine())
 
 
 @pytest.mark.parametrize("option", ["fusion_rrf", "fusion_interpolation"])
@@ -204,20 +198,19 @@ def test_options_nest_any_two_retrievers(option: str):
         ]
         config = compose("config", overrides=overrides)
     made = instantiate(config.retriever)
-    assert made.keywords["first"].keywords["k1"] == 25.0
-    assert made.keywords["first"].keywords["depth"] == 7
-    assert made.keywords["second"].keywords["mu"] == 5
-    asked: list[Any] = []
+    assert made.first == BM25Retriever(k1=25.0, b=1.0, depth=7)
+    assert made.second == QueryLikelihoodRetriever(mu=5)
+    settings: list[Any] = []
 
     class Index:
-        def bm25(self, **settings: Any) -> pt.Transformer:
-            asked.append(settings)
+        def bm25(self, **given: Any) -> pt.Transformer:
+            settings.append(given)
             return FIRST
 
-        def ql(self, **settings: Any) -> pt.Transformer:
-            asked.append(settings)
+        def ql(self, **given: Any) -> pt.Transformer:
+            settings.append(given)
             return SECOND
 
-    fusion = made(index=Index(), indexed=None, texts=None, unit="document")
-    assert asked == [{"k1": 25.0, "b": 1.0, "depth": 7}, {"mu": 5, "depth": 1000}]
+    fusion = made.bind(Collection("c1", index=Index()))
+    assert settings == [{"k1": 25.0, "b": 1.0, "depth": 7}, {"mu": 5, "depth": 1000}]
     assert len(fusion(frame("b"))) == 4

@@ -1,23 +1,21 @@
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
-from pipelines import retrievers
+from pipelines.engines import LexicalEngine
+from pipelines.engines.pisa import PisaEngine
 from pipelines.lexical import RM3, LexicalIndex
+from pipelines.retrievers import BM25Retriever, QueryLikelihoodRetriever, RM3Retriever
+from pipelines.stage import Collection
 from toolkit.contracts import Unit
 from toolkit.errors import InputError
 
 QUERY = pd.DataFrame({"qid": ["1"], "query": ["alpha"]})
-
-
-class Rankless:
-    """An index whose engine ranks by BM25 alone."""
-
-    def bm25(self, k1: float = 0.9, b: float = 0.4, depth: int = 1000) -> object:
-        return object()
 
 
 @pytest.fixture(scope="module")
@@ -28,24 +26,70 @@ def index(tmp_path_factory: pytest.TempPathFactory) -> LexicalIndex:
     return LexicalIndex.build(units, path, processes=1)
 
 
-def test_bm25_and_ql_are_the_index_s_own(index: LexicalIndex) -> None:
-    assert retrievers.bm25(index, k1=2, depth=5) == index.bm25(k1=2, depth=5)
-    assert retrievers.ql(index, mu=20, depth=5) == index.ql(mu=20, depth=5)
-    assert retrievers.bm25(index) == index.bm25()
-    assert retrievers.ql(index) == index.ql()
+def over(index: LexicalIndex) -> Collection:
+    return Collection("c1", index=index)
+
+
+def test_bm25_and_ql_rank_as_the_index_s_own(index: LexicalIndex) -> None:
+    for retriever, own in (
+        (BM25Retriever(k1=2, depth=5), index.bm25(k1=2, depth=5)),
+        (QueryLikelihoodRetriever(mu=20, depth=5), index.ql(mu=20, depth=5)),
+        (BM25Retriever(), index.bm25()),
+        (QueryLikelihoodRetriever(), index.ql()),
+    ):
+        assert retriever.bind(over(index))(QUERY).equals(own(QUERY))
 
 
 def test_feedback_finds_documents_that_the_words_do_not(index: LexicalIndex) -> None:
-    assert retrievers.bm25(index)(QUERY)["docno"].tolist() == ["d0"]
-    found = retrievers.bm25_rm3(index, depth=5)(QUERY)
-    assert found["docno"].tolist() == ["d0", "d1"]
+    bm25 = BM25Retriever().bind(over(index))
+    assert bm25(QUERY)["docno"].tolist() == ["d0"]
+    ranking = RM3Retriever(depth=5).bind(over(index))(QUERY)
+    assert ranking["docno"].tolist() == ["d0", "d1"]
     ranker = index.bm25(depth=5)
-    assert found.equals((ranker >> RM3(index) >> ranker)(QUERY))
-    few = retrievers.bm25_rm3(index, fb_terms=3, fb_docs=1, original_weight=1.0)(QUERY)
-    assert few["score"].iloc[0] == retrievers.bm25(index)(QUERY)["score"].iloc[0]
+    assert ranking.equals((ranker >> RM3(index) >> ranker)(QUERY))
+    few = RM3Retriever(fb_terms=3, fb_docs=1, original_weight=1.0).bind(over(index))(QUERY)
+    assert few["score"].iloc[0] == bm25(QUERY)["score"].iloc[0]
 
 
-def test_an_engine_without_feedback_or_likelihood_says_so() -> None:
-    for factory in (retrievers.bm25_rm3, retrievers.ql):
-        with pytest.raises(InputError, match=r"Rankless offers no .*engine=lexical"):
-            factory(Rankless())  # type: ignore[arg-type]
+def test_an_engine_without_feedback_or_likelihood_is_refused_before_it_builds() -> None:
+    for retriever in (RM3Retriever(), QueryLikelihoodRetriever()):
+        with pytest.raises(InputError, match=r"pisa offers no .*valid: bm25.*engine=lexical"):
+            retriever.check(PisaEngine())
+        retriever.check(LexicalEngine())
+
+
+def test_a_retriever_that_is_not_bound_says_what_to_do() -> None:
+    with pytest.raises(InputError, match=r"BM25Retriever is not bound.*index\.bm25"):
+        BM25Retriever()(QUERY)
+
+
+def test_binding_gives_a_copy_and_leaves_the_retriever_as_it_was(index: LexicalIndex) -> None:
+    retriever = BM25Retriever(k1=2)
+    bound = retriever.bind(over(index))
+    assert retriever.collection is None and bound.collection == over(index)
+    assert bound != retriever and retriever == BM25Retriever(k1=2)
+    again = retriever.bind(over(index))
+    assert again == bound and hash(again) == hash(bound)
+    assert bound != retriever.bind(Collection("c2", index=index))
+    assert bound != BM25Retriever(k1=3).bind(over(index))
+
+
+def test_64_threads_bind_and_search_at_once(index: LexicalIndex) -> None:
+    retriever = BM25Retriever(depth=5)
+    expected = index.bm25(depth=5)(QUERY)
+    start = threading.Barrier(64)
+
+    def search(_: int) -> bool:
+        start.wait()
+        return bool(retriever.bind(over(index))(QUERY).equals(expected))
+
+    with ThreadPoolExecutor(64) as pool:
+        assert all(pool.map(search, range(64)))
+    assert retriever.collection is None
+
+
+def test_a_cutoff_is_taken_into_the_retriever(index: LexicalIndex) -> None:
+    retriever = BM25Retriever(k1=2).bind(over(index))
+    cut = (retriever % 1).compile()
+    assert cut == BM25Retriever(k1=2, depth=1).bind(over(index))
+    assert len(cut(pd.DataFrame({"qid": ["1"], "query": ["beta"]}))) == 1

@@ -28,6 +28,7 @@ class WholeDocument:
 
     name: str = field(default="document", init=False)
     aggregate: bool = field(default=False, init=False)
+    whole_documents: bool = field(default=True, init=False)
 
     @property
     def fingerprint(self) -> str:
@@ -48,6 +49,7 @@ class DocumentHead:
     max_tokens: int = 512
     name: str = field(default="document_head", init=False)
     aggregate: bool = field(default=False, init=False)
+    whole_documents: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
         _check_tokens(self.max_tokens)
@@ -78,6 +80,7 @@ class Passages:
     splitter: str = "rules"
     aggregate: bool = False
     name: str = field(default="passage", init=False)
+    whole_documents: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
         _check_tokens(self.max_tokens)

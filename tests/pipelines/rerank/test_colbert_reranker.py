@@ -10,8 +10,9 @@ import pytest
 import tiny_embedder
 
 from pipelines.rerank.base import Pair
-from pipelines.rerank.colbert import ColbertScorer, colbert
+from pipelines.rerank.colbert import ColBERT, ColbertScorer
 from pipelines.semantic.colbert_encoder import ColbertEncoder
+from pipelines.stage import Collection
 from toolkit.contracts import Unit
 from toolkit.errors import InputError
 
@@ -79,11 +80,10 @@ def test_the_head_of_a_ranking_comes_in_the_order_of_maxsim(model: Path, tmp_pat
             "reasoning": "why",
         }
     )
-    stage = colbert(
-        lambda ids: [units[docno] for docno in ids],
-        "passage",
-        tmp_path,
-        model=str(model),
+    stage = ColBERT(
+        str(model),
+        texts=lambda ids: [units[docno] for docno in ids],
+        cache=tmp_path,
         depth=4,
         gather_ms=0.0,
         **EXACT,
@@ -107,9 +107,9 @@ def test_a_whole_document_scores_as_its_best_window(model: Path):
     ranking = pd.DataFrame(
         {"qid": ["1"], "query": [window], "docno": ["d"], "score": [1.0], "text": [text]}
     )
-    made: dict[str, Any] = {"model": str(model), "gather_ms": 0.0, "max_length": 20, **EXACT}
-    whole = colbert(None, "document", None, **made)(ranking)  # type: ignore[arg-type]
-    cut = colbert(None, "passage", None, **made)(ranking)  # type: ignore[arg-type]
+    stage = ColBERT(str(model), gather_ms=0.0, max_length=20, **EXACT)
+    whole = stage.bind(Collection("documents", whole_documents=True))(ranking)
+    cut = stage.bind(Collection("passages"))(ranking)
     scorer = ColbertScorer(encoder(model, max_length=20))
     windows = [loops(model, pair) for pair in scorer.split(Pair(window, text))]
     assert len(windows) > 5

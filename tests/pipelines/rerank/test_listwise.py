@@ -12,7 +12,8 @@ import pyterrier as pt
 import pytest
 from scripted_model import ScriptedModel, saying
 
-from pipelines.rerank.listwise import Listwise, listwise
+from pipelines.rerank.listwise import Listwise
+from pipelines.stage import Collection
 from toolkit.contracts import Unit
 from toolkit.errors import InputError
 from toolkit.llm.blocking import BlockingModel
@@ -337,9 +338,13 @@ def test_a_prompt_without_its_places_is_refused(tmp_path: Path) -> None:
         Listwise(Fake(by_grade), prompt=str(tmp_path / "own.txt"))
 
 
-def test_the_factory_makes_the_stage(tmp_path: Path) -> None:
+def test_a_run_hands_over_model_texts_and_cache(tmp_path: Path) -> None:
+    stage = Listwise(depth=4, window=3, step=2)
+    assert stage.asks_model
+    with pytest.raises(InputError, match="not bound"):
+        stage(ranking([1, 2]))
     model = Fake(by_grade)
-    it = listwise(lambda ids: [], model, tmp_path, depth=4, window=3, step=2)
+    it = stage.bind(Collection("c", texts=lambda ids: [], model=model, caches=tmp_path))
     assert order(it(ranking([1, 2, 3, 9, 8]))) == [9, 1, 3, 2, 8]
     assert (it.depth, it.window, it.step) == (4, 3, 2)
     assert [path.suffix for path in tmp_path.iterdir()].count(".sqlite") == 1

@@ -14,8 +14,9 @@ import tiny_t5
 
 from pipelines.neural import checkpoints
 from pipelines.rerank.base import Pair
-from pipelines.rerank.monot5 import MonoT5Scorer, monot5
+from pipelines.rerank.monot5 import MonoT5, MonoT5Scorer
 from pipelines.rerank.monot5_prompt import MonoT5Prompts
+from pipelines.stage import Collection
 from toolkit.contracts import Unit
 from toolkit.errors import InputError
 
@@ -242,11 +243,9 @@ def test_concurrent_agents_share_batches_and_get_the_scores_that_they_get_alone(
     model: Path,
 ) -> None:
     agents = 32
-    stage = monot5(
-        lambda ids: [Unit(each, "", text_of(int(each), 7)) for each in ids],
-        "passage",
-        None,
-        model=str(model),
+    stage = MonoT5(
+        str(model),
+        texts=lambda ids: [Unit(each, "", text_of(int(each), 7)) for each in ids],
         device="cpu",
         dtype="float32",
         gather_ms=2000.0,
@@ -309,7 +308,7 @@ def test_a_checkpoint_without_a_tokenizer_asks_for_t5s(
     bare = tiny_t5.save_t5(tmp_path / "bare", own=False)
     monkeypatch.setattr(pytest.importorskip("huggingface_hub.constants"), "HF_HUB_OFFLINE", True)
     with pytest.raises(InputError, match=r"no tokenizer\.json.*hf download t5-base") as told:
-        scorer(bare)
+        _ = scorer(bare).fingerprint
     assert "\n" not in str(told.value)
     given = scorer(bare, tokenizer=str(model))
     assert given.score(PAIRS) == pytest.approx(scorer(model).score(PAIRS), abs=1e-6)
@@ -323,7 +322,7 @@ def test_models_of_the_hub_are_read_with_t5s_tokenizer_where_they_bring_none(
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
     tiny_t5.save_t5(downloaded(tmp_path, "castorini/monot5-base-msmarco", "a" * 40), own=False)
     with pytest.raises(InputError, match=r"no tokenizer\.json.*hf download t5-base"):
-        MonoT5Scorer(device="cpu", dtype="float32")
+        _ = MonoT5Scorer(device="cpu", dtype="float32").fingerprint
     tiny_t5.tokenizer().save_pretrained(downloaded(tmp_path, "t5-base", "b" * 40))
     found = MonoT5Scorer(device="cpu", dtype="float32")
     assert found.score(PAIRS) == pytest.approx(scorer(model).score(PAIRS), abs=1e-6)
@@ -343,32 +342,32 @@ def test_a_tokenizer_that_cannot_say_true_is_refused(tmp_path: Path, model: Path
         tmp_path / "other"
     )
     with pytest.raises(InputError, match=r"'true'.*T5's tokenizer.*tokenizer=t5-base"):
-        scorer(model, tokenizer=str(tmp_path / "other"))
+        _ = scorer(model, tokenizer=str(tmp_path / "other")).fingerprint
 
 
 def test_a_tokenizer_of_another_model_is_refused(tmp_path: Path, model: Path) -> None:
     more = tiny_t5.tokenizer([*tiny_t5.WORDS, *(f"word{n}" for n in range(9))])
     more.save_pretrained(tmp_path / "more")
     with pytest.raises(InputError, match=r"has 123 tokens.*knows 114"):
-        scorer(model, tokenizer=str(tmp_path / "more"))
+        _ = scorer(model, tokenizer=str(tmp_path / "more")).fingerprint
 
 
 def test_a_model_that_is_not_here_is_told_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pytest.importorskip("huggingface_hub.constants"), "HF_HUB_OFFLINE", True)
     with pytest.raises(InputError, match="hf download castorini/monot5-base-msmarco") as told:
-        MonoT5Scorer()
+        _ = MonoT5Scorer().fingerprint
     assert "\n" not in str(told.value)
 
 
 def test_a_folder_that_is_not_there_is_told_in_one_line(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="there is no folder") as told:
-        scorer(tmp_path / "nowhere")
+        _ = scorer(tmp_path / "nowhere").fingerprint
     assert "\n" not in str(told.value)
 
 
 def test_a_model_of_another_kind_is_refused(bert: Path) -> None:
     with pytest.raises(InputError, match=r"monoT5 was given .* of the kind bert.*kind t5"):
-        scorer(bert)
+        _ = scorer(bert).fingerprint
 
 
 def test_an_encoder_alone_is_refused(tmp_path: Path, model: Path) -> None:
@@ -412,33 +411,30 @@ def test_a_batch_that_does_not_fit_is_told(model: Path, monkeypatch: pytest.Monk
 )
 def test_wrong_arguments_are_told(model: Path, arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
-        scorer(model, **arguments)
+        _ = scorer(model, **arguments).fingerprint
 
 
 @pytest.mark.parametrize(
-    ("unit", "given", "long_documents"),
+    ("whole", "given", "long_documents"),
     [
-        ("document", None, "max_passage"),
-        ("document_head", None, "truncate"),
-        ("passage", None, "truncate"),
-        ("maxp", None, "truncate"),
-        ("document", "truncate", "truncate"),
+        (True, None, "max_passage"),
+        (False, None, "truncate"),
+        (True, "truncate", "truncate"),
     ],
 )
-def test_the_factory_makes_a_stage_that_suits_the_unit(
-    model: Path, tmp_path: Path, unit: str, given: str | None, long_documents: str
+def test_a_bound_stage_treats_long_documents_as_suits_the_unit(
+    model: Path, tmp_path: Path, whole: bool, given: str | None, long_documents: str
 ) -> None:
-    stage = monot5(
-        lambda ids: [Unit(each, "the mill", f"{text_of(700)} {each}") for each in ids],
-        unit,
-        tmp_path,
-        model=str(model),
-        depth=2,
-        device="cpu",
-        dtype="float32",
-        long_documents=given,
+    collection = Collection(
+        "c",
+        texts=lambda ids: [Unit(each, "the mill", f"{text_of(700)} {each}") for each in ids],
+        whole_documents=whole,
+        caches=tmp_path,
     )
-    assert (stage.long_documents, stage.depth) == (long_documents, 2)
+    plain = MonoT5(str(model), depth=2, device="cpu", dtype="float32", long_documents=given)
+    stage = plain.bind(collection)
+    assert plain.collection is None and plain.long_documents == given
+    assert ("windows" in stage.counts) == (long_documents == "max_passage")
     docnos = ["bridge", "river", "zebra"]
     frame = pd.DataFrame(
         {"qid": "1", "query": "who", "docno": docnos, "score": [3.0, 2.0, 1.0], "rank": [0, 1, 2]}

@@ -10,7 +10,7 @@ import tiny_t5
 
 from pipelines.rerank.base import Pair
 from pipelines.rerank.monot5 import MonoT5Scorer
-from pipelines.rerank.monot5_reference import MonoT5Reference, monot5_reference
+from pipelines.rerank.monot5_reference import MonoT5Reference
 from toolkit.contracts import Unit
 from toolkit.errors import InputError
 
@@ -35,7 +35,7 @@ def units(docnos: Any) -> list[Unit]:
 
 
 def reference(model: Path, **arguments: Any) -> MonoT5Reference:
-    return monot5_reference(units, model=str(model), tokenizer=str(model), **arguments)
+    return MonoT5Reference(texts=units, model=str(model), tokenizer=str(model), **arguments)
 
 
 def ranking() -> pd.DataFrame:
@@ -117,7 +117,7 @@ def test_a_configuration_without_n_positions_is_told(
     del config["n_positions"]
     (tmp_path / "config.json").write_text(json.dumps(config))
     with pytest.raises(InputError, match=r"lacks n_positions.*reranker=monot5") as told:
-        reference(tmp_path)
+        _ = reference(tmp_path).fingerprint
     assert "\n" not in str(told.value)
 
 
@@ -128,17 +128,17 @@ def test_a_tokenizer_that_is_not_here_is_told_although_the_library_makes_up_one(
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
     with pytest.raises(InputError, match=r"'t5-base' cannot be loaded.*hf download") as told:
-        monot5_reference(units, model=str(model))
+        _ = MonoT5Reference(texts=units, model=str(model)).fingerprint
     assert "\n" not in str(told.value)
 
 
 def test_wrong_arguments_and_models_are_told(model: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="batch_size=0"):
-        reference(model, batch_size=0)
+        _ = reference(model, batch_size=0).fingerprint
     with pytest.raises(InputError, match="depth is 0"):
-        reference(model, depth=0)
+        _ = reference(model, depth=0).fingerprint
     with pytest.raises(InputError, match="there is no folder"):
-        reference(tmp_path / "nowhere")
+        _ = reference(tmp_path / "nowhere").fingerprint
     (tmp_path / "config.json").write_text('{"model_type": "bert"}')
     with pytest.raises(InputError, match=r"kind bert.*kind t5"):
-        reference(tmp_path)
+        _ = reference(tmp_path).fingerprint

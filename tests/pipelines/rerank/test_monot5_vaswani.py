@@ -12,7 +12,7 @@ import pytest
 import tiny_t5
 
 from pipelines.lexical import LexicalIndex
-from pipelines.rerank.monot5 import monot5
+from pipelines.rerank.monot5 import MonoT5
 from toolkit.benchmarks.beir import BeirBenchmark
 from toolkit.contracts import Unit
 from toolkit.evaluation.retrieval import measure_rankings
@@ -106,9 +106,7 @@ def test_a_model_trained_on_judgements_beats_bm25s_order_on_its_questions(
             train(network, tokens, examples)
         network.save_pretrained(tmp_path / name)
         tokens.save_pretrained(tmp_path / name)
-        reranker = monot5(
-            collection.texts, "passage", None, model=str(tmp_path / name), depth=DEPTH, device="cpu"
-        )
+        reranker = MonoT5(str(tmp_path / name), texts=collection.texts, depth=DEPTH, device="cpu")
         found[name] = collection.ndcg(reranker(collection.ranking))
     bm25, best = collection.ndcg(collection.ranking), collection.best_ndcg()
     assert best > bm25 + 0.2  # there is something to gain, and something to lose

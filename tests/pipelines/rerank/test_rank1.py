@@ -13,9 +13,10 @@ import pytest
 from scripted_peer import Fail, Peer, Raw, running_peer
 
 from pipelines.rerank.base import Pair
-from pipelines.rerank.rank1 import Rank1Scorer, rank1
+from pipelines.rerank.rank1 import Rank1, Rank1Scorer
 from pipelines.rerank.rank1_prompt import Prompts, estimated_tokens, forced
 from pipelines.rerank.rank1_verdict import closing_token, verdict
+from pipelines.stage import Collection
 from toolkit.errors import InputError
 from toolkit.llm import errors
 from toolkit.llm.completions import Token
@@ -417,7 +418,8 @@ def test_the_factory_ranks_and_asks_once(peer: Peer, tmp_path: Path) -> None:
     peer.script.append(reasoned(probable(true=0.9, false=0.1)))
     arguments: Any = {"model": "m", "base_url": peer.openai_url, "depth": 2, "concurrency": 1}
     for _ in range(2):
-        stage = rank1(None, "document", tmp_path, **arguments)
+        collection = Collection("c", whole_documents=True, caches=tmp_path)
+        stage = Rank1(**arguments).bind(collection)
         ranked = stage(frame)
         assert ranked["docno"].tolist() == ["b", "a", "c"]
         assert ranked["score"].tolist()[:2] == pytest.approx([0.9, 0.2])

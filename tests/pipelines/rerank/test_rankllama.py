@@ -12,8 +12,9 @@ import tiny_llama
 
 from pipelines.neural import checkpoints
 from pipelines.rerank.base import Pair
-from pipelines.rerank.rankllama import RankLlamaScorer, rankllama
+from pipelines.rerank.rankllama import RankLLaMA, RankLlamaScorer
 from pipelines.rerank.rankllama_prompt import PairPrompt
+from pipelines.stage import Collection
 from toolkit.contracts import Unit
 from toolkit.errors import InputError
 
@@ -173,7 +174,7 @@ def test_another_base_than_the_named_one_can_be_given(tmp_path: Path, base: Path
     expected = scorer(tmp_path / "adapter").score(PAIRS)
     config.write_text(json.dumps({**named, "base_model_name_or_path": str(tmp_path / "gone")}))
     with pytest.raises(InputError, match=r"gone"):
-        scorer(tmp_path / "adapter")
+        _ = scorer(tmp_path / "adapter").fingerprint
     assert scorer(tmp_path / "adapter", base=str(base)).score(PAIRS) == expected
 
 
@@ -185,7 +186,7 @@ def test_an_adapter_without_an_output_is_refused(tmp_path: Path, base: Path) -> 
 
 def test_a_language_model_is_refused(base: Path) -> None:
     with pytest.raises(InputError, match="no output that was trained"):
-        scorer(base)
+        _ = scorer(base).fingerprint
 
 
 def test_a_checkpoint_that_claims_an_output_and_lacks_it_is_refused(
@@ -293,14 +294,14 @@ def test_a_model_that_is_not_here_is_told_in_one_line(monkeypatch: pytest.Monkey
     constants = pytest.importorskip("huggingface_hub.constants")
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     with pytest.raises(InputError, match="hf download castorini/rankllama") as told:
-        RankLlamaScorer()
+        _ = RankLlamaScorer().fingerprint
     assert "\n" not in str(told.value)
 
 
 def test_a_model_of_another_kind_is_refused(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "bert"}')
     with pytest.raises(InputError, match=r"kind bert.*kind llama"):
-        scorer(tmp_path)
+        _ = scorer(tmp_path).fingerprint
 
 
 def test_too_little_memory_is_told_with_the_sizes(
@@ -326,32 +327,30 @@ def test_too_little_memory_is_told_with_the_sizes(
 )
 def test_wrong_arguments_are_told(ranker: Path, arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
-        scorer(ranker, **arguments)
+        _ = scorer(ranker, **arguments).fingerprint
 
 
 @pytest.mark.parametrize(
-    ("unit", "given", "long_documents"),
+    ("whole", "given", "long_documents"),
     [
-        ("document", None, "max_passage"),
-        ("document_head", None, "truncate"),
-        ("passage", None, "truncate"),
-        ("document", "truncate", "truncate"),
+        (True, None, "max_passage"),
+        (False, None, "truncate"),
+        (True, "truncate", "truncate"),
     ],
 )
-def test_the_factory_makes_a_stage_that_suits_the_unit(
-    ranker: Path, tmp_path: Path, unit: str, given: str | None, long_documents: str
+def test_a_bound_stage_treats_long_documents_as_suits_the_unit(
+    ranker: Path, tmp_path: Path, whole: bool, given: str | None, long_documents: str
 ) -> None:
-    stage = rankllama(
-        lambda ids: [Unit(each, "", f"the old {each}") for each in ids],
-        unit,
-        tmp_path,
-        model=str(ranker),
-        depth=2,
-        device="cpu",
-        dtype="float32",
-        long_documents=given,
+    collection = Collection(
+        "c",
+        texts=lambda ids: [Unit(each, "", f"the old {each}") for each in ids],
+        whole_documents=whole,
+        caches=tmp_path,
     )
-    assert (stage.long_documents, stage.depth) == (long_documents, 2)
+    plain = RankLLaMA(str(ranker), depth=2, device="cpu", dtype="float32", long_documents=given)
+    stage = plain.bind(collection)
+    assert plain.collection is None and plain.long_documents == given
+    assert ("windows" in stage.counts) == (long_documents == "max_passage")
     names = ["mill", "river", "zebra"]
     frame = pd.DataFrame(
         {"qid": "1", "query": "who", "docno": names, "score": [3.0, 2.0, 1.0], "rank": [0, 1, 2]}

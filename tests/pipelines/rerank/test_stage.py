@@ -341,7 +341,8 @@ def test_settings_make_it_equal_and_the_cache_does_not(tmp_path: Path) -> None:
     ):
         assert stage != other
     assert Reranker(Windows(), texts=store) == Reranker(Windows(), texts=store)
-    assert repr(stage) == "Reranker('lengths', depth=5, long_documents='truncate')"
+    assert repr(stage).startswith("Reranker(<test_stage.Windows object")
+    assert repr(stage).endswith("depth=5, long_documents=None)")
 
 
 def test_pyterrier_sees_what_it_needs_and_gives(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,7 +23,7 @@ from question_model import (
 )
 
 from pipelines.prompt import last_words
-from pipelines.rewrite.q2q import PROMPTS, q2q
+from pipelines.rewrite.q2q import PROMPTS, Q2Q
 from pipelines.rewrite.stage import Rewriter
 from toolkit.errors import InputError
 from toolkit.llm import Settings, Turn
@@ -56,7 +56,7 @@ def told(stage: Rewriter) -> dict[str, int]:
 def test_the_prompt_alone_holds_the_query_and_no_reasoning() -> None:
     model = QuestionModel()
     with asking(model) as llm:
-        rewritten(q2q(llm, None), "king of spain", reasoning=["a secret thought"])
+        rewritten(Q2Q(model=llm), "king of spain", reasoning=["a secret thought"])
     (request,) = model.requests
     assert len(request.messages) == 1
     assert "king of spain" in request.messages[0]["content"]
@@ -67,7 +67,7 @@ def test_the_prompt_alone_holds_the_query_and_no_reasoning() -> None:
 def test_the_prompt_with_reasoning_holds_both() -> None:
     model = QuestionModel()
     with asking(model) as llm:
-        stage = q2q(llm, None, reasoning=True)
+        stage = Q2Q(model=llm, reasoning=True)
         assert rewritten(stage, "61,880", reasoning=["of a match"]) == [
             "What is 61,880 when of a match?"
         ]
@@ -79,7 +79,7 @@ def test_the_prompt_with_reasoning_holds_both() -> None:
 def test_without_reasoning_the_query_alone_is_asked_and_counted(thoughts: Any) -> None:
     model = QuestionModel()
     with asking(model) as llm:
-        stage, alone = q2q(llm, None, reasoning=True), q2q(llm, None)
+        stage, alone = Q2Q(model=llm, reasoning=True), Q2Q(model=llm)
         rewritten(stage, "king", reasoning=[thoughts])
         rewritten(stage, "king")
         rewritten(alone, "king")
@@ -93,7 +93,7 @@ def test_without_reasoning_the_query_alone_is_asked_and_counted(thoughts: Any) -
 def test_long_reasoning_is_asked_with_its_end() -> None:
     model = QuestionModel()
     with asking(model) as llm:
-        stage = q2q(llm, None, reasoning=True, max_reasoning_words=3)
+        stage = Q2Q(model=llm, reasoning=True, max_reasoning_words=3)
         rewritten(stage, "king", reasoning=["one two\nthree  four five"])
     assert thoughts_of(model.requests[0].messages) == "... three  four five"
     assert last_words(" a b ", 2) == "a b"
@@ -102,7 +102,7 @@ def test_long_reasoning_is_asked_with_its_end() -> None:
 def test_what_a_query_holds_never_becomes_a_place_of_the_prompt() -> None:
     model = QuestionModel()
     with asking(model) as llm:
-        stage = q2q(llm, None, reasoning=True)
+        stage = Q2Q(model=llm, reasoning=True)
         rewritten(stage, "a {reasoning} b {query}", reasoning=["{query} \\1"])
     assert query_of(model.requests[0].messages) == "a {reasoning} b {query}"
     assert thoughts_of(model.requests[0].messages) == "{query} \\1"
@@ -112,7 +112,7 @@ def test_effort_is_low_and_the_other_settings_are_the_models_own() -> None:
     model, own = QuestionModel(), Settings(temperature=0.5, reasoning_effort="high", timeout=9)
     with asking(model, own) as llm:
         for effort in ({}, {"reasoning_effort": "medium"}, {"reasoning_effort": None}):
-            rewritten(q2q(llm, None, **effort), "king")  # type: ignore[arg-type]
+            rewritten(Q2Q(model=llm, **effort), "king")  # type: ignore[arg-type]
     efforts = [request.settings.reasoning_effort for request in model.requests]
     assert efforts == ["low", "medium", "high"]
     assert {request.settings.temperature for request in model.requests} == {0.5}
@@ -125,11 +125,11 @@ def test_a_prompt_of_ones_own(tmp_path: Path) -> None:
     plain.write_text("<query>\n{query}\n</query> plain")
     model = QuestionModel()
     with asking(model) as llm:
-        stage = q2q(
-            llm, None, reasoning=True, prompt=str(mine), prompt_without_reasoning=str(plain)
+        stage = Q2Q(
+            model=llm, reasoning=True, prompt=str(mine), prompt_without_reasoning=str(plain)
         )
         rewritten(stage, "a", "b", reasoning=["r", ""])
-        rewritten(q2q(llm, None, prompt=str(plain)), "c")
+        rewritten(Q2Q(model=llm, prompt=str(plain)), "c")
     endings = [request.messages[0]["content"].split()[-1] for request in model.requests]
     assert endings == ["mine", "plain", "plain"]
 
@@ -147,12 +147,12 @@ def test_a_prompt_with_wrong_places_is_refused(tmp_path: Path, text: str, reason
     path = tmp_path / "p.txt"
     path.write_text(text)
     with pytest.raises(InputError, match=r"p\.txt has the places .* valid: \{query\}"):
-        q2q(rewriter_llm(), None, prompt=str(path), reasoning=reasoning)
+        Q2Q(model=rewriter_llm(), prompt=str(path), reasoning=reasoning)
 
 
 def test_a_prompt_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"cannot read the prompt .*gone\.txt"):
-        q2q(rewriter_llm(), None, prompt=str(tmp_path / "gone.txt"))
+        Q2Q(model=rewriter_llm(), prompt=str(tmp_path / "gone.txt"))
 
 
 @pytest.mark.parametrize(
@@ -166,7 +166,7 @@ def test_a_prompt_that_is_not_there_is_named(tmp_path: Path) -> None:
 )
 def test_impossible_arguments_are_refused(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
-        q2q(rewriter_llm(), None, **arguments)
+        Q2Q(model=rewriter_llm(), **arguments)
 
 
 def test_both_prompts_tell_the_rules_and_the_same_eight_questions() -> None:
@@ -184,7 +184,7 @@ def test_both_prompts_tell_the_rules_and_the_same_eight_questions() -> None:
 def test_an_empty_reply_is_asked_for_once_more() -> None:
     model = QuestionModel(replies(' "" \n', "What is a king?"))
     with asking(model) as llm:
-        stage = q2q(llm, None)
+        stage = Q2Q(model=llm)
         assert rewritten(stage, "king") == ["What is a king?"]
     assert model.queries == ["king", "king"]
     assert told(stage) == {"queries": 1, "asked": 1, "retried": 1, "cache_misses": 1}
@@ -192,7 +192,7 @@ def test_an_empty_reply_is_asked_for_once_more() -> None:
 
 def test_after_two_empty_replies_the_query_stays() -> None:
     with asking(QuestionModel(replies("", "“”"))) as llm:
-        stage = q2q(llm, None)
+        stage = Q2Q(model=llm)
         assert rewritten(stage, "king") == ["king"]
     assert told(stage) == {
         **{"queries": 1, "asked": 1, "retried": 1, "fell_back": 1, "cache_misses": 1}
@@ -202,13 +202,13 @@ def test_after_two_empty_replies_the_query_stays() -> None:
 def test_a_second_try_has_the_next_seed() -> None:
     model = QuestionModel(replies("", "What is a king?"))
     with asking(model, Settings(seed=7)) as llm:
-        rewritten(q2q(llm, None), "king")
+        rewritten(Q2Q(model=llm), "king")
     assert [request.settings.seed for request in model.requests] == [7, 8]
 
 
 def test_a_reply_with_a_label_is_cleaned_and_counted() -> None:
     with asking(QuestionModel(replies('**Question:** "What is a king?"'))) as llm:
-        stage = q2q(llm, None)
+        stage = Q2Q(model=llm)
         assert rewritten(stage, "king") == ["What is a king?"]
     assert told(stage) == {"queries": 1, "asked": 1, "cleaned": 1, "cache_misses": 1}
 
@@ -216,7 +216,7 @@ def test_a_reply_with_a_label_is_cleaned_and_counted() -> None:
 @pytest.mark.parametrize("reply", ["It is about kings.\nThey rule.", f"What {'is ' * 64} king?"])
 def test_prose_is_not_used_and_not_asked_for_again(reply: str) -> None:
     with asking(QuestionModel(replies(reply))) as llm:
-        stage = q2q(llm, None)
+        stage = Q2Q(model=llm)
         assert rewritten(stage, "king") == ["king"]
     assert told(stage) == {
         **{"queries": 1, "asked": 1, "fell_back": 1, "prose": 1, "cache_misses": 1}
@@ -225,7 +225,7 @@ def test_prose_is_not_used_and_not_asked_for_again(reply: str) -> None:
 
 def test_a_question_that_lost_a_number_is_used_and_counted() -> None:
     with asking(QuestionModel(replies("Which match had many fans?"))) as llm:
-        stage = q2q(llm, None)
+        stage = Q2Q(model=llm)
         assert rewritten(stage, "match 61,880") == ["Which match had many fans?"]
     assert stage.counts["lost_numbers"] == 1
     assert stage.counts["fell_back"] == 0
@@ -234,7 +234,7 @@ def test_a_question_that_lost_a_number_is_used_and_counted() -> None:
 def test_a_truncated_reply_is_asked_for_once_more() -> None:
     cut = Truncated("cut", turn=Turn(text="What is"))
     with asking(QuestionModel(replies(cut, "What is a king?"))) as llm:
-        stage = q2q(llm, None)
+        stage = Q2Q(model=llm)
         assert rewritten(stage, "king") == ["What is a king?"]
     assert told(stage) == {"queries": 1, "asked": 1, "retried": 1, "cache_misses": 1}
 
@@ -252,7 +252,7 @@ def test_what_befalls_this_query_alone_leaves_the_query_and_is_asked_again_next_
     tmp_path: Path, errors: list[ModelError]
 ) -> None:
     with asking(QuestionModel(replies(*errors, "What is a king?"))) as llm:
-        stage = q2q(llm, tmp_path)
+        stage = Q2Q(model=llm, cache=tmp_path)
         assert rewritten(stage, "king") == ["king"]
         assert (stage.counts["errors"], stage.counts["fell_back"]) == (1, 1)
         assert rewritten(stage, "king") == ["What is a king?"]
@@ -271,13 +271,13 @@ def test_what_befalls_this_query_alone_leaves_the_query_and_is_asked_again_next_
 )
 def test_what_would_befall_any_query_is_raised(error: ModelError) -> None:
     with asking(QuestionModel(replies(error))) as llm, pytest.raises(type(error)):
-        rewritten(q2q(llm, None), "king")
+        rewritten(Q2Q(model=llm), "king")
 
 
 def test_a_cap_on_money_stops_rewriting_and_keeps_what_was_paid_for(tmp_path: Path) -> None:
     model, ledger = QuestionModel(), Ledger(cap=110 / 1e6)
     with asking(model, ledger=ledger) as llm:
-        stage = q2q(llm, tmp_path)
+        stage = Q2Q(model=llm, cache=tmp_path)
         assert rewritten(stage, "king") == ["What is king?"]
         with pytest.raises(OutOfMoney):
             rewritten(stage, "queen")
@@ -293,7 +293,7 @@ def test_of_a_frame_that_fails_what_came_back_is_kept(tmp_path: Path) -> None:
 
     model = QuestionModel(choose)
     with asking(model) as llm:
-        stage = q2q(llm, tmp_path)
+        stage = Q2Q(model=llm, cache=tmp_path)
         with pytest.raises(ServerGone):
             rewritten(stage, "good", "bad")
         assert rewritten(stage, "good") == ["What is good?"]
@@ -303,7 +303,7 @@ def test_of_a_frame_that_fails_what_came_back_is_kept(tmp_path: Path) -> None:
 def test_a_blank_query_is_left_alone() -> None:
     model = QuestionModel()
     with asking(model) as llm:
-        stage = q2q(llm, None)
+        stage = Q2Q(model=llm)
         assert rewritten(stage, "", " ") == ["", " "]
     assert model.requests == [] and stage.counts == NOTHING
 
@@ -311,7 +311,7 @@ def test_a_blank_query_is_left_alone() -> None:
 def test_requests_are_on_the_account_of_their_question() -> None:
     ledger = Ledger()
     with asking(QuestionModel(replies("", "What?", "What?")), ledger=ledger) as llm:
-        rewritten(q2q(llm, None), "what a king", "what a queen")
+        rewritten(Q2Q(model=llm), "what a king", "what a queen")
     calls = {qid: ledger.by_role(qid)["rewriter"].calls for qid in ("q1", "q2")}
     assert sorted(calls.values()) == [1, 2]
     assert ledger.total.dollars == pytest.approx(3 * 110 / 1e6)
@@ -324,7 +324,7 @@ def test_rows_are_asked_together_and_equal_ones_once() -> None:
     model = QuestionModel(seconds=0.2)
     with asking(model) as llm:
         queries = [f"king {number % 10}" for number in range(30)]
-        stage = q2q(llm, None)
+        stage = Q2Q(model=llm)
         assert rewritten(stage, *queries) == [f"What is {query}?" for query in queries]
     assert sorted(model.queries) == sorted(set(queries))
     assert told(stage) == {"queries": 30, "asked": 10, "cache_misses": 10}
@@ -334,7 +334,7 @@ def test_many_threads_with_one_query_make_one_request() -> None:
     model = QuestionModel(seconds=0.3)
     barrier = threading.Barrier(32)
     with asking(model) as llm:
-        stage = q2q(llm, None)
+        stage = Q2Q(model=llm)
 
         def ask(number: int) -> list[str]:
             barrier.wait()
@@ -350,7 +350,7 @@ def test_many_threads_with_one_query_make_one_request() -> None:
 def test_threads_with_overlapping_frames_do_not_wait_for_each_other_forever() -> None:
     model = QuestionModel(seconds=0.01)
     with asking(model) as llm:
-        stage = q2q(llm, None)
+        stage = Q2Q(model=llm)
         frames = [[f"king {(start + step) % 8}" for step in range(8)] for start in range(8)]
         with ThreadPoolExecutor(8) as pool:
             found = list(pool.map(lambda queries: rewritten(stage, *queries), frames * 4))
@@ -368,7 +368,7 @@ def test_a_thread_that_waits_for_anothers_request_asks_itself_where_that_one_fai
 
     model = QuestionModel(choose, seconds=0.3)
     with asking(model) as llm:
-        stage = q2q(llm, None)
+        stage = Q2Q(model=llm)
         with ThreadPoolExecutor(4) as pool:
             first = pool.submit(rewritten, stage, "king")
             wait_for(lambda: stage.counts["asked"] == 1)
@@ -384,7 +384,7 @@ def test_ten_threads_never_see_each_others_reasoning() -> None:
     model = QuestionModel(seconds=0.002)
     barrier = threading.Barrier(10)
     with asking(model) as llm:
-        stage = q2q(llm, None, reasoning=True)
+        stage = Q2Q(model=llm, reasoning=True)
 
         def agent(number: int) -> list[str]:
             found = []
@@ -406,8 +406,11 @@ def test_ten_threads_never_see_each_others_reasoning() -> None:
 def test_replies_are_kept_on_disk(tmp_path: Path) -> None:
     model = QuestionModel()
     with asking(model) as llm:
-        assert rewritten(q2q(llm, tmp_path), "king", "queen") == ["What is king?", "What is queen?"]
-        stage = q2q(llm, tmp_path)
+        assert rewritten(Q2Q(model=llm, cache=tmp_path), "king", "queen") == [
+            "What is king?",
+            "What is queen?",
+        ]
+        stage = Q2Q(model=llm, cache=tmp_path)
         assert rewritten(stage, "king", "rook") == ["What is king?", "What is rook?"]
     assert sorted(model.queries) == ["king", "queen", "rook"]
     assert told(stage) == {"queries": 2, "asked": 1, "cache_hits": 1, "cache_misses": 1}
@@ -418,7 +421,7 @@ def test_a_kept_reply_is_read_as_it_was_the_first_time(tmp_path: Path) -> None:
     by_query = {"king": [texts[0]], "queen": [texts[1]], "rook": texts[2:]}
     model = QuestionModel(lambda messages, _: Turn(text=by_query[query_of(messages)].pop(0)))
     with asking(model) as llm:
-        first, second = q2q(llm, tmp_path), q2q(llm, tmp_path)
+        first, second = Q2Q(model=llm, cache=tmp_path), Q2Q(model=llm, cache=tmp_path)
         queries = ("king", "queen", "rook")
         expected = ["king", "What is a queen?", "rook"]
         assert rewritten(first, *queries) == rewritten(second, *queries) == expected
@@ -432,17 +435,17 @@ import sys
 from pathlib import Path
 sys.path[:0] = sys.argv[2:]
 from question_model import QuestionModel, asking, frame
-from pipelines.rewrite.q2q import q2q
+from pipelines.rewrite.q2q import Q2Q
 model = QuestionModel()
 with asking(model) as llm:
-    stage = q2q(llm, Path(sys.argv[1]), reasoning=True)
+    stage = Q2Q(model=llm, cache=Path(sys.argv[1]), reasoning=True)
     print(stage(frame("king", reasoning=["of chess"]))["query"].tolist(), len(model.requests))
 """
 
 
 def test_another_process_finds_what_this_one_asked(tmp_path: Path) -> None:
     with asking(QuestionModel()) as llm:
-        stage = q2q(llm, tmp_path, reasoning=True)
+        stage = Q2Q(model=llm, cache=tmp_path, reasoning=True)
         (asked,) = rewritten(stage, "king", reasoning=["of chess"])
     paths = [str(ROOT), str(ROOT / "tests"), str(Path(__file__).parent)]
     command = [sys.executable, "-c", PROCESS, str(tmp_path), *paths]
@@ -473,11 +476,11 @@ def test_another_prompt_model_or_setting_is_asked_anew(
         arguments["prompt"] = str(own)
     model = QuestionModel()
     with asking(model) as llm:
-        first = q2q(llm, tmp_path / "caches")
+        first = Q2Q(model=llm, cache=tmp_path / "caches")
         rewritten(first, "king")
     with asking(model, settings) as llm:
         llm.name = name
-        second = q2q(llm, tmp_path / "caches", **arguments)
+        second = Q2Q(model=llm, cache=tmp_path / "caches", **arguments)
         rewritten(second, "king", reasoning=["chess"])
     assert model.queries == ["king", "king"]
     assert first.fingerprint != second.fingerprint
@@ -487,15 +490,15 @@ def test_a_longer_timeout_is_no_other_rewriter(tmp_path: Path) -> None:
     model = QuestionModel()
     for timeout in (60, 600):
         with asking(model, Settings(timeout=timeout)) as llm:
-            rewritten(q2q(llm, tmp_path, max_words=timeout), "king")
+            rewritten(Q2Q(model=llm, cache=tmp_path, max_words=timeout), "king")
     assert model.queries == ["king"]
 
 
 def test_before_the_model_runs_all_is_known_but_the_rewriting() -> None:
     llm = rewriter_llm(Settings(seed=1))
-    stage = q2q(llm, None)
+    stage = Q2Q(model=llm)
     with asking(QuestionModel(), Settings(seed=1)) as running:
-        assert q2q(running, None).fingerprint == stage.fingerprint
+        assert Q2Q(model=running).fingerprint == stage.fingerprint
     assert stage.counts == NOTHING
     with pytest.raises(RuntimeError, match="does not run"):
         rewritten(stage, "king")

@@ -11,7 +11,7 @@ import pytest
 from question_model import QuestionModel, asking, frame, replies
 
 from pipelines.notes import collecting
-from pipelines.rewrite.q2q import q2q
+from pipelines.rewrite.q2q import Q2Q
 from pipelines.rewrite.stage import Ask, Rewriter, Rewritten
 from toolkit.errors import InputError
 
@@ -69,7 +69,7 @@ def test_a_ranking_is_asked_about_once_a_query() -> None:
 def test_an_empty_frame_comes_back_with_the_columns_and_without_a_request() -> None:
     model = QuestionModel()
     with asking(model) as llm:
-        out = q2q(llm, None)(frame("king").iloc[:0])
+        out = Q2Q(model=llm)(frame("king").iloc[:0])
     assert len(out) == 0
     assert set(out.columns) == {"qid", "query", "query_0"}
     assert model.requests == []
@@ -90,12 +90,11 @@ def test_a_query_that_is_no_text_is_refused(query: object) -> None:
 
 def test_equal_rewriters_are_equal_stages() -> None:
     with asking(QuestionModel()) as llm:
-        one, same = q2q(llm, None), q2q(llm, None)
-        others = [q2q(llm, None, apply_to="retriever"), q2q(llm, None, max_words=9)]
+        one, same = Q2Q(model=llm), Q2Q(model=llm)
+        others = [Q2Q(model=llm, apply_to="retriever"), Q2Q(model=llm, max_words=9)]
         assert one == same and hash(one) == hash(same)
         assert all(one != other for other in others)
-        assert repr(one) == "Rewriter(Q2Q(Q, 'scripted'), apply_to='both')"
-        assert repr(q2q(llm, None, reasoning=True)).startswith("Rewriter(Q2Q(Q+R, 'scripted')")
+        assert repr(one) == "Q2Q(reasoning=False, apply_to='both')"
 
 
 def test_both_queries_and_what_happened_are_noted() -> None:
@@ -108,7 +107,7 @@ def test_both_queries_and_what_happened_are_noted() -> None:
 def test_what_happened_to_a_reply_is_noted_in_words() -> None:
     texts = ["", "Query: Who is king?", "It is long.\nToo long.", "What is it?"]
     with asking(QuestionModel(replies(*texts))) as llm:
-        stage = q2q(llm, None, reasoning=True)
+        stage = Q2Q(model=llm, reasoning=True)
         found = []
         for query in ("king", "queen", "the 3rd"):
             with collecting() as notes:
@@ -131,7 +130,7 @@ def test_what_happened_to_a_reply_is_noted_in_words() -> None:
 
 def test_threads_note_their_own_queries() -> None:
     with asking(QuestionModel(seconds=0.01)) as llm:
-        stage = q2q(llm, None)
+        stage = Q2Q(model=llm)
 
         def noted(number: int) -> object:
             with collecting() as notes:

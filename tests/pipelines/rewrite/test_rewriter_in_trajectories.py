@@ -16,7 +16,7 @@ from agents.keyword import KeywordAgent
 from pipelines.backend import PipelineBackend
 from pipelines.composition import compose
 from pipelines.lexical import LexicalIndex
-from pipelines.rewrite.q2q import q2q
+from pipelines.rewrite.q2q import Q2Q
 from pipelines.rewrite.stage import Rewriter
 from toolkit.contracts import Topic, Trajectory, Unit
 from toolkit.llm import Settings, Turn
@@ -65,7 +65,7 @@ def test_a_chat_agents_trajectory_holds_both_queries_and_the_rewriters_costs(
     price = Price(input=1.0, output=1.0)
     agent = ChatAgent(model=agent_model, ledger=ledger, price=price)
     with asking(model, ledger=ledger) as llm:
-        tool = session(index, q2q(llm, None, reasoning=True), "q7")
+        tool = session(index, Q2Q(model=llm, reasoning=True), "q7")
         trajectory = asyncio.run(agent.run(Topic("q7", "Who built the mill?"), tool))
     stored = written(trajectory, tmp_path)
     assert stored.status == "completed"
@@ -91,7 +91,7 @@ def test_a_search_that_finds_nothing_still_records_its_rewriting(
     index: LexicalIndex, tmp_path: Path
 ) -> None:
     with asking(QuestionModel(replies("Xyzzy plugh?"))) as llm:
-        tool = session(index, q2q(llm, None), "q1")
+        tool = session(index, Q2Q(model=llm), "q1")
         result = tool.call("search", {"reason": "", "query": "xyzzy"})
     pair = {"raw": "xyzzy", "rewritten": "Xyzzy plugh?", "apply_to": "both"}
     assert result.call.ranking == ()
@@ -104,7 +104,7 @@ def test_an_agent_of_rules_has_its_queries_rewritten_too(
 ) -> None:
     agent = KeywordAgent()
     with asking(QuestionModel()) as llm:
-        stage = q2q(llm, None, reasoning=True)
+        stage = Q2Q(model=llm, reasoning=True)
         tool = session(index, stage, "q1")
         trajectory = asyncio.run(agent.run(Topic("q1", "Who built Grenholm Mill?"), tool))
     stored = notes(written(trajectory, tmp_path))
@@ -145,7 +145,7 @@ def test_ten_agents_at_once_have_their_own_reasoning_in_their_own_rewritings(
         return list(await asyncio.gather(*runs))
 
     with asking(model, ledger=ledger) as llm:
-        trajectories = asyncio.run(all_at_once(q2q(llm, None, reasoning=True)))
+        trajectories = asyncio.run(all_at_once(Q2Q(model=llm, reasoning=True)))
     for number, trajectory in enumerate(trajectories):
         stored = notes(written(trajectory, tmp_path))
         assert [each["rewritten"] for each in stored] == [
@@ -159,7 +159,7 @@ def test_ten_agents_at_once_have_their_own_reasoning_in_their_own_rewritings(
 def test_a_rewriter_that_nobody_lets_in_fails_the_question_by_name(index: LexicalIndex) -> None:
     agent = ChatAgent(model=ScriptedModel(calling(search("Grenholm Mill")), saying()))
     with asking(QuestionModel(replies(AuthenticationFailed("wrong key")))) as llm:
-        tool = session(index, q2q(llm, None), "q1")
+        tool = session(index, Q2Q(model=llm), "q1")
         trajectory = asyncio.run(agent.run(Topic("q1", "Who?"), tool))
     assert (trajectory.status, trajectory.reason) == ("failed", "authentication_failed")
 
@@ -171,7 +171,7 @@ def test_a_rewriter_without_money_ends_the_question_as_the_agent_would(index: Le
     agent = ChatAgent(model=ScriptedModel(*turns), ledger=ledger, price=price)
     model = QuestionModel()
     with asking(model, ledger=ledger) as llm:
-        tool = session(index, q2q(llm, None), "q1")
+        tool = session(index, Q2Q(model=llm), "q1")
         trajectory = asyncio.run(agent.run(Topic("q1", "Who?"), tool))
     assert (trajectory.status, trajectory.reason) == ("out_of_money", "dollars")
     assert (len(trajectory.calls), trajectory.usage["agent_calls"]) == (1, 2)

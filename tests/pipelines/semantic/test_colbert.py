@@ -11,8 +11,9 @@ import tiny_embedder
 from safetensors.numpy import load_file
 
 from pipelines.semantic import space, vector_index
-from pipelines.semantic.colbert import ColbertEngine, ColbertIndex, colbert
+from pipelines.semantic.colbert import ColbertEngine, ColbertIndex, ColbertRetriever
 from pipelines.semantic.colbert_encoder import ColbertEncoder
+from pipelines.stage import Collection
 from toolkit.contracts import Unit
 from toolkit.errors import InputError
 
@@ -288,14 +289,17 @@ def test_a_checkpoint_that_colbert_itself_saved_is_read_with_its_projection(
     np.testing.assert_allclose(made.encode(["the mill."])[0], rows, atol=1e-5)
 
 
-def test_the_factory_hands_its_settings_to_encoder_engine_and_ranker(model: Path, built: Path):
-    asked: list[Any] = []
+def test_the_retriever_hands_its_settings_to_encoder_engine_and_ranker(model: Path, built: Path):
+    engines: list[Any] = []
 
-    def indexed(engine: Any) -> Any:
-        asked.append(engine)
+    def open_index(engine: Any) -> Any:
+        engines.append(engine)
         return engine.open(built)
 
-    ranker = colbert(indexed, model=str(model), **EXACT, depth=3)
-    assert asked[0].encoder.batch_tokens == 16384
-    assert len(ranker(frame("the mill"))) == 3
-    assert ranker == opened(model, built).ranker(depth=3)
+    retriever = ColbertRetriever(model=str(model), **EXACT, depth=3)
+    bound = retriever.bind(Collection("c1", open_index=open_index))
+    assert engines[0].encoder.batch_tokens == 16384
+    assert len(bound(frame("the mill"))) == 3
+    assert bound._ranker == opened(model, built).ranker(depth=3)
+    with pytest.raises(InputError, match="not bound"):
+        retriever(frame("the mill"))

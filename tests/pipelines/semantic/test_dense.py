@@ -8,8 +8,9 @@ import pandas as pd
 import pytest
 import tiny_embedder
 
-from pipelines.semantic.dense import DenseEngine, DenseIndex, dense
+from pipelines.semantic.dense import DenseEngine, DenseIndex, DenseRetriever
 from pipelines.semantic.dense_encoder import DenseEncoder
+from pipelines.stage import Collection
 from toolkit.contracts import Unit
 from toolkit.errors import InputError
 
@@ -233,18 +234,21 @@ def test_wrong_queries_are_refused(model: Path, built: Path):
         opened(model, built).ranker(depth=0)
 
 
-@pytest.mark.parametrize(("unit", "length"), [("document", 32), ("passage", 16), ("maxp", 16)])
-def test_whole_documents_may_have_a_length_of_their_own(model: Path, unit: str, length: int):
+@pytest.mark.parametrize(("whole", "length"), [(True, 32), (False, 16)])
+def test_whole_documents_may_have_a_length_of_their_own(model: Path, whole: bool, length: int):
     engines: list[Any] = []
 
     class Nothing:
         def ranker(self, depth: int) -> int:
             return depth
 
-    def indexed(engine: Any) -> Any:
+    def open_index(engine: Any) -> Any:
         engines.append(engine)
         return Nothing()
 
-    given: dict[str, Any] = {"model": str(model), "pooling": "last", "depth": 7}
-    assert dense(indexed, unit, **given, max_length=16, document_max_length=32) == 7
+    retriever = DenseRetriever(
+        str(model), pooling="last", depth=7, max_length=16, document_max_length=32
+    )
+    collection = Collection("c1", open_index=open_index, whole_documents=whole)
+    assert retriever.ranker(collection) == 7
     assert engines[0].encoder.documents.limit == length

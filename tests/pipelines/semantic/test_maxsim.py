@@ -6,15 +6,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipelines.semantic import maxsim as module
-from pipelines.semantic.maxsim import Collection, NumpySearch, TorchSearch, maxsim
+from pipelines.semantic.maxsim import Documents, NumpySearch, TorchSearch, maxsim
 
 
-def collection(rng: np.random.Generator, lengths: list[int], kind: str = "float32") -> Collection:
+def collection(rng: np.random.Generator, lengths: list[int], kind: str = "float32") -> Documents:
     vectors = rng.standard_normal((sum(lengths), 8)).astype(kind)
-    return Collection(vectors, np.cumsum([0, *lengths]))
+    return Documents(vectors, np.cumsum([0, *lengths]))
 
 
-def naive(query: np.ndarray, documents: Collection) -> list[float]:
+def naive(query: np.ndarray, documents: Documents) -> list[float]:
     scores = []
     for first, last in zip(documents.offsets[:-1], documents.offsets[1:], strict=True):
         rows = documents.vectors[first:last].astype(np.float64)
@@ -63,7 +63,7 @@ def test_both_searches_give_the_top_100_of_loops(
 def test_equal_scores_stand_in_the_order_of_the_documents():
     import torch
 
-    documents = Collection(np.ones((60, 4), np.float32), np.arange(0, 61, 2))
+    documents = Documents(np.ones((60, 4), np.float32), np.arange(0, 61, 2))
     for search in (NumpySearch(documents), TorchSearch(documents, torch.device("cpu"))):
         found = search([np.ones((3, 4), np.float32)], 5)[0]
         assert found.numbers.tolist() == [0, 1, 2, 3, 4]

@@ -18,7 +18,8 @@ torch = pytest.importorskip("torch", reason="pip install 'soundingline[semantic]
 transformers = pytest.importorskip("transformers", reason="pip install 'soundingline[semantic]'")
 
 from pipelines.semantic.impacts import ImpactIndex  # noqa: E402
-from pipelines.semantic.splade import SpladeEncoder, SpladeEngine, splade  # noqa: E402
+from pipelines.semantic.splade import SpladeEncoder, SpladeEngine, SpladeRetriever  # noqa: E402
+from pipelines.stage import Collection  # noqa: E402
 from toolkit.contracts import Unit  # noqa: E402
 from toolkit.errors import InputError  # noqa: E402
 
@@ -178,6 +179,10 @@ def test_threads_at_once_load_one_model_and_agree(
         assert sum(weights.values()) == pytest.approx(row.sum(), abs=1e-3)
 
 
+def splade(opened: Any, **settings: Any) -> SpladeRetriever:
+    return SpladeRetriever(**settings).bind(Collection("c1", open_index=opened))
+
+
 def indexed(root: Path, units: list[Unit]) -> Any:
     def open_or_build(engine: SpladeEngine) -> ImpactIndex:
         path = root / f"{engine.name}-{engine.fingerprint}"
@@ -206,7 +211,7 @@ def test_the_ranking_is_that_of_brute_force(
     )
     matrix = np.zeros((len(units), len(made.vocabulary)), np.float32)
     for number, term in enumerate(made.vocabulary):
-        documents, impacts = ours.index.postings(term)
+        documents, impacts = ours._ranker.index.postings(term)
         matrix[documents, number] = impacts
     expected = direct(checkpoint, [unit.contents for unit in units])
     # Between batches of other shapes, float32 differs at its seventh digit, and rarely rounds so.

@@ -1,0 +1,171 @@
+"""The protocol between a run and the stages of its pipeline.
+
+A stage is an ordinary PyTerrier transformer whose constructor takes plain arguments and is cheap.
+What only a run can give (index, texts, caches, a language model) reaches it through `bind`; what a
+run wants to know of it are `fingerprint` and `counts`; what it holds open ends with `close`. A
+transformer without this protocol works as a stage too: nothing is handed to it.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, ClassVar, TypeVar
+
+import pyterrier as pt
+
+from pipelines.engines.base import Engine
+from toolkit.contracts import Unit
+from toolkit.errors import InputError
+
+Texts = Callable[[Sequence[str]], list[Unit]]
+Bound = TypeVar("Bound", bound="Stage")
+Part = TypeVar("Part")
+
+
+@dataclass(frozen=True)
+class Collection:
+    """One corpus, cut into units and indexed, and what the stages of one run share.
+
+    - `fingerprint`: of the corpus and its units. Two collections are equal where it is.
+    - `index`: the opened index of the run's engine.
+    - `open_index`: opens another engine's index of the same units, which it builds where it is
+      missing.
+    - `texts`: unit ids to `Unit`s, in the order given; `KeyError` for an unknown id.
+    - `whole_documents`: whether a unit is a whole document, which may be longer than any model
+      reads.
+    - `caches`: the folder where stages keep results between runs; None: nowhere.
+    - `model`: a `BlockingModel` for stages that ask a language model; None: there is none.
+    """
+
+    fingerprint: str
+    index: Any = field(default=None, compare=False)
+    open_index: Callable[[Engine], Any] | None = field(default=None, compare=False)
+    texts: Texts | None = field(default=None, compare=False)
+    whole_documents: bool = field(default=False, compare=False)
+    caches: Path | None = field(default=None, compare=False)
+    model: Any = field(default=None, compare=False)
+
+    def __reduce__(self) -> Any:
+        # In another process a bound stage works on what it has opened; connections, models and
+        # stores do not travel.
+        nothing = (None, None, None)
+        return Collection, (self.fingerprint, *nothing, self.whole_documents, self.caches)
+
+    def with_model(self, model: Any) -> Collection:
+        """The same collection for a stage that asks `model`."""
+        return replace(self, model=model)
+
+
+class MadeOnce:
+    """Values that a stage and all its bound copies share, each made when it is first asked for."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._values: dict[Any, Any] = {}
+
+    def get(self, key: Any, make: Callable[[], Part]) -> Part:
+        """The value of `key`; `make()` where there is none yet."""
+        with self._lock:
+            if key not in self._values:
+                self._values[key] = make()
+            value: Part = self._values[key]
+            return value
+
+    def values(self) -> list[Any]:
+        """Those that have been made."""
+        with self._lock:
+            return list(self._values.values())
+
+
+class Stage(pt.Transformer):
+    """A transformer that a run can bind to its collection.
+
+    Constructor arguments are attributes of the same names; representation, equality and hash follow
+    from them and from the collection. A subclass overrides what it needs of `bind`, `check`,
+    `fingerprint`, `counts` and `close`.
+    """
+
+    asks_model: ClassVar[bool] = False
+    """Whether it cannot work without a language model in its collection."""
+
+    collection: Collection | None = None
+
+    def bind(self: Bound, collection: Collection) -> Bound:
+        """A copy that works on `collection`. The stage itself never changes, so that threads may
+        bind it side by side; models and counts that are expensive or shared stay shared."""
+        bound = copy.copy(self)
+        bound.collection = collection
+        return bound
+
+    def check(self, engine: Engine) -> None:
+        """`InputError` for settings that cannot work, before anything is built: a checkpoint that
+        cannot be had, or a ranking that the run's `engine` does not offer. Loads no weights."""
+        _ = self.fingerprint
+
+    @property
+    def fingerprint(self) -> str:
+        """Hash of what the arguments only name, such as a checkpoint's content or a prompt's text;
+        empty where the arguments tell everything. `InputError` where that cannot be read."""
+        return ""
+
+    @property
+    def counts(self) -> Mapping[str, float]:
+        """What the stage and its bound copies have counted so far, and `seconds` in its model."""
+        return {}
+
+    def close(self) -> None:
+        """End connections and processes; the next ranking opens them again."""
+
+    def __repr__(self) -> str:
+        arguments = ", ".join(f"{name}={value!r}" for name, value in self._arguments().items())
+        return f"{type(self).__name__}({arguments})"
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, Stage)
+            and type(self) is type(other)
+            and self._identity() == other._identity()
+            and self.collection == other.collection
+        )
+
+    def __hash__(self) -> int:
+        return hash((type(self), self._identity(), self.collection))
+
+    def _identity(self) -> Any:
+        """What makes two stages of one class and collection equal; hashable."""
+        return _hashable(self._arguments())
+
+    def _part(self, kind: Callable[..., Part], **others: Any) -> Part:
+        """A `kind` of those of this stage's arguments that its constructor takes too, and
+        `others`."""
+        names = inspect.signature(kind).parameters
+        shared = {name: value for name, value in self._arguments().items() if name in names}
+        return kind(**{**shared, **others})
+
+    def _arguments(self) -> dict[str, Any]:
+        """The constructor's arguments by name."""
+        names = inspect.signature(type(self).__init__).parameters
+        return {name: getattr(self, name) for name in names if name != "self"}
+
+
+def bound(stage: pt.Transformer, collection: Collection) -> pt.Transformer:
+    """`stage` bound to `collection`; as it is where it knows no `bind`."""
+    return stage.bind(collection) if isinstance(stage, Stage) else stage
+
+
+def not_bound(stage: Stage, do: str) -> InputError:
+    """The error of a stage that ranks before it was given what it works on."""
+    return InputError(f"{type(stage).__name__} is not bound to a collection", do=do)
+
+
+def _hashable(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return tuple((name, _hashable(item)) for name, item in value.items())
+    if isinstance(value, (list, tuple)):
+        return tuple(map(_hashable, value))
+    return value
