@@ -1,1 +1,93 @@
-"""PyTerrier transformers and the factories that build them. Imports `toolkit` only."""
+"""Stages of retrieval as PyTerrier transformers: `from pipelines import LexicalIndex, MonoT5`.
+
+Each name is imported when it is first used, so that importing the package loads no model library.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pipelines.aggregation import MaxP
+    from pipelines.backend import PipelineBackend
+    from pipelines.fusion import Interpolation, ReciprocalRankFusion
+    from pipelines.lexical.bm25 import BM25
+    from pipelines.lexical.index import LexicalIndex
+    from pipelines.lexical.indexer import LexicalIndexer
+    from pipelines.lexical.ql import QueryLikelihood
+    from pipelines.lexical.rm3 import RM3
+    from pipelines.rerank.base import PairScorer
+    from pipelines.rerank.colbert import ColBERT
+    from pipelines.rerank.listwise import Listwise
+    from pipelines.rerank.monot5 import MonoT5
+    from pipelines.rerank.rank1 import Rank1
+    from pipelines.rerank.rankllama import RankLLaMA
+    from pipelines.rerank.stage import Reranker, RerankHead
+    from pipelines.rewrite.q2q import Q2Q
+    from pipelines.semantic.colbert import ColbertRetriever
+    from pipelines.semantic.dense import DenseRetriever
+    from pipelines.semantic.splade import SpladeRetriever
+    from pipelines.stage import Collection, Stage
+
+_HOMES = {
+    "BM25": "lexical.bm25",
+    "ColBERT": "rerank.colbert",
+    "ColbertRetriever": "semantic.colbert",
+    "Collection": "stage",
+    "DenseRetriever": "semantic.dense",
+    "Interpolation": "fusion",
+    "LexicalIndex": "lexical.index",
+    "LexicalIndexer": "lexical.indexer",
+    "Listwise": "rerank.listwise",
+    "MaxP": "aggregation",
+    "MonoT5": "rerank.monot5",
+    "PairScorer": "rerank.base",
+    "PipelineBackend": "backend",
+    "Q2Q": "rewrite.q2q",
+    "QueryLikelihood": "lexical.ql",
+    "RM3": "lexical.rm3",
+    "Rank1": "rerank.rank1",
+    "RankLLaMA": "rerank.rankllama",
+    "ReciprocalRankFusion": "fusion",
+    "RerankHead": "rerank.stage",
+    "Reranker": "rerank.stage",
+    "SpladeRetriever": "semantic.splade",
+    "Stage": "stage",
+}
+
+__all__ = [
+    "BM25",
+    "Q2Q",
+    "RM3",
+    "ColBERT",
+    "ColbertRetriever",
+    "Collection",
+    "DenseRetriever",
+    "Interpolation",
+    "LexicalIndex",
+    "LexicalIndexer",
+    "Listwise",
+    "MaxP",
+    "MonoT5",
+    "PairScorer",
+    "PipelineBackend",
+    "QueryLikelihood",
+    "Rank1",
+    "RankLLaMA",
+    "ReciprocalRankFusion",
+    "RerankHead",
+    "Reranker",
+    "SpladeRetriever",
+    "Stage",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

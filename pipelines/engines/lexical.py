@@ -46,6 +46,7 @@ class LexicalEngine:
             analyzer=self.analyzer,
             memory_mb=self.memory_mb,
             processes=self.processes,
+            keep_texts=False,  # the run's document store has them
             corpus_fingerprint=corpus_fingerprint,
         )
 

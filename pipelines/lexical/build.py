@@ -28,7 +28,7 @@ from pipelines.lexical import smallfloat
 from pipelines.lexical.analyzer import make_analyzer
 from pipelines.lexical.forward import Batch, SegmentWriter, start_worker, write_in_worker
 from pipelines.lexical.invert import invert, read_segments
-from pipelines.lexical.storage import UNITS, array_path, is_index, write_manifest
+from pipelines.lexical.storage import TEXTS, TITLES, UNITS, array_path, is_index, write_manifest
 from pipelines.lexical.strings import StringWriter, to_bytes
 from pipelines.lexical.vocabulary import merge_vocabularies
 from toolkit.contracts import Unit
@@ -55,6 +55,7 @@ def build_index(
     corpus_fingerprint: str = "",
     total: int | None = None,
     description: str = "indexing",
+    keep_texts: bool = False,
 ) -> None:
     """Write the index of `units` (their `contents`) to `path`; see `LexicalIndex.build`."""
     if memory_mb < LEAST_MEMORY_MB:
@@ -67,7 +68,7 @@ def build_index(
     with _clear_errors(path), folder_made_whole(path) as folder:
         work = folder / "work"
         work.mkdir()
-        reader = _Reader(track(units, description, total), folder, memory_mb * _MB)
+        reader = _Reader(track(units, description, total), folder, memory_mb * _MB, keep_texts)
         limit = memory_mb * _MB // (2 * workers * _WORD_BYTES)
         batches = list(_analysed(reader.batches(), work, analysis.name, limit, workers))
         reader.close()
@@ -79,6 +80,7 @@ def build_index(
                 "analyzer": analysis.name,
                 "analyzer_fingerprint": analysis.fingerprint,
                 "corpus_fingerprint": corpus_fingerprint,
+                "texts": keep_texts,
                 "counts": counts,
                 "versions": {"python": platform.python_version(), "numpy": np.__version__},
             },
@@ -120,11 +122,14 @@ def _clear_errors(path: Path) -> Iterator[None]:
 
 
 class _Reader:
-    """Reads units once: writes their ids, refuses doubles, and hands out texts in batches."""
+    """Reads units once: writes their ids (and texts, where they are kept), refuses doubles, and
+    hands out texts in batches."""
 
-    def __init__(self, units: Iterable[Unit], folder: Path, memory: int) -> None:
+    def __init__(self, units: Iterable[Unit], folder: Path, memory: int, keep_texts: bool) -> None:
         self._units = units
         self._ids = StringWriter(folder / UNITS)
+        names = (TITLES, TEXTS) if keep_texts else ()
+        self._kept = [StringWriter(folder / name) for name in names]
         self._hashes = array("Q")
         self._next_check = 1024
         self._characters = min(_BATCH_CHARACTERS, memory // 64)
@@ -136,6 +141,8 @@ class _Reader:
         for unit in self._units:
             texts.append(unit.contents)
             ids.append(to_bytes(unit.unit_id))
+            for writer, text in zip(self._kept, (unit.title, unit.text), strict=False):
+                writer.extend([to_bytes(text)])
             size += len(texts[-1])
             if size >= self._characters:
                 self._note(ids)
@@ -159,7 +166,8 @@ class _Reader:
         if not self._hashes:
             raise InputError("the corpus is empty: no unit to index", do="check its path and split")
         self._check()
-        self._ids.close()
+        for writer in (self._ids, *self._kept):
+            writer.close()
 
     def _check(self) -> None:
         hashes = np.frombuffer(self._hashes, dtype=np.uint64)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Sized
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
@@ -18,6 +19,8 @@ from pipelines.lexical.searcher import Searcher, check_likelihood, check_setting
 from pipelines.lexical.storage import (
     REBUILD,
     TERMS,
+    TEXTS,
+    TITLES,
     UNITS,
     Statistics,
     load_arrays,
@@ -29,6 +32,8 @@ from toolkit.contracts import Unit
 from toolkit.errors import InputError
 
 if TYPE_CHECKING:
+    import pyterrier as pt
+
     from pipelines.lexical.bm25 import BM25
     from pipelines.lexical.ql import QueryLikelihood
 
@@ -37,6 +42,18 @@ class _Term(NamedTuple):
     number: int
     document_frequency: int
     idf: float
+
+
+def as_unit(row: Unit | Mapping[str, Any]) -> Unit:
+    """A unit as it is, or a row of PyTerrier's (`docno`, `text`, perhaps `title`) as one."""
+    if isinstance(row, Unit):
+        return row
+    try:
+        return Unit(str(row["docno"]), str(row.get("title") or ""), str(row["text"] or ""))
+    except (KeyError, TypeError, AttributeError) as error:
+        raise InputError(
+            f"a document came as {row!r:.200}", valid="a mapping with docno and text, or a Unit"
+        ) from error
 
 
 class LexicalIndex:
@@ -62,7 +79,7 @@ class LexicalIndex:
     @classmethod
     def build(
         cls,
-        units: Iterable[Unit],
+        units: Iterable[Unit | Mapping[str, Any]],
         path: str | Path,
         *,
         analyzer: str = "english",
@@ -71,8 +88,12 @@ class LexicalIndex:
         corpus_fingerprint: str = "",
         total: int | None = None,
         description: str = "indexing",
+        keep_texts: bool = True,
     ) -> LexicalIndex:
         """Index the `contents` of `units`, in their order, and open the result.
+
+        A unit is a `Unit`, or a row of PyTerrier's: a mapping with `docno`, `text` and perhaps
+        `title`. `keep_texts` puts the texts beside the index, so that re-rankers find them.
 
         `path` is a folder that appears when it is whole; an index that is there already is
         replaced. `memory_mb` bounds what the build keeps beside the text in flight and about
@@ -84,14 +105,15 @@ class LexicalIndex:
         analyzer; whatever the iterable raises passes through. In each case nothing is left.
         """
         build_index(
-            units,
+            map(as_unit, units),
             Path(path),
             analyzer=analyzer,
             memory_mb=memory_mb,
             processes=processes,
             corpus_fingerprint=corpus_fingerprint,
-            total=total,
+            total=len(units) if total is None and isinstance(units, Sized) else total,
             description=description,
+            keep_texts=keep_texts,
         )
         return cls.open(path, corpus_fingerprint=corpus_fingerprint)
 
@@ -116,6 +138,36 @@ class LexicalIndex:
                 do=REBUILD,
             )
         return index
+
+    @property
+    def texts_path(self) -> str:
+        """The index's folder where it keeps its texts, else empty."""
+        return str(self.path.absolute()) if self.manifest.get("texts") else ""
+
+    def texts(self, unit_ids: Sequence[str]) -> list[Unit]:
+        """The units, in the order of their ids; `KeyError` for an unknown id, `InputError` where
+        the index keeps no texts."""
+        if not self.texts_path:
+            raise InputError(
+                f"the lexical index at '{self.path}' keeps no texts",
+                do="build it with keep_texts=True, or give the texts of a store",
+            )
+        numbers = self.docnos.numbers(unit_ids).tolist()
+        if -1 in numbers:
+            raise KeyError(unit_ids[numbers.index(-1)])
+        titles, texts = self._tables
+        pairs = zip(unit_ids, numbers, strict=True)
+        return [Unit(unit_id, titles[number], texts[number]) for unit_id, number in pairs]
+
+    @cached_property
+    def _tables(self) -> tuple[StringTable, StringTable]:
+        return StringTable(self.path / TITLES), StringTable(self.path / TEXTS)
+
+    def text_loader(self, fields: str | Sequence[str] = "*", **options: Any) -> pt.Transformer:
+        """For `pt.text.get_text(index)`: adds `text` and `title`, or the columns of `fields`."""
+        from pipelines.lexical.texts import TextLoader
+
+        return TextLoader(self, ("text", "title") if fields == "*" else fields)
 
     def __len__(self) -> int:
         return self.statistics.documents

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from pipelines.lexical.queries import Query, all_terms, queries_of
 from pipelines.lexical.rm3 import RM3, VectorIndex
+from pipelines.lexical.storage import ATTRIBUTE
 from pipelines.lexical.strings import Names
 
 _MADE = ("docno", "score", "rank")
@@ -97,6 +98,14 @@ class LexicalRanker(Ranker):
 
     def analysed(self, texts: Sequence[str]) -> Sequence[Query]:
         return all_terms(self.index.analyzer, texts)
+
+    def transform(self, inp: pd.DataFrame) -> pd.DataFrame:
+        """See `Ranker`. The frame's attributes tell where the texts are, where the index keeps
+        them."""
+        out = super().transform(inp)
+        if path := getattr(self.index, "texts_path", ""):
+            out.attrs[ATTRIBUTE] = path
+        return out
 
     def rm3(
         self, fb_terms: int = 10, fb_docs: int = 10, original_weight: float = 0.5

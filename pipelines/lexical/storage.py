@@ -9,6 +9,7 @@
     lengths.bin         int32 [documents]   tokens of each document
     length_codes.bin    uint8 [documents]   the same in Lucene's one byte
     terms.bytes/.offsets, units.bytes/.offsets   index terms (sorted by UTF-8), unit ids
+    titles.bytes/.offsets, texts.bytes/.offsets  the units themselves, where they are kept
 
 One byte holds nearly every frequency, and reading postings is what a query's time goes to.
 All numbers are little-endian.
@@ -34,6 +35,11 @@ MANIFEST = "manifest.json"
 LARGEST_SMALL = 255
 TERMS = "terms"
 UNITS = "units"
+TITLES = "titles"
+# Where the texts of a ranking are: an attribute of its frame, plain text, because pandas copies,
+# pickles and writes attributes with the frame.
+ATTRIBUTE = "soundingline_texts"
+TEXTS = "texts"
 REBUILD = "build it again with LexicalIndex.build or python -m experiments.index"
 
 

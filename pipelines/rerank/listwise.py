@@ -25,7 +25,7 @@ from pipelines.rerank.permutation import (
     sliding,
     without_identifiers,
 )
-from pipelines.rerank.texts import check_columns, texts_of
+from pipelines.rerank.texts import check_columns, texts_for, texts_of
 from pipelines.stage import MadeOnce, Stage, Texts, not_bound
 from toolkit.errors import InputError
 from toolkit.files import fingerprint
@@ -144,7 +144,7 @@ class Listwise(Stage):
         return cache, asker
 
     def transform(self, inp: pd.DataFrame) -> pd.DataFrame:
-        texts = self.texts or (self.collection.texts if self.collection else None)
+        texts = texts_for(inp, self.texts, self.collection)
         check_columns(inp, texts, self)
         head, tail = split_head(inp, self.depth)
         rankings = self._rankings(head, texts)

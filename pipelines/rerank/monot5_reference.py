@@ -20,7 +20,7 @@ from pipelines.neural.extras import check_installed, require
 from pipelines.rerank.head import check_depth, rejoin, split_head
 from pipelines.rerank.monot5 import MODEL
 from pipelines.rerank.monot5_prompt import HOW_TO_GET, T5_TOKENIZER, MonoT5Prompts, has_tokenizer
-from pipelines.rerank.texts import check_columns, texts_of
+from pipelines.rerank.texts import check_columns, texts_for, texts_of
 from pipelines.stage import MadeOnce, Stage, Texts
 from toolkit.errors import InputError
 
@@ -54,7 +54,7 @@ class MonoT5Reference(Stage):
 
     def transform(self, inp: pd.DataFrame) -> pd.DataFrame:
         """See `Reranker.transform`."""
-        texts = self.texts or (self.collection.texts if self.collection else None)
+        texts = texts_for(inp, self.texts, self.collection)
         check_columns(inp, texts, self)
         head, tail = split_head(inp, self.depth)
         # A key of our own: docnos may repeat, and the reference puts rows in another order.

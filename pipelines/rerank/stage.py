@@ -17,7 +17,7 @@ from pipelines.rerank.cached import CachedScores, Candidate
 from pipelines.rerank.gather import Gathered, check_wait
 from pipelines.rerank.head import check_depth, rejoin, split_head
 from pipelines.rerank.metered import Metered
-from pipelines.rerank.texts import check_columns, texts_of
+from pipelines.rerank.texts import check_columns, texts_for, texts_of
 from pipelines.rerank.windows import BestWindow, can_split
 from pipelines.stage import MadeOnce, Stage, Texts
 from toolkit.errors import InputError
@@ -33,8 +33,8 @@ class Reranker(Stage):
     column `text`, or what `texts` gives for the docnos of the head (`contents`: title in front).
     Out: the same columns and rows, `score` and `rank` new, queries as first seen, best first.
 
-    - `texts`: of a document store, say; None: the collection's. Needed where the ranking has no
-      column `text`.
+    - `texts`: of a document store, say; None: those of the collection, or of the lexical index that
+      the ranking came from. Needed where the ranking has no column `text`.
     - `depth`: rows of each query to score; from 1, a longer one than the list is fine.
     - `cache`: a folder where scores are kept between runs; None: the collection's, if it has one.
       Safe for threads and processes together; another model, setting, query or text never finds an
@@ -100,7 +100,7 @@ class Reranker(Stage):
         self.scorer.close()
 
     def transform(self, inp: pd.DataFrame) -> pd.DataFrame:
-        texts = self._texts(inp)
+        texts = texts_for(inp, self.texts, self.collection)
         check_columns(inp, texts, self)
         head, tail = split_head(inp, self.depth)
         return rejoin(head.assign(score=self._scores(head, texts)), tail)
@@ -112,9 +112,6 @@ class Reranker(Stage):
         scores = self._cached.scores(candidates)
         self._count(missing_text=contents.count(""), unscored=sum(map(math.isnan, scores)))
         return pd.Series(scores, index=head.index, dtype=float)
-
-    def _texts(self, inp: pd.DataFrame) -> Texts | None:
-        return self.texts or (self.collection.texts if self.collection else None)
 
     @property
     def _treatment(self) -> str:
@@ -173,7 +170,7 @@ class RerankHead(Stage):
         self.stage, self.depth, self.texts = stage, depth, texts
 
     def transform(self, inp: pd.DataFrame) -> pd.DataFrame:
-        texts = self.texts or (self.collection.texts if self.collection else None)
+        texts = texts_for(inp, self.texts, self.collection)
         check_columns(inp, texts, self)
         head, tail = split_head(inp, self.depth or max(1, len(inp)))
         if not len(head):

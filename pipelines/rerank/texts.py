@@ -2,11 +2,32 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+from pathlib import Path
+
 import pandas as pd
 import pyterrier as pt
 
-from pipelines.stage import Texts
+from pipelines.lexical.index import LexicalIndex
+from pipelines.lexical.storage import ATTRIBUTE
+from pipelines.stage import Collection, Texts
 from toolkit.errors import InputError
+
+
+def texts_for(
+    inp: pd.DataFrame, texts: Texts | None, collection: Collection | None
+) -> Texts | None:
+    """Where a stage finds the texts of `inp`: its own `texts`, the collection's, or those of the
+    index that the ranking came from; None where there are none but a column `text`."""
+    if texts or (collection and collection.texts):
+        return texts or (collection.texts if collection else None)
+    path = inp.attrs.get(ATTRIBUTE)
+    return _opened(path).texts if isinstance(path, str) and Path(path).is_dir() else None
+
+
+@lru_cache(maxsize=16)
+def _opened(path: str) -> LexicalIndex:
+    return LexicalIndex.open(path)
 
 
 def check_columns(frame: pd.DataFrame, texts: Texts | None, stage: pt.Transformer) -> None:
