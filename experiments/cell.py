@@ -139,8 +139,11 @@ def constant(sweep: Path) -> list[str]:
     record = sweep / "multirun.yaml"
     if not record.exists():
         return []
-    given = OmegaConf.select(OmegaConf.load(record), "hydra.overrides.task") or []
-    return [str(item) for item in given]
+    # Nothing in it is resolved: the folder may be somebody else's.
+    given: Any = OmegaConf.to_container(OmegaConf.load(record), resolve=False)
+    for key in ("hydra", "overrides", "task"):
+        given = given.get(key) if isinstance(given, dict) else None
+    return [str(item) for item in given] if isinstance(given, list) else []
 
 
 def plain(config: DictConfig) -> dict[str, Any]:

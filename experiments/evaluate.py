@@ -1,16 +1,16 @@
 """`python -m experiments.evaluate runs/<name> ...`: recorded trajectories into numbers, again.
 
-Questions and judgements are those of the run's own manifest; `measures=` and `judge=` may differ.
-No agent runs.
+Questions and judgements are those of the run's own benchmark, made again from this installation's
+option, or of `benchmark=`; `measures=` and `judge=` may differ. No agent runs.
 """
 
 from __future__ import annotations
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
-from experiments.build import make
 from experiments.entry import main
 from experiments.judging import check_judge, judge_run
+from experiments.recorded import Options, recorded_benchmark
 from toolkit.console import Console
 from toolkit.contracts import Benchmark
 from toolkit.errors import InputError
@@ -46,31 +46,14 @@ def evaluate_folders(config: DictConfig) -> None:
     if not config.runs:
         raise InputError("no run was named", do="python -m experiments.evaluate runs/<name>")
     check_judge(config)
-    cells = []
+    cells, options = [], Options()
     for path in config.runs:
         folder = RunFolder(path)
-        benchmark = recorded_benchmark(folder)
+        benchmark = recorded_benchmark(folder, config, options)
         state = folder.state()
         judge = judge_run(config, folder, benchmark)
         cells.append(evaluate(folder, benchmark, judge, list(config.measures), state))
     Console().print(comparison_table(cells))
-
-
-def recorded_benchmark(folder: RunFolder) -> Benchmark:
-    """The benchmark that a run's manifest describes; `InputError` if its content has changed."""
-    manifest = folder.manifest()
-    described = manifest.get("config", {}).get("benchmark")
-    if described is None:
-        raise InputError(f"{folder.manifest_path} names no benchmark", do="run it again")
-    benchmark: Benchmark = make(OmegaConf.create(described))
-    recorded = manifest.get("fingerprints", {}).get("benchmark")
-    if benchmark.fingerprint != recorded:
-        raise InputError(
-            f"the benchmark of {folder.path} has changed: it was {recorded} when the run was made "
-            f"and is {benchmark.fingerprint} now",
-            do="restore its files, or run again under another name=",
-        )
-    return benchmark
 
 
 if __name__ == "__main__":

@@ -13,8 +13,9 @@ from omegaconf import DictConfig
 from rich.table import Table
 
 from experiments.entry import main
-from experiments.evaluate import recorded_benchmark
+from experiments.recorded import Options, recorded_benchmark
 from toolkit.console import Console
+from toolkit.contracts import Benchmark
 from toolkit.errors import InputError
 from toolkit.evaluation import ExactAnswerJudge
 from toolkit.evaluation.agreement import Agreement, agreement
@@ -32,9 +33,10 @@ def agree(config: DictConfig) -> None:
     """Print and write the agreement of the judges of each run named on the command line."""
     if not config.runs:
         raise InputError("no run was named", do="python -m experiments.judge_agreement runs/<name>")
+    options = Options()
     for path in config.runs:
         folder = RunFolder(path)
-        judges = judges_of(folder)
+        judges = judges_of(folder, recorded_benchmark(folder, config, options))
         if len(judges) < 2:
             raise InputError(
                 f"only {', '.join(judges)} has judged {folder.path}",
@@ -48,9 +50,9 @@ def agree(config: DictConfig) -> None:
         Console().print(table(folder.name, pairs))
 
 
-def judges_of(folder: RunFolder) -> dict[str, Verdicts]:
+def judges_of(folder: RunFolder, benchmark: Benchmark) -> dict[str, Verdicts]:
     """Verdicts by judge. A failed request is no verdict; an unreadable reply is a wrong one."""
-    judges: dict[str, Verdicts] = {"exact_answer": exact(folder)}
+    judges: dict[str, Verdicts] = {"exact_answer": exact(folder, benchmark)}
     for path in sorted((folder.path / "evaluation").glob("verdicts-*.json")):
         judges[path.stem.removeprefix("verdicts-")] = {
             qid: verdict.correct
@@ -60,14 +62,13 @@ def judges_of(folder: RunFolder) -> dict[str, Verdicts]:
     return judges
 
 
-def exact(folder: RunFolder) -> Verdicts:
+def exact(folder: RunFolder, benchmark: Benchmark) -> Verdicts:
     """The exact rule's verdicts on the recorded answers."""
-    answers = recorded_benchmark(folder).answers
     judge = ExactAnswerJudge()
     return {
         trajectory.qid: judge.verdict(trajectory.qid, trajectory.answer, accepted).correct
         for trajectory in folder.trajectories()
-        if trajectory.status != "failed" and (accepted := answers.get(trajectory.qid))
+        if trajectory.status != "failed" and (accepted := benchmark.answers.get(trajectory.qid))
     }
 
 

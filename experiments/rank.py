@@ -16,6 +16,7 @@ from omegaconf import DictConfig
 from experiments.build import make
 from experiments.cell import PIPELINE, factors, fingerprints, plain, ranking, run_folder
 from experiments.entry import main
+from experiments.recorded import recorded_option
 from experiments.stages import stage_counts
 from pipelines.aggregation import MaxP
 from toolkit.console import Console
@@ -38,7 +39,8 @@ def rank(config: DictConfig) -> None:
     built = ranking(config)
     prints = fingerprints(config, built, PIPELINE)
     cap = make(config.budget).run_dollars
-    with folder.writing(make_manifest(plain(config), prints, chosen)):
+    manifest = make_manifest(plain(config), prints, chosen, recorded_option(config))
+    with folder.writing(manifest):
         try:
             with (
                 ledger_on_record(folder.ledger_path, cap=cap) as ledger,

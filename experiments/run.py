@@ -29,6 +29,7 @@ from experiments.entry import main
 from experiments.evaluate import evaluate
 from experiments.judging import check_judge, judge_run
 from experiments.models import known, language_model, running, within_window
+from experiments.recorded import recorded_option
 from experiments.stages import stage_counts
 from experiments.tally import Tally
 from pipelines.backend import PipelineBackend
@@ -65,8 +66,9 @@ def run(config: DictConfig) -> None:
         return interface.session(backend.asked_by(qid), built.prepared.store)
 
     session("")  # An interface that cannot make one fails before anything is written.
+    manifest = make_manifest(plain(config), prints, chosen, recorded_option(config))
     with (
-        folder.writing(make_manifest(plain(config), prints, chosen)),
+        folder.writing(manifest),
         ledger_on_record(
             folder.ledger_path, cap=budget.run_dollars, question_cap=budget.dollars
         ) as ledger,

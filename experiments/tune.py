@@ -20,6 +20,7 @@ from experiments.cell import factors, plain, run_folder
 from experiments.chosen import write_chosen
 from experiments.entry import main
 from experiments.rank import evaluate_pipeline
+from experiments.recorded import recorded_option
 from experiments.tune_ranks import Judged, judged_ranks
 from experiments.tune_setup import Setup, prints, setup, wanted_measures
 from pipelines.composition import compose
@@ -40,7 +41,8 @@ def tune(config: DictConfig) -> None:
     chosen = {**factors(), "retriever": f"tuned_{grid.name}", "agent": "none"}
     folder = run_folder(config, chosen)
     built = setup(config, grid)
-    manifest = make_manifest(plain(config), prints(config, built), chosen)
+    described = recorded_option(config)
+    manifest = make_manifest(plain(config), prints(config, built), chosen, described)
     with folder.writing(manifest):
         found = tuned(config, built, measures, folder)
         write_results(folder, found, config, built, manifest)

@@ -32,6 +32,7 @@ FLOORS = {
             "filesystems",
             "journal",
             "console",
+            "masking",
             "progress",
             "supply",
         ),

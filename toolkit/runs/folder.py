@@ -22,6 +22,8 @@ from toolkit.runs.names import escape_qid, unescape_qid
 from toolkit.runs.records import Outcome, dump_trajectory, read_outcome, read_trajectory
 
 _NAME = re.compile(r"[\w=,+-][\w=,.+-]*", re.ASCII)
+_DEEPEST = 100  # nested lists and objects of a manifest; ours have five
+_DERIVED = ("evaluation", "ranks")  # folders that evaluation and tuning write
 _PROVENANCE = ("versions", "git", "machine")
 
 
@@ -59,16 +61,17 @@ class RunFolder:
         return self.path.resolve().name
 
     def manifest(self) -> dict[str, Any]:
-        """The manifest; `InputError` where this is no run folder."""
+        """The manifest; `InputError` where this is no run folder, or one with links in it."""
+        self._check_links()
         try:
             manifest = json.loads(self.manifest_path.read_text(encoding="utf-8"))
         except FileNotFoundError:
             raise InputError(
                 f"{self.path} is no run: it has no manifest.json", do="name a folder below runs/"
             ) from None
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise InputError(f"cannot read {self.manifest_path}: {error}") from error
-        if not isinstance(manifest, dict):
+        if not isinstance(manifest, dict) or _deeper(manifest, _DEEPEST):
             raise InputError(f"{self.manifest_path} is not a manifest")
         return manifest
 
@@ -173,7 +176,19 @@ class RunFolder:
     def _files(self) -> Iterator[Path]:
         return (path for path in self.queries.glob("*.json") if not path.name.startswith("."))
 
+    def _check_links(self) -> None:
+        # Somebody may have sent this folder, and what is written below a link lands elsewhere.
+        retried = self.path / "retried"
+        places = [self.queries, retried, *retried.glob("*"), *map(self.path.joinpath, _DERIVED)]
+        if links := [place for place in places if place.is_symlink()]:
+            raise InputError(
+                f"{links[0]} is a symbolic link",
+                valid="a run whose files lie in its own folder",
+                do="put the files in the place of the link; the run folder itself may be one",
+            )
+
     def _start(self, manifest: dict[str, Any]) -> None:
+        self._check_links()
         if not self.manifest_path.exists():
             if any(self._files()):
                 raise InputError(
@@ -212,6 +227,14 @@ def _sizes(folder: Path, paths: Iterable[Path]) -> list[tuple[str, int]]:
         with suppress(FileNotFoundError):  # A live run has moved it.
             sizes.append((str(path.relative_to(folder)), path.stat().st_size))
     return sorted(sizes)
+
+
+def _deeper(value: Any, most: int) -> bool:
+    level = [value]
+    for _ in range(most):
+        inner = [item.values() if isinstance(item, dict) else item for item in level]
+        level = [item for items in inner for item in items if isinstance(item, (dict, list))]
+    return bool(level)
 
 
 def _read(path: Path) -> Trajectory:

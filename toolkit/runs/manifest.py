@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import platform
-import re
 import subprocess
 from collections.abc import Mapping
 from datetime import datetime, timezone
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from toolkit.errors import InputError
+from toolkit.masking import masked
 
 FORMAT = 1
 PACKAGES = (
@@ -40,28 +40,33 @@ PACKAGES = (
     "vllm",
     "openai",
 )
-_SECRET = re.compile(r"(^|_)(api_?key|key|secret|password|token)$", re.IGNORECASE)
 
 
 def make_manifest(
     config: Mapping[str, Any],
     fingerprints: Mapping[str, str],
     factors: Mapping[str, str] | None = None,
+    benchmark: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """The manifest of a run that starts now.
 
-    - `config`: the resolved configuration, plain values. Text under keys such as `api_key` or
-      `token` is masked: a manifest is made to be shown.
+    - `config`: the resolved configuration, plain values. A record for readers: nothing is made
+      from it again.
     - `fingerprints`: hash by name of whatever changes results (benchmark, index, pipeline, agent,
       tool, prompts). Resuming with other fingerprints is refused.
     - `factors`: option names by configuration group, shown as the run's coordinates in a sweep.
+    - `benchmark`: `option`, a name, and `arguments`, plain values, from which an evaluation makes
+      the benchmark again.
+
+    Secrets are masked in all of it (`toolkit.masking`): a manifest is made to be shown.
     """
     return {
         "format": FORMAT,
         "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        "factors": dict(factors or {}),
+        "factors": masked(dict(factors or {})),
+        **({} if benchmark is None else {"benchmark": masked(benchmark)}),
         "fingerprints": dict(fingerprints),
-        "config": _masked(config),
+        "config": masked(config),
         "versions": _versions(),
         "git": _git(),
         "machine": _machine(),
@@ -87,16 +92,6 @@ def check_same(path: Path, written: Mapping[str, Any], wanted: Mapping[str, Any]
 def provenance(manifest: Mapping[str, Any]) -> dict[str, Any]:
     """The part of a manifest that may differ between the sessions of one run."""
     return {key: manifest.get(key) for key in ("created", "versions", "git", "machine")}
-
-
-def _masked(value: Any, key: str = "") -> Any:
-    if isinstance(value, Mapping):
-        return {str(name): _masked(item, str(name)) for name, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_masked(item, key) for item in value]
-    if isinstance(value, str) and value and _SECRET.search(key):
-        return "***"
-    return value
 
 
 def _versions() -> dict[str, str]:

@@ -1,0 +1,201 @@
+"""The benchmark of a recorded run, made again from an option of this installation.
+
+A run folder is data that somebody may have sent: nothing that its manifest names is imported or
+called. What the run adds to an option of `conf/benchmark/` (or of one's own `--config-dir`) are
+plain values, and the benchmark's fingerprint must come out as recorded.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from hydra import compose
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.errors import InstantiationException
+from omegaconf import DictConfig, OmegaConf
+
+from experiments.build import make
+from toolkit.contracts import Benchmark
+from toolkit.errors import InputError
+from toolkit.masking import MASK
+from toolkit.runs import RunFolder
+
+GROUP = "benchmark"
+_OPTION = re.compile(r"\w[\w.+-]*(/\w[\w.+-]*)*")
+_DEEPEST = 20  # nested lists and objects in an argument
+_SHOWN = 80  # characters of a recorded value in a message
+
+
+def recorded_option(config: DictConfig) -> dict[str, Any]:
+    """What a manifest keeps of the benchmark: the name of the `option`, and its resolved values as
+    plain `arguments`. What the option makes of other settings (`${paths.data}/cacm`) is left out,
+    so that another machine evaluates the run with its own; but not where the command line changed
+    it."""
+    chosen = HydraConfig.get().runtime.choices[GROUP]
+    changed = {_key(item) for item in HydraConfig.get().overrides.task}
+    moved = any(key.startswith("paths.") for key in changed)
+    derived = {
+        key
+        for key, value in _values(config[GROUP], resolve=False).items()
+        if isinstance(value, str) and "${" in value
+        if not moved and f"{GROUP}.{key}" not in changed
+    }
+    values = _values(config[GROUP])
+    arguments = {key: value for key, value in values.items() if key not in derived}
+    return {"option": str(chosen), "arguments": _without_instructions(arguments)}
+
+
+class Options:
+    """The options of the group `benchmark` that this process's command line can choose, composed
+    when they are first asked for."""
+
+    def __init__(self) -> None:
+        given = HydraConfig.get().overrides
+        self._search = [item for item in given.hydra if _key(item) == "hydra.searchpath"]
+        self._paths = [item for item in given.task if _key(item).partition(".")[0] == "paths"]
+        self._root = HydraConfig.get().job.config_name
+        self._composed: dict[str, dict[str, Any]] = {}
+
+    def names(self, folder: str = "") -> list[str]:
+        """Names of the options in the group, or in a folder below it."""
+        group = f"{GROUP}/{folder}".rstrip("/")
+        loader: Any = GlobalHydra.instance().config_loader()
+        return sorted(
+            loader.get_group_options(group, config_name=self._root, overrides=self._search)
+        )
+
+    def values(self, name: str) -> dict[str, Any]:
+        """The resolved values of an option, its `_target_` included; what it leaves to its user is
+        `???`. `InputError` for a name that is none."""
+        folder, _, last = name.rpartition("/")
+        if not _OPTION.fullmatch(name) or last not in self.names(folder):
+            raise InputError(
+                f"there is no option {GROUP}={name[:_SHOWN]!r} here",
+                valid=", ".join(self.names()),
+                do="name the folder of your own options with --config-dir",
+            )
+        if name not in self._composed:
+            overrides = [*self._search, *self._paths, f"{GROUP}={name}"]
+            self._composed[name] = _values(compose(self._root, overrides=overrides)[GROUP])
+        return self._composed[name]
+
+    def of_target(self, target: str, first: str) -> str:
+        """The name of an option with this `_target_`, `first` if that is one; `InputError` where
+        there is none."""
+        names = sorted(self.names(), key=lambda name: name != first)
+        for name in names:
+            if self.values(name).get("_target_") == target:
+                return name
+        raise InputError(
+            f"no option of the group {GROUP} has the _target_ {target[:_SHOWN]!r}",
+            valid=", ".join(names),
+            do="name the folder of your own options with --config-dir",
+        )
+
+
+def recorded_benchmark(folder: RunFolder, config: DictConfig, options: Options) -> Benchmark:
+    """The benchmark that a run was made on: that of `config` where the command line names one,
+    else the recorded option of this installation with the recorded arguments.
+
+    `InputError` where the manifest holds anything but plain arguments, where there is no such
+    option, and where the content is not what it was when the run was made.
+    """
+    manifest = folder.manifest()
+    given = any(_key(item).partition(".")[0] == GROUP for item in HydraConfig.get().overrides.task)
+    try:
+        benchmark: Benchmark = make(config[GROUP] if given else _recorded(manifest, options))
+        fingerprint = benchmark.fingerprint
+    except (InputError, InstantiationException) as error:
+        raise InputError(
+            f"the benchmark of {folder.path} cannot be made again: {error}",
+            do=f"name it on the command line: {GROUP}=... with its arguments",
+        ) from error
+    prints = manifest.get("fingerprints")
+    recorded = prints.get(GROUP) if isinstance(prints, Mapping) else None
+    if fingerprint != recorded:
+        raise InputError(
+            f"the benchmark of {folder.path} has changed: it was {str(recorded)[:_SHOWN]} when the "
+            f"run was made and is {fingerprint} now",
+            do=f"restore its files, name them with {GROUP}=..., or run again under another name=",
+        )
+    return benchmark
+
+
+def _recorded(manifest: Mapping[str, Any], options: Options) -> DictConfig:
+    name, arguments = _described(manifest, options)
+    _check_plain(arguments, "")
+    values = _merged(options.values(name), arguments)
+    return OmegaConf.create({GROUP: values})[GROUP]  # a group, for the names in messages
+
+
+def _described(manifest: Mapping[str, Any], options: Options) -> tuple[str, dict[str, Any]]:
+    """Option and arguments. Manifests of earlier versions hold the composed option alone; its
+    `_target_` is only compared with those of the options here."""
+    match manifest:
+        case {"benchmark": {"option": str(name), "arguments": dict(arguments)}}:
+            return name, arguments
+        case {"config": {"benchmark": {"_target_": str(target), **arguments}}} if (
+            GROUP not in manifest
+        ):
+            factors = manifest.get("factors")
+            first = factors.get(GROUP) if isinstance(factors, Mapping) else ""
+            return options.of_target(target, str(first)), arguments
+    raise InputError("its manifest names no option and arguments")
+
+
+def _check_plain(value: Any, place: str, depth: int = 0) -> None:
+    """`InputError` for what could be more than a value: keys that Hydra reads as instructions,
+    interpolations, nesting without end."""
+    if depth > _DEEPEST:
+        raise InputError(f"its argument {place[:_SHOWN]} is nested too deeply")
+    if isinstance(value, str) and "${" in value:
+        raise InputError(
+            f"its argument {place[:_SHOWN]} is {value[:_SHOWN]!r}", valid="text without ${...}"
+        )
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            if key.startswith("_"):
+                raise InputError(
+                    f"its arguments have the key {key[:_SHOWN]!r}",
+                    valid="keys that do not begin with an underscore",
+                )
+            _check_plain(inner, f"{place}.{key}".lstrip("."), depth + 1)
+    elif isinstance(value, list):
+        for inner in value:
+            _check_plain(inner, place, depth + 1)
+
+
+def _merged(values: Mapping[str, Any], arguments: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(values)
+    for key, value in arguments.items():
+        before = merged.get(key)
+        if isinstance(before, Mapping) and isinstance(value, Mapping):
+            merged[key] = _merged(before, value)
+        elif not (
+            isinstance(value, str) and MASK in value
+        ):  # a secret: the option here has its own
+            merged[key] = value
+    return merged
+
+
+def _without_instructions(value: Any) -> Any:
+    """Without the keys that Hydra reads as instructions, at any depth."""
+    if isinstance(value, Mapping):
+        plain = {key: inner for key, inner in value.items() if not str(key).startswith("_")}
+        return {key: _without_instructions(inner) for key, inner in plain.items()}
+    if isinstance(value, list):
+        return [_without_instructions(inner) for inner in value]
+    return value
+
+
+def _values(option: Any, *, resolve: bool = True) -> dict[str, Any]:
+    """Plain values; empty for what is no option."""
+    values = OmegaConf.to_container(option, resolve=resolve) if OmegaConf.is_dict(option) else {}
+    return {str(key): value for key, value in values.items()} if isinstance(values, dict) else {}
+
+
+def _key(override: str) -> str:
+    return override.lstrip("+~").partition("=")[0]
