@@ -16,6 +16,7 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import InstantiationException
 from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
 from experiments.build import make
 from toolkit.contracts import Benchmark
@@ -108,7 +109,7 @@ def recorded_benchmark(folder: RunFolder, config: DictConfig, options: Options) 
     try:
         benchmark: Benchmark = make(config[GROUP] if given else _recorded(manifest, options))
         fingerprint = benchmark.fingerprint
-    except (InputError, InstantiationException) as error:
+    except (InputError, InstantiationException, OmegaConfBaseException) as error:
         raise InputError(
             f"the benchmark of {folder.path} cannot be made again: {error}",
             do=f"name it on the command line: {GROUP}=... with its arguments",

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipelines.neural.checkpoints import (
+    DATA_ONLY,
+    NO_CODE,
     check_memory,
     checkpoint_config,
     checkpoint_fingerprint,
@@ -86,7 +88,7 @@ class Checkpoint:
     def tokenizer(self) -> Any:
         with opening(self.whole):
             return require("transformers").AutoTokenizer.from_pretrained(
-                self.whole, revision=self._whole_revision
+                self.whole, revision=self._whole_revision, **NO_CODE
             )
 
     def load(
@@ -104,6 +106,7 @@ class Checkpoint:
                 revision=self._whole_revision,
                 dtype=dtype,
                 output_loading_info=True,
+                **DATA_ONLY,
                 **self._more,
             )
         missing = set(told["missing_keys"])

@@ -9,10 +9,11 @@ import logging
 import os
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 from pipelines.neural.extras import require
@@ -21,6 +22,10 @@ from toolkit.files import file_fingerprint, fingerprint
 
 # What a change of a checkpoint shows in; notes and pictures beside it change no score.
 _CONTENT = ("*.safetensors", "*.bin", "*.json", "*.model", "*.txt", "*.jinja")
+# A checkpoint is data: code that it brings is not run (and nobody is asked whether to), and weights
+# that were pickled are read by torch's reader of tensors alone.
+NO_CODE: Mapping[str, Any] = {"trust_remote_code": False}
+DATA_ONLY: Mapping[str, Any] = {**NO_CODE, "weights_only": True}
 _LIBRARIES = ("huggingface_hub", "transformers", "sentence_transformers", "peft")
 
 
@@ -28,7 +33,7 @@ def checkpoint_config(model: str, revision: str | None = None) -> Any:
     """The transformers configuration of a checkpoint; `InputError` where it cannot be had."""
     transformers = require("transformers")
     with opening(model):
-        return transformers.AutoConfig.from_pretrained(model, revision=revision)
+        return transformers.AutoConfig.from_pretrained(model, revision=revision, **NO_CODE)
 
 
 def checkpoint_fingerprint(model: str, revision: str | None = None) -> str:
@@ -58,7 +63,7 @@ def opening(model: str) -> Iterator[None]:
     try:
         with _quiet():
             yield
-    except (OSError, ValueError, damaged) as error:
+    except (OSError, ValueError, UnpicklingError, damaged) as error:
         raise InputError(_cannot(model, folder, error), do=_how(model, folder)) from error
 
 

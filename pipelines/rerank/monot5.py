@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from pipelines.neural.batches import in_batches
 from pipelines.neural.checkpoints import (
+    DATA_ONLY,
+    NO_CODE,
     check_kind,
     check_memory,
     checkpoint_config,
@@ -159,7 +161,11 @@ class MonoT5Scorer(Placed):
             kind = require("transformers").T5ForConditionalGeneration
             with opening(self.model), within_memory(self.device, self.model):
                 whole, found = kind.from_pretrained(
-                    self.model, revision=self.revision, dtype=self.dtype, output_loading_info=True
+                    self.model,
+                    revision=self.revision,
+                    dtype=self.dtype,
+                    output_loading_info=True,
+                    **DATA_ONLY,
                 )
                 # The library fills gaps with random weights, of an encoder's lacking decoder, say.
                 _check_whole(self.model, found["missing_keys"])
@@ -182,7 +188,9 @@ class MonoT5Scorer(Placed):
         if name or has_tokenizer(self.model, self.revision):
             source, revision = (name, None) if name else (self.model, self.revision)
             with opening(source):
-                opened = transformers.AutoTokenizer.from_pretrained(source, revision=revision)
+                opened = transformers.AutoTokenizer.from_pretrained(
+                    source, revision=revision, **NO_CODE
+                )
         else:
             source = T5_TOKENIZER
             # Without files, T5's class makes an empty vocabulary, and no error.

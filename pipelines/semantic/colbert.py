@@ -27,7 +27,7 @@ from pipelines.lexical.strings import Names, StringTable, StringWriter, to_bytes
 from pipelines.retrievers import Retriever, own_index
 from pipelines.semantic.colbert_encoder import ColbertEncoder
 from pipelines.semantic.maxsim import Documents, NumpySearch, Search, TorchSearch
-from pipelines.semantic.shards import Shards
+from pipelines.semantic.shards import Shards, load_array
 from pipelines.semantic.space import check_space
 from pipelines.semantic.vector_index import (
     StoredVectors,
@@ -94,8 +94,8 @@ class ColbertIndex(StoredVectors):
     def __init__(self, path: Path, manifest: Mapping[str, Any], engine: ColbertEngine) -> None:
         super().__init__(path, manifest, engine.encoder, engine.search)
         self.docnos = Names(StringTable(path / _UNITS))
-        vectors = np.asarray(np.load(path / _VECTORS, mmap_mode="r"))
-        self.documents = Documents(vectors, np.load(path / _OFFSETS))
+        vectors = np.asarray(load_array(path / _VECTORS, mapped=True))
+        self.documents = Documents(vectors, load_array(path / _OFFSETS))
 
     def __len__(self) -> int:
         return len(self.docnos)

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from pipelines.neural.batches import in_batches
 from pipelines.neural.checkpoints import (
+    NO_CODE,
     check_memory,
     checkpoint_config,
     checkpoint_fingerprint,
@@ -180,7 +181,7 @@ class ColbertEncoder(Placed):
         check_memory(weight_bytes(self.model, self.revision) or 0, self.device, self.model)
         with opening(self.model), within_memory(self.device, f"the encoder '{self.model}'"):
             model = library.MultiVectorEncoder(
-                self.model, revision=self.revision, device=str(self.device)
+                self.model, revision=self.revision, device=str(self.device), **NO_CODE
             )
         # The projection is not the body's, and takes no precision from it.
         model.to(self.dtype)

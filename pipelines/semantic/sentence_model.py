@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipelines.neural.checkpoints import checkpoint_config, opening, within_memory
+from pipelines.neural.checkpoints import NO_CODE, checkpoint_config, opening, within_memory
 from pipelines.neural.extras import require
 from pipelines.semantic.dense_model import Side
 from toolkit.errors import InputError
@@ -35,7 +35,11 @@ class SentenceModel:
         check_pooled(model, revision)
         with opening(model), within_memory(device, f"the encoder '{model}'"):
             self._model = library.SentenceTransformer(
-                model, revision=revision, device=str(device), model_kwargs={"dtype": dtype}
+                model,
+                revision=revision,
+                device=str(device),
+                model_kwargs={"dtype": dtype},
+                **NO_CODE,
             )
         self._normalise = normalise
         own = self._model.max_seq_length

@@ -151,8 +151,23 @@ def read(folder: Path, number: int) -> Shard:
     path = _path(folder, number)
     content = json.loads((path / _IDS).read_text("ascii"))
     # An array without rows cannot be mapped.
-    values = np.load(path / "values.npy", mmap_mode="r" if content["rows"] else None)
-    return Shard(content["unit_ids"], values, np.load(path / "offsets.npy"))
+    values = load_array(path / "values.npy", mapped=bool(content["rows"]))
+    return Shard(content["unit_ids"], values, load_array(path / "offsets.npy"))
+
+
+def load_array(path: Path, *, mapped: bool = False) -> NDArray[Any]:
+    """The array of a .npy file; `InputError` for anything but plain numbers, pickled objects among
+    it."""
+    try:
+        loaded = np.load(path, mmap_mode="r" if mapped else None, allow_pickle=False)
+        if isinstance(loaded, np.ndarray):
+            return loaded
+        error: Exception = ValueError("an archive")
+    except (OSError, ValueError, EOFError) as caught:
+        error = caught
+    raise InputError(
+        f"cannot read {path}: {error}", do="delete that folder and run the command again"
+    ) from error
 
 
 def _path(folder: Path, number: int) -> Path:

@@ -18,6 +18,8 @@ from numpy.typing import NDArray
 
 from pipelines.neural.batches import in_batches
 from pipelines.neural.checkpoints import (
+    DATA_ONLY,
+    NO_CODE,
     check_kind,
     check_length,
     check_memory,
@@ -262,12 +264,13 @@ def _load(
     check_length(config, model, max_length)
     check_memory(weight_bytes(model, revision) or 0, device, f"'{model}'")
     with opening(model):
-        tokenizer = transformers.AutoTokenizer.from_pretrained(model, revision=revision)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(model, revision=revision, **NO_CODE)
         loaded, told = transformers.AutoModelForMaskedLM.from_pretrained(
             model,
             revision=revision,
             dtype=choose_dtype(dtype, device),
             output_loading_info=True,
+            **DATA_ONLY,
         )
     if told["missing_keys"]:
         # Without this, transformers would go on with random weights in their place.

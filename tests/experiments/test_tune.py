@@ -79,6 +79,22 @@ def test_a_retriever_from_a_file_that_is_not_there_says_what_to_run(
         chosen_value("odd.yaml", "k1")
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "k1: !!python/object/apply:pathlib.Path.touch [canary]\n",
+        "k1: !!python/object/apply:os.system ['touch canary']\n",
+        "k1: ${oc.env:HOME}\n",
+        "k1:\n  _target_: os.system\n  command: touch canary\n",
+    ],
+)
+def test_a_chosen_cell_is_two_numbers_and_nothing_else(text: str, tmp_path: Path) -> None:
+    (tmp_path / "chosen.yaml").write_text(text.replace("canary", str(tmp_path / "canary")))
+    with pytest.raises(InputError):
+        chosen_value(str(tmp_path), "k1")
+    assert not (tmp_path / "canary").exists()
+
+
 @pytest.mark.parametrize("method", ["kfold", "nested"])
 def test_one_split_is_cross_validated(entry: Entry, method: str) -> None:
     more = ("tuning.select=null", f"tuning.method={method}", "name=cv")

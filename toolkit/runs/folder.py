@@ -83,6 +83,7 @@ class RunFolder:
         fingerprints. Temporary files of killed processes are removed.
         """
         with locked(self.path / ".lock"):
+            self._check_links()
             with _told(self.path):
                 self._sweep()
                 self._start(dict(manifest))
@@ -188,7 +189,6 @@ class RunFolder:
             )
 
     def _start(self, manifest: dict[str, Any]) -> None:
-        self._check_links()
         if not self.manifest_path.exists():
             if any(self._files()):
                 raise InputError(

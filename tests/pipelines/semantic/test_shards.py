@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 from pathlib import Path
 
 import numpy as np
@@ -102,3 +103,32 @@ def test_what_a_kill_at_the_very_beginning_leaves_is_no_obstacle(tmp_path: Path)
     (tmp_path / ".manifest.json.abc.tmp").write_text("{")
     shards.prepare(tmp_path, "encoder", "corpus", 2)
     assert json.loads((tmp_path / "manifest.json").read_text())["encoder"] == "encoder"
+
+
+class Canary:
+    """Unpickled, it makes a file."""
+
+    def __init__(self, place: Path) -> None:
+        self.place = place
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return Path.touch, (self.place,)
+
+
+@pytest.mark.parametrize("name", ["values.npy", "offsets.npy"])
+@pytest.mark.parametrize("kind", ["array of objects", "pickle", "archive"])
+def test_objects_in_the_place_of_numbers_are_refused_and_not_loaded(
+    name: str, kind: str, tmp_path: Path
+) -> None:
+    written(tmp_path, np.ones((2, 3)))
+    path, canary = tmp_path / "000000" / name, Canary(tmp_path / "canary")
+    with path.open("wb") as stream:
+        if kind == "array of objects":
+            np.save(stream, np.array([canary], dtype=object), allow_pickle=True)
+        elif kind == "archive":
+            np.savez(stream, values=np.ones(3))
+        else:
+            pickle.dump(canary, stream)
+    with pytest.raises(InputError, match="cannot read"):
+        shards.read(tmp_path, 0)
+    assert not (tmp_path / "canary").exists()

@@ -254,3 +254,39 @@ def test_kill_9_at_any_moment_loses_doubles_and_halves_nothing(tmp_path: Path) -
     assert len(files) == total
     assert not list(folder.queries.glob(".*"))
     assert json.loads(folder.manifest_path.read_text())["fingerprints"] == {"benchmark": "b"}
+
+
+@pytest.mark.parametrize("name", ["queries", "retried", "evaluation", "ranks", "retried/1"])
+def test_a_folder_of_a_run_that_leads_elsewhere_is_refused(
+    name: str, folder: RunFolder, tmp_path: Path
+) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / ".left.tmp").touch()
+    with folder.writing(MANIFEST):
+        folder.write(trajectory("3"))
+    place = folder.path / name
+    if place.is_dir():
+        place.rename(tmp_path / "away")
+    place.parent.mkdir(exist_ok=True)
+    place.symlink_to(elsewhere)
+    with pytest.raises(InputError, match="symbolic link"), folder.writing(MANIFEST):
+        pytest.fail("it was opened for writing")
+    with pytest.raises(InputError, match="symbolic link"):
+        folder.manifest()
+    assert [path.name for path in elsewhere.iterdir()] == [".left.tmp"]
+
+
+def test_a_link_to_a_run_is_a_run(folder: RunFolder, tmp_path: Path) -> None:
+    with folder.writing(MANIFEST):
+        folder.write(trajectory("3"))
+    (tmp_path / "link").symlink_to(folder.path)
+    assert RunFolder(tmp_path / "link").manifest() == MANIFEST
+
+
+@pytest.mark.parametrize("depth", [200, 5_000, 500_000])
+def test_a_manifest_that_is_nested_without_end_is_refused(folder: RunFolder, depth: int) -> None:
+    folder.path.mkdir(parents=True)
+    folder.manifest_path.write_text('{"a":' + "[" * depth + "]" * depth + "}")
+    with pytest.raises(InputError, match=r"manifest\.json"):
+        folder.manifest()

@@ -1,0 +1,352 @@
+"""A run folder is data: evaluating it makes nothing that its manifest names."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from experiment_samples import TINY
+from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
+from hypothesis import HealthCheck, event, given, settings
+from hypothesis import strategies as st
+from omegaconf import DictConfig
+
+from experiments.entry import CONF
+from experiments.recorded import Options, recorded_benchmark
+from experiments.schema import register
+from toolkit.benchmarks import BeirBenchmark, FictionalWorld
+from toolkit.errors import InputError
+from toolkit.runs import RunFolder
+
+Entry = Callable[..., int]
+BEIR = "toolkit.benchmarks.beir.BeirBenchmark"
+CANARY = "canary_of_manifests"
+SECRET = "what the environment holds"
+
+
+def contents(path: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return found
+
+
+def rewrite(run: str, change: Callable[[dict[str, Any]], object]) -> None:
+    path = Path(run, "manifest.json")
+    manifest = contents(path)
+    change(manifest)
+    path.write_text(json.dumps(manifest), encoding="utf-8")
+
+
+def as_before(manifest: dict[str, Any]) -> dict[str, Any]:
+    """The manifest as versions before this one wrote it."""
+    manifest.pop("benchmark")
+    return manifest
+
+
+@pytest.fixture
+def canary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A file that appears when the module `canary_of_manifests` is imported."""
+    place = tmp_path / "canary"
+    source = (
+        f"from pathlib import Path\nPath({str(place)!r}).touch()\ndef write(*a, **k):\n    pass\n"
+    )
+    library = tmp_path / "library"
+    library.mkdir()
+    (library / f"{CANARY}.py").write_text(source)
+    monkeypatch.syspath_prepend(str(library))
+    monkeypatch.delitem(sys.modules, CANARY, raising=False)
+    return place
+
+
+CALL = {"_target_": f"{CANARY}.write"}
+CRAFTED: dict[str, Callable[[dict[str, Any]], object]] = {
+    "another target": lambda m: as_before(m)["config"].update(benchmark=CALL),
+    "a target inside an argument": lambda m: as_before(m)["config"]["benchmark"].update(name=CALL),
+    "a target inside a list": lambda m: as_before(m)["config"]["benchmark"].update(limit=[CALL]),
+    "a target beside the arguments": lambda m: m["benchmark"]["arguments"].update(CALL),
+    "a target deep in the arguments": lambda m: m["benchmark"]["arguments"].update(
+        name={"a": [{"b": CALL}]}
+    ),
+    "positional arguments": lambda m: m["benchmark"]["arguments"].update(_args_=[CALL]),
+    "a partial": lambda m: as_before(m)["config"]["benchmark"].update(_partial_=True),
+    "a target for an option": lambda m: m["benchmark"].update(option=f"{CANARY}.write"),
+    "an option of another group": lambda m: m["benchmark"].update(option="../judge/exact"),
+    "an override in the option": lambda m: m["benchmark"].update(option="beir,+x=1"),
+    "no option": lambda m: m.update(benchmark=[CALL]),
+}
+
+
+@pytest.mark.parametrize("command", ["evaluate", "judge_agreement"])
+@pytest.mark.parametrize("case", CRAFTED)
+def test_what_a_manifest_names_is_not_called(
+    case: str,
+    command: str,
+    entry: Entry,
+    beir: Path,
+    canary: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert entry("run", "benchmark=beir", f"benchmark.path={beir}", "name=x") == 0
+    before = Path("runs/x/metrics.json").read_bytes()
+    rewrite("runs/x", CRAFTED[case])
+    capsys.readouterr()
+    assert entry(command, "runs/x") == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("soundingline: ") and "benchmark=" in line
+    assert not canary.exists() and CANARY not in sys.modules
+    assert Path("runs/x/metrics.json").read_bytes() == before
+
+
+@pytest.mark.parametrize("earlier", [False, True], ids=["this version", "earlier versions"])
+def test_interpolations_in_a_manifest_are_not_resolved(
+    earlier: bool,
+    entry: Entry,
+    beir: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert entry("run", "benchmark=beir", f"benchmark.path={beir}", "name=x") == 0
+    monkeypatch.setenv("SOUNDINGLINE_CANARY", SECRET)
+
+    def change(manifest: dict[str, Any]) -> None:
+        arguments = manifest["benchmark"]["arguments"]
+        if earlier:
+            arguments = as_before(manifest)["config"]["benchmark"]
+        arguments["path"] = "${oc.env:SOUNDINGLINE_CANARY}"
+
+    rewrite("runs/x", change)
+    capsys.readouterr()
+    assert entry("evaluate", "runs/x") == 2
+    told = capsys.readouterr().err
+    assert "${oc.env:SOUNDINGLINE_CANARY}" in told and SECRET not in told
+
+
+def test_manifests_of_earlier_versions_are_evaluated(entry: Entry, beir: Path) -> None:
+    assert entry("run", "benchmark=beir", f"benchmark.path={beir}", "name=x") == 0
+    rewrite("runs/x", as_before)
+    before = contents(Path("runs/x/metrics.json"))
+    Path("runs/x/metrics.json").unlink()
+    assert entry("evaluate", "runs/x") == 0
+    assert contents(Path("runs/x/metrics.json")) == before
+    rewrite("runs/x", lambda manifest: manifest["factors"].update(benchmark="fictional"))
+    assert entry("evaluate", "runs/x") == 0
+
+
+def test_arguments_of_a_preset_and_of_the_command_line_are_recorded(entry: Entry) -> None:
+    assert entry("run", *TINY, "name=x") == 0
+    described = contents(Path("runs/x/manifest.json"))["benchmark"]
+    assert described["option"] == "fictional"
+    assert described["arguments"]["questions"] == 6 and described["arguments"]["seed"] == 7
+    assert not [key for key in described["arguments"] if key.startswith("_")]
+    assert entry("evaluate", "runs/x") == 0
+
+
+OWN = "_target_: toolkit.benchmarks.beir.BeirBenchmark\nname: mine\npath: ${paths.data}/mine\n"
+
+
+@pytest.fixture
+def own_option(tmp_path: Path, beir: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """`--config-dir` with an option `benchmark=own/mine`, whose data lie below `paths.data`."""
+    group = tmp_path / "options" / "benchmark" / "own"
+    group.mkdir(parents=True)
+    (group / "mine.yaml").write_text(OWN)
+    shutil.copytree(beir, tmp_path / "here" / "mine")
+    monkeypatch.setenv("SOUNDINGLINE_DATA", str(tmp_path / "here"))
+    return f"--config-dir={tmp_path / 'options'}"
+
+
+def test_a_run_is_evaluated_with_the_data_of_this_machine(
+    entry: Entry, own_option: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert entry("run", own_option, "benchmark=own/mine", "name=x") == 0
+    (tmp_path / "here").rename(tmp_path / "elsewhere")
+    assert entry("evaluate", own_option, "runs/x") == 2
+    monkeypatch.setenv("SOUNDINGLINE_DATA", str(tmp_path / "elsewhere"))
+    assert entry("evaluate", own_option, "runs/x") == 0
+    monkeypatch.delenv("SOUNDINGLINE_DATA")
+    assert entry("evaluate", own_option, f"paths.data={tmp_path / 'elsewhere'}", "runs/x") == 0
+
+
+def test_a_place_that_the_command_line_gave_is_found_again_without_it(
+    entry: Entry, own_option: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SOUNDINGLINE_DATA")
+    given = (own_option, "benchmark=own/mine", f"paths.data={tmp_path / 'here'}")
+    assert entry("run", *given, "name=x") == 0
+    assert entry("evaluate", own_option, "runs/x") == 0
+
+
+def test_an_option_that_is_not_here_is_told_and_may_be_given(
+    entry: Entry, own_option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert entry("run", own_option, "benchmark=own/mine", "name=x") == 0
+    capsys.readouterr()
+    assert entry("evaluate", "runs/x") == 2
+    told = capsys.readouterr().err
+    assert "own/mine" in told and "--config-dir" in told
+    elsewhere = ("benchmark=beir", f"benchmark.path={tmp_path / 'here' / 'mine'}")
+    assert entry("evaluate", *elsewhere, "benchmark.name=mine", "runs/x") == 0
+    # What is given is held against the run as what is recorded is.
+    capsys.readouterr()
+    assert entry("evaluate", *elsewhere, "benchmark.limit=1", "runs/x") == 2
+    assert "has changed" in capsys.readouterr().err
+
+
+def test_a_changed_benchmark_is_refused(
+    entry: Entry, beir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert entry("run", "benchmark=beir", f"benchmark.path={beir}", "name=x") == 0
+    rewrite("runs/x", lambda manifest: manifest["benchmark"]["arguments"].update(limit=1))
+    capsys.readouterr()
+    assert entry("evaluate", "runs/x") == 2
+    assert "has changed" in capsys.readouterr().err
+
+
+# Random manifests, in one process, watched by an audit hook.
+
+WATCHED = {"import", "os.system", "os.exec", "os.posix_spawn", "os.remove", "os.rename", "os.mkdir"}
+WATCHED |= {
+    "subprocess.Popen",
+    "shutil.rmtree",
+    "socket.connect",
+    "ctypes.dlopen",
+    "pickle.find_class",
+}
+_seen: list[tuple[str, str]] | None = None
+
+
+def _audit(event: str, arguments: tuple[Any, ...]) -> None:
+    if _seen is None:
+        return
+    writes = event == "open" and isinstance(arguments[2], int) and arguments[2] & os.O_ACCMODE
+    if event in WATCHED or writes:
+        _seen.append((event, repr(arguments[:2])))
+
+
+sys.addaudithook(_audit)
+
+
+@contextmanager
+def watched() -> Iterator[list[tuple[str, str]]]:
+    """What the block imports, runs, writes and removes."""
+    global _seen
+    _seen = []
+    try:
+        yield _seen
+    finally:
+        _seen = None
+
+
+@pytest.fixture
+def context(
+    tmp_path: Path, beir: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[tuple[DictConfig, Options]]:
+    """As an evaluation's own: a composed configuration, and the options beside it."""
+    monkeypatch.chdir(tmp_path)  # the path `beir` leads to a benchmark
+    monkeypatch.setenv("SOUNDINGLINE_CANARY", SECRET)
+    monkeypatch.setenv("SOUNDINGLINE_DATA", str(tmp_path / "absent"))
+    register()
+    GlobalHydra.instance().clear()
+    with initialize_config_dir(version_base="1.3", config_dir=str(CONF)):
+        config = compose("config", return_hydra_config=True)
+        HydraConfig.instance().set_config(config)
+        options = Options()
+        for name in options.names():
+            # What an ordinary manifest makes is loaded before anything is watched.
+            place = tmp_path / f"run of {name}"
+            place.mkdir()
+            for arguments in ({}, {"path": str(beir)}):
+                recorded = {"benchmark": {"option": name, "arguments": arguments}}
+                (place / "manifest.json").write_text(json.dumps(recorded))
+                with suppress(InputError):
+                    recorded_benchmark(RunFolder(place), config, options)
+        yield config, options
+    HydraConfig.instance().cfg = None
+
+
+TARGETS = [f"{CANARY}.write", CANARY, "os.system", "subprocess.run", "pathlib.Path.touch", BEIR]
+TARGETS += ["builtins.exec", "hydra.utils.instantiate", "toolkit.benchmarks.FictionalWorld"]
+TARGETS += ["antigravity.geohash", "toolkit.llm.server.serving", "", "..", "toolkit"]
+KEYS = [
+    "_target_",
+    "_args_",
+    "_partial_",
+    "_convert_",
+    "_recursive_",
+    "_x",
+    "path",
+    "name",
+    "split",
+]
+KEYS += ["limit", "documents", "questions", "seed", "args", "a", "", "."]
+TEXTS = ["${oc.env:SOUNDINGLINE_CANARY}", "${paths.data}", "${chosen:/etc,k1}", "???", "test", "."]
+TEXTS += ["beir"]
+TEXTS += ["${oc.decode:${oc.env:SOUNDINGLINE_CANARY}}", "\x1b[31m", "\0", "\udc80", "../..", "***"]
+scalars = st.none() | st.booleans() | st.integers(-3, 300) | st.floats() | st.sampled_from(TEXTS)
+scalars |= st.sampled_from(TARGETS) | st.text(max_size=8)
+values = st.recursive(
+    scalars,
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(KEYS), inner, max_size=4)
+    ),
+    max_leaves=12,
+)
+arguments = st.dictionaries(st.sampled_from(KEYS), values, max_size=5)
+described = st.fixed_dictionaries({}, optional={"_target_": st.sampled_from(TARGETS)}).flatmap(
+    lambda head: arguments.map(lambda rest: {**rest, **head})
+)
+names = st.sampled_from(["beir", "fictional", "cacm", "../judge/exact", "beir,x=1", *TARGETS])
+likely = st.fixed_dictionaries(
+    {"path": st.just("beir")},
+    optional={"limit": st.integers(1, 2) | values, "name": st.just("x") | values, "split": values},
+)
+earlier = likely.map(lambda recorded: {"_target_": BEIR, **recorded})
+manifests = st.fixed_dictionaries(
+    {},
+    optional={
+        "benchmark": st.fixed_dictionaries({"option": st.just("beir"), "arguments": likely})
+        | st.fixed_dictionaries({"option": names, "arguments": arguments})
+        | values,
+        "config": st.fixed_dictionaries({"benchmark": described | values | earlier}) | values,
+        "factors": st.fixed_dictionaries({"benchmark": names}) | values,
+        "fingerprints": st.fixed_dictionaries({"benchmark": st.text(max_size=12)}) | values,
+    },
+)
+
+
+@settings(max_examples=400, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(manifest=manifests | values)
+def test_whatever_a_manifest_holds_nothing_is_imported_run_or_written(
+    manifest: Any, context: tuple[DictConfig, Options], canary: Path, tmp_path: Path
+) -> None:
+    folder = RunFolder(tmp_path / "run")
+    folder.path.mkdir(exist_ok=True)
+    folder.manifest_path.write_text(json.dumps(manifest), encoding="utf-8")
+    modules = set(sys.modules)
+    told = ""
+    with watched() as events:
+        try:
+            benchmark: Any = recorded_benchmark(folder, *context)
+        except InputError as error:
+            told, benchmark = str(error), None
+    event(told.partition("again: ")[2][:32] or "made")
+    assert isinstance(benchmark, (BeirBenchmark, FictionalWorld, type(None)))
+    assert events == [] and set(sys.modules) == modules
+    assert not canary.exists() and SECRET not in told
+
+
+def test_the_watch_sees_imports_processes_and_writes(canary: Path, tmp_path: Path) -> None:
+    with watched() as events:
+        __import__(CANARY)
+        os.system("true")
+        (tmp_path / "written").touch()
+    assert canary.exists()
+    assert {"import", "os.system", "open"} <= {event for event, _ in events}
