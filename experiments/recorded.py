@@ -114,8 +114,7 @@ def recorded_benchmark(folder: RunFolder, config: DictConfig, options: Options) 
             f"the benchmark of {folder.path} cannot be made again: {error}",
             do=f"name it on the command line: {GROUP}=... with its arguments",
         ) from error
-    prints = manifest.get("fingerprints")
-    recorded = prints.get(GROUP) if isinstance(prints, Mapping) else None
+    recorded = _mapping(manifest.get("fingerprints")).get(GROUP)
     if fingerprint != recorded:
         raise InputError(
             f"the benchmark of {folder.path} has changed: it was {str(recorded)[:_SHOWN]} when the "
@@ -135,16 +134,20 @@ def _recorded(manifest: Mapping[str, Any], options: Options) -> DictConfig:
 def _described(manifest: Mapping[str, Any], options: Options) -> tuple[str, dict[str, Any]]:
     """Option and arguments. Manifests of earlier versions hold the composed option alone; its
     `_target_` is only compared with those of the options here."""
-    match manifest:
-        case {"benchmark": {"option": str(name), "arguments": dict(arguments)}}:
-            return name, arguments
-        case {"config": {"benchmark": {"_target_": str(target), **arguments}}} if (
-            GROUP not in manifest
-        ):
-            factors = manifest.get("factors")
-            first = factors.get(GROUP) if isinstance(factors, Mapping) else ""
-            return options.of_target(target, str(first)), arguments
-    raise InputError("its manifest names no option and arguments")
+    described = _mapping(manifest.get(GROUP))
+    name, arguments = described.get("option"), described.get("arguments")
+    if isinstance(name, str) and isinstance(arguments, dict):
+        return name, arguments
+    composed = _mapping(_mapping(manifest.get("config")).get(GROUP))
+    target = composed.pop("_target_", None)
+    if GROUP in manifest or not isinstance(target, str):
+        raise InputError("its manifest names no option with its arguments")
+    return options.of_target(target, str(_mapping(manifest.get("factors")).get(GROUP))), composed
+
+
+def _mapping(value: Any) -> dict[str, Any]:
+    """A copy; empty for anything but an object of JSON."""
+    return dict(value) if isinstance(value, dict) else {}
 
 
 def _check_plain(value: Any, place: str, depth: int = 0) -> None:
