@@ -10,10 +10,13 @@ from __future__ import annotations
 import json
 import time
 import traceback
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timezone
-from typing import Any
+from typing import Any, ClassVar
 
+from agents.budget import Budget
 from toolkit.contracts import (
     RUN_OUT_OF_MONEY,
     Answer,
@@ -23,8 +26,53 @@ from toolkit.contracts import (
     Trajectory,
 )
 from toolkit.llm.errors import OutOfMoney
+from toolkit.llm.ledger import Ledger
+from toolkit.llm.prices import UNKNOWN, Price
+from toolkit.llm.protocol import ChatModel, Settings
 
 Clock = Callable[[], float]
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What only a run can give its agent.
+
+    - `budget`: the limits of a question. `ledger`: where requests are entered (None: a new one).
+    - `model` answers (None before it runs), sampled by `settings`; its tokens cost `price`.
+    - `document_frequency`: word -> documents of the collection that hold it; `documents`: the
+      collection's size. Both None where that is not known.
+    """
+
+    budget: Budget
+    ledger: Ledger | None = None
+    model: ChatModel | None = None
+    settings: Settings | None = None
+    price: Price = UNKNOWN
+    document_frequency: Callable[[str], int] | None = None
+    documents: int | None = None
+
+
+class BaseAgent(ABC):
+    """An agent that a run hands something to. Its constructor takes plain arguments and is cheap.
+    One that needs nothing of a run need not be of this class: `contracts.Agent` is enough."""
+
+    name: str
+    asks_model: ClassVar[bool] = False
+    """Whether it cannot work without a language model."""
+
+    def bind(self, resources: Resources) -> BaseAgent:
+        """An agent that works with `resources`; this one stays as it is. `InputError` where they
+        cannot work, also before the model runs."""
+        return self
+
+    @property
+    def fingerprints(self) -> Mapping[str, str]:
+        """Hashes of what the arguments only name, such as a prompt's text, for the manifest."""
+        return {}
+
+    @abstractmethod
+    async def run(self, topic: Topic, tool: SearchTool) -> Trajectory:
+        """See `contracts.Agent`."""
 
 
 class Episode:

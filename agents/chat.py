@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from agents.base import Clock, Episode, play
+from agents.base import BaseAgent, Clock, Episode, Resources, play
 from agents.budget import Budget
 from agents.conversation import Conversation, OutOfTime, Terms
 from agents.prompt import load_prompt
@@ -29,14 +29,15 @@ _STATUS = {
 }
 
 
-class ChatAgent:
+class ChatAgent(BaseAgent):
     """ReAct over tool calls (Yao et al., 2023), with the rules of `prompt`: `pi_serini` (default),
     `browsecomp_plus`, or the path of a file of one's own.
 
-    `model` answers; `settings` are how it samples (its tool choice is `none` where an answer is
-    demanded), `price` what its tokens cost. `answer_extra` goes into the body of requests that
-    demand an answer, over the settings' own extra, such as a server's field for a grammar. Every
-    request is entered in `ledger` (None: a new one, with the budget's caps). `clock` gives seconds.
+    `model` answers (None: that of `bind`); `settings` are how it samples (its tool choice is `none`
+    where an answer is demanded), `price` what its tokens cost. `answer_extra` goes into the body of
+    requests that demand an answer, over the settings' own extra, such as a server's field for a
+    grammar. Every request is entered in `ledger` (None: a new one, with the budget's caps). `clock`
+    gives seconds.
 
     How a question ends (status, and reason where the status does not tell):
     - `completed`: the model answered. `steered`: it did so after it was told that time is short;
@@ -54,11 +55,12 @@ class ChatAgent:
     """
 
     name = "chat"
+    asks_model = True
 
     def __init__(
         self,
         *,
-        model: ChatModel,
+        model: ChatModel | None = None,
         prompt: str = "pi_serini",
         budget: Budget | None = None,
         settings: Settings | None = None,
@@ -79,6 +81,7 @@ class ChatAgent:
         _check_room(limits, settings)
         self._model = model
         self._price = price
+        self._prompt, self._answer_extra = prompt, answer_extra
         self._terms = Terms(
             prompt=load_prompt(prompt),
             budget=limits,
@@ -87,6 +90,19 @@ class ChatAgent:
             ledger=ledger,
         )
         self._clock = clock
+
+    def bind(self, resources: Resources) -> ChatAgent:
+        """See `BaseAgent`."""
+        return ChatAgent(
+            model=resources.model,
+            prompt=self._prompt,
+            budget=resources.budget,
+            settings=resources.settings,
+            answer_extra=self._answer_extra,
+            price=resources.price,
+            ledger=resources.ledger,
+            clock=self._clock,
+        )
 
     @property
     def fingerprints(self) -> dict[str, str]:
@@ -100,6 +116,8 @@ class ChatAgent:
 
     async def _work(self, episode: Episode) -> None:
         qid, ledger = episode.topic.qid, self._terms.ledger
+        if self._model is None:
+            raise RuntimeError("the agent has no model: bind it to one")
         model = Metered(self._model, ledger, role="agent", qid=qid, price=self._price)
         talk = Conversation(episode, model, self._terms)
         try:

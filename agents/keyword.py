@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Callable
 
-from agents.base import Clock, Episode, play
+from agents.base import BaseAgent, Clock, Episode, Resources, play
 from agents.clues import first_queries
 from agents.expected import Expected, expected
 from agents.research import Limits, Research
@@ -18,7 +19,7 @@ from toolkit.search.answers import format_answer
 _CITED = 3
 
 
-class KeywordAgent:
+class KeywordAgent(BaseAgent):
     """Clue queries, browsing, reading, feedback, and a vote over typed answer candidates.
 
     `max_searches`: searches in all, of which up to `follow_ups` use terms from what was read;
@@ -62,6 +63,12 @@ class KeywordAgent:
         self.follow_ups = _at_least(0, follow_ups=follow_ups) if feedback_terms else 0
         self._rarity = Rarity(document_frequency, documents)
         self._clock = clock
+
+    def bind(self, resources: Resources) -> KeywordAgent:
+        """See `BaseAgent`: the collection's statistics."""
+        bound = copy.copy(self)
+        bound._rarity = Rarity(resources.document_frequency, resources.documents)
+        return bound
 
     async def run(self, topic: Topic, tool: SearchTool) -> Trajectory:
         """Answer one question. Awaits nothing: all work is computation in this process, which

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from agents.base import BaseAgent, Resources
 from agents.budget import Budget
 from experiments.build import make
 from toolkit.errors import InputError
@@ -25,10 +26,30 @@ def language_model(config: Any, group: str) -> LanguageModel | None:
     return made
 
 
-def known(llm: LanguageModel | None) -> dict[str, Any]:
-    """What an agent may want of its model, by parameter name, while the model does not run yet;
-    empty without a model."""
-    return {} if llm is None else {"model": None, "settings": llm.settings, "price": llm.price}
+def resources(llm: LanguageModel | None, budget: Budget, **others: Any) -> Resources:
+    """What a run gives its agent; `others` are further fields of `Resources`."""
+    if llm is None:
+        return Resources(budget, **others)
+    return Resources(budget, settings=llm.settings, price=llm.price, **others)
+
+
+def check_agent(agent: Any, llm: LanguageModel | None, budget: Budget) -> Mapping[str, str]:
+    """The agent's fingerprints; `InputError` where it cannot work with the model (which need not
+    run yet), lacks one, or is no agent."""
+    if not callable(getattr(agent, "run", None)):
+        raise InputError(
+            f"the option agent gives a {type(agent).__name__}",
+            valid="a class with name and async run(topic, tool)",
+        )
+    if not isinstance(agent, BaseAgent):
+        return {}
+    if agent.asks_model and llm is None:
+        raise InputError(
+            "the agent asks a language model, and none is chosen",
+            do="choose a language model: llm=..., or another agent",
+        )
+    agent.bind(resources(llm, budget))
+    return agent.fingerprints
 
 
 def within_window(budget: Budget, llm: LanguageModel | None) -> Budget:

@@ -12,6 +12,7 @@ from typing import Any
 
 from omegaconf import DictConfig
 
+from agents.base import BaseAgent
 from experiments.answering import Answering, answer_all
 from experiments.build import make, make_interface
 from experiments.cell import (
@@ -28,14 +29,14 @@ from experiments.cell import (
 from experiments.entry import main
 from experiments.evaluate import evaluate
 from experiments.judging import check_judge, judge_run
-from experiments.models import known, language_model, running, within_window
+from experiments.models import check_agent, language_model, resources, running, within_window
 from experiments.recorded import recorded_option
 from experiments.stages import stage_counts
 from experiments.tally import Tally
 from pipelines.backend import PipelineBackend
 from pipelines.engines import word_frequency
 from toolkit.console import Console
-from toolkit.contracts import RUN_OUT_OF_MONEY, SearchTool, Trajectory
+from toolkit.contracts import RUN_OUT_OF_MONEY, Agent, SearchTool, Trajectory
 from toolkit.errors import InputError
 from toolkit.evaluation.retrieval import parse_measures
 from toolkit.llm.language_model import LanguageModel
@@ -43,7 +44,6 @@ from toolkit.llm.ledger import Ledger
 from toolkit.llm.ledger_file import ledger_on_record
 from toolkit.progress import bar
 from toolkit.runs import RunFolder, make_manifest
-from toolkit.supply import supply
 
 
 def run(config: DictConfig) -> None:
@@ -53,13 +53,13 @@ def run(config: DictConfig) -> None:
     check_judge(config)
     chosen = factors()
     folder = run_folder(config, chosen)
-    make_agent, interface = make(config.agent), make_interface(config.tool)
+    agent, interface = make(config.agent), make_interface(config.tool)
     llm = language_model(config.llm, "llm")
     budget = within_window(make(config.budget), llm)
-    draft = supply(make_agent, {**known(llm), "budget": budget}, what="the agent")
+    agent_prints = check_agent(agent, llm, budget)
     built = ranking(config)
     groups = (*PIPELINE, *SESSION, *(MODEL if llm else ()))
-    prints = {**fingerprints(config, built, groups), **getattr(draft, "fingerprints", {})}
+    prints = {**fingerprints(config, built, groups), **agent_prints}
     backend = PipelineBackend(built.pipeline, built.segmenter.name)
 
     def session(qid: str) -> SearchTool:
@@ -73,7 +73,7 @@ def run(config: DictConfig) -> None:
             folder.ledger_path, cap=budget.run_dollars, question_cap=budget.dollars
         ) as ledger,
     ):
-        last = answer(config, folder, built, make_agent, llm, session, ledger)
+        last = answer(config, folder, built, agent, llm, session, ledger)
         state = folder.state()
         judge = judge_run(config, folder, built.benchmark)
         cell = evaluate(folder, built.benchmark, judge, list(config.measures), state)
@@ -90,7 +90,7 @@ def answer(
     config: DictConfig,
     folder: RunFolder,
     built: Ranking,
-    make_agent: Callable[..., Any],
+    agent: Agent,
     llm: LanguageModel | None,
     session: Callable[[str], SearchTool],
     ledger: Ledger,
@@ -105,14 +105,15 @@ def answer(
             f"{ledger.unpriced_before} replies of earlier starts told no usage: their cost is not "
             f"in the ${ledger.spent_before:.4f} that count towards budget.run_dollars"
         )
-    given = {**known(llm), **statistics(built), "budget": budget, "ledger": ledger}
     servers: dict[str, str] = {}
     with (
         running(llm, folder.path / "server.log", servers) as served,
         built.stages.asking(ledger, folder.path, servers),
         bar() as progress,
     ):
-        agent = supply(make_agent, {**given, **served}, what="the agent")
+        if isinstance(agent, BaseAgent):
+            given = {**statistics(built), **served, "ledger": ledger}
+            agent = agent.bind(resources(llm, budget, **given))
         task = progress.add_task(f"Answering ({folder.name})", total=len(pending), note="")
 
         def ended(line: str) -> None:
