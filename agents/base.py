@@ -1,12 +1,13 @@
 """What every loop shares: one question being worked on, and the trajectory that comes of it.
 
-An agent's `run` is `return await play(topic, tool, self.work, clock=...)`. The one `try` of the
-agents is in `play`: a tool's refusal is a result and not an exception, so whatever raises is a
+An agent's `run` is `return await play(topic, tool, self.work, clock=...)`. What an agent raises is
+caught in `play` alone: a tool's refusal is a result and not an exception, so whatever raises is a
 defect or a broken backend, and ends this question alone, with all that happened so far on record.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 import traceback
@@ -96,6 +97,7 @@ class Episode:
         asked = [{"role": "user", "content": topic.text}] if opening is None else opening
         self.messages: list[dict[str, Any]] = [dict(message) for message in asked]
         self.answer = Answer()
+        self._final = ""
         self.status = "completed"
         self.reason = ""
         self.usage: Mapping[str, float] = {}
@@ -125,14 +127,19 @@ class Episode:
         self.messages.append({"role": "tool", "tool_call_id": identifier, "content": result.text})
 
     def finish(self, text: str, *, status: str = "completed") -> None:
-        """The final assistant message; the session reads its parts and marks what it cites."""
+        """The final assistant message, which holds the answer."""
         self.messages.append({"role": "assistant", "content": text})
         self.conclude(text, status=status)
 
     def conclude(self, text: str, *, status: str, reason: str = "") -> None:
-        """The question has ended, with the answer in `text` where it holds one."""
-        self.answer = self.tool.answer(text)
+        """The question has ended, with the answer in `text` where it holds one. `play` reads it."""
+        self._final = text
         self.status, self.reason = status, reason
+
+    async def read_answer(self) -> None:
+        """Let the session read the answer's parts and mark what it cites. In a thread, since an
+        answer may be long and the clocks of other questions run on meanwhile."""
+        self.answer = await asyncio.to_thread(self.tool.answer, self._final)
 
     def trajectory(self, *, failure: str = "", reason: str = "") -> Trajectory:
         """All that happened. `failure` is a traceback, and makes the status `failed`."""
@@ -168,10 +175,12 @@ async def play(
     error's `code` where it has one."""
     episode = Episode(topic, tool, opening=opening, clock=clock)
     try:
-        await work(episode)
-    except OutOfMoney as error:
-        reason = RUN_OUT_OF_MONEY if error.scope == "run" else "dollars"
-        episode.conclude("", status="out_of_money", reason=reason)
+        try:
+            await work(episode)
+        except OutOfMoney as error:
+            reason = RUN_OUT_OF_MONEY if error.scope == "run" else "dollars"
+            episode.conclude("", status="out_of_money", reason=reason)
+        await episode.read_answer()
     except Exception as error:
         reason = str(getattr(error, "code", "")) or "defect"
         return episode.trajectory(failure=traceback.format_exc(), reason=reason)

@@ -72,12 +72,12 @@ def _names(text: str) -> Iterator[Candidate]:
 
 
 def _without_leading_stop_words(name: str, start: int) -> tuple[str, int]:
-    while name:
-        first, _, rest = name.partition(" ")
-        if first.lower() not in STOP_WORDS:
+    skipped = 0
+    for word in name.split(" "):
+        if word.lower() not in STOP_WORDS:
             break
-        name, start = rest, start + len(first) + 1
-    return name, start
+        skipped += len(word) + 1
+    return name[skipped:], start + skipped
 
 
 def _places(text: str) -> Iterator[Candidate]:

@@ -7,16 +7,18 @@ Nothing here knows a benchmark: only spelling, sentence structure and rarity are
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from agents.words import WORD, is_content, stem
 
 QUOTED = re.compile(r"[\"“”«»]([^\"“”«»]{2,120})[\"“”«»]|(?<!\w)['‘]([^'‘’]{2,120})['’](?!\w)")
+# Runs of marks and of white space are tried from their beginning only.
 _CLAUSE = re.compile(
-    r"[.;?!]+\s+|[;:]\s+|,\s+|\s+(?=(?:and|but|that|which|who|whose|where|when|while)\s)"
+    r"(?<![.;?!])[.;?!]+\s+|[;:]\s+|,\s+"
+    r"|(?<!\s)\s+(?=(?:and|but|that|which|who|whose|where|when|while)\s)"
 )
-_OPENING = re.compile(r"(?:^|[.?!]\s+|[\"“«]\s*)$")
 
 
 class Clue(NamedTuple):
@@ -44,29 +46,40 @@ _EMPHASIS = {"quoted": 1.3, "number": 1.2, "name": 1.3, "word": 1.0}
 def find_clues(question: str, rarity: Callable[[str], float]) -> list[Clue]:
     """The clues of a question in its order, each stem once; words of weight 0 are left out."""
     quoted = [match.span() for match in QUOTED.finditer(question)]
+    openings = [start for start, _ in quoted]
     breaks = [match.end() for match in _CLAUSE.finditer(question)]
     clues: dict[str, Clue] = {}
+    clauses: dict[str, set[int]] = {}
     for match in WORD.finditer(question):
         word, start = match.group(), match.start()
         weight = rarity(word) if is_content(word) else 0.0
         if weight <= 0:
             continue
-        kind = _kind(word, question[:start], any(a <= start < b for a, b in quoted))
-        new = Clue(word, stem(word), kind, min(1.0, weight * _EMPHASIS[kind]))
-        known = clues.get(new.stem, new)
-        clause = sum(end <= start for end in breaks)
-        clues[new.stem] = known._replace(clauses=known.clauses | {clause})
-    return list(clues.values())
+        last = bisect_right(openings, start) - 1
+        kind = _kind(question, start, word, last >= 0 and start < quoted[last][1])
+        clue = Clue(word, stem(word), kind, min(1.0, weight * _EMPHASIS[kind]))
+        clues.setdefault(clue.stem, clue)
+        clauses.setdefault(clue.stem, set()).add(bisect_right(breaks, start))
+    return [clue._replace(clauses=frozenset(clauses[key])) for key, clue in clues.items()]
 
 
-def _kind(word: str, before: str, inside_quotes: bool) -> str:
+def _kind(question: str, start: int, word: str, inside_quotes: bool) -> str:
     if inside_quotes:
         return "quoted"
     if word[0].isdigit():
         return "number"
-    if word[0].isupper() and not _OPENING.search(before):
+    if word[0].isupper() and not _opens_sentence(question, start):
         return "name"
     return "word"
+
+
+def _opens_sentence(text: str, position: int) -> bool:
+    """Whether a sentence or a quotation begins at `position`."""
+    end = position
+    while end > 0 and text[end - 1].isspace():
+        end -= 1
+    last = text[end - 1 : end]
+    return not last or last in '"“«' or (last in ".?!" and end < position)
 
 
 def weights(clues: Sequence[Clue]) -> dict[str, float]:

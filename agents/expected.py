@@ -46,7 +46,10 @@ _QUESTION = re.compile(
     re.IGNORECASE,
 )
 _POLAR = re.compile(rf"\s*(?:{_AUXILIARIES.replace(' ', '|')})(?:n't)?\b", re.IGNORECASE)
-_OPTIONS = re.compile(r"([\w'’\-]+)(?:,\s*([\w'’\-]+))?,?\s+or\s+(?:an?\s+|the\s+)?([\w'’\-]+)")
+# From the beginning of a word only: from inside it, the rest of the match would be the same.
+_OPTIONS = re.compile(
+    r"(?<![\w'’\-])([\w'’\-]+)(?:,\s*([\w'’\-]+))?,?\s+or\s+(?:an?\s+|the\s+)?([\w'’\-]+)"
+)
 _NAMED_NOUNS = """
     actor actress album artist author band book capital character city club college company
     country county director district film game group island king lake language leader man

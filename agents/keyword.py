@@ -71,8 +71,9 @@ class KeywordAgent(BaseAgent):
         return bound
 
     async def run(self, topic: Topic, tool: SearchTool) -> Trajectory:
-        """Answer one question. Awaits nothing: all work is computation in this process, which
-        threads would not speed up; run questions in parallel by processes, or a thread each."""
+        """Answer one question. Awaits nothing until its answer is read: all work is computation in
+        this process, which threads would not speed up; run questions in parallel by processes, or
+        a thread each."""
         return await play(topic, tool, self._work, clock=self._clock)
 
     async def _work(self, episode: Episode) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -74,9 +75,10 @@ def count_votes(
     ballots: dict[str, _Ballot] = {}
     for sentence in sentences:
         voice = sentence.score**2 * trust.get(sentence.docid, 0.0)
+        places = _places(sentence)
         for candidate in _candidates(wanted, sentence, weights):
             key = " ".join(stem(word) for word in words(candidate.text) if is_content(word))
-            pull = candidate.weight * _closeness(candidate, sentence, weights)
+            pull = candidate.weight * _closeness(candidate, sentence, places, weights)
             if key and voice * pull > 0:
                 ballots.setdefault(key, _Ballot()).add(candidate.text, sentence, voice * pull)
     return _ranked(ballots, limit)
@@ -108,16 +110,31 @@ def _offered(options: Sequence[str], text: str) -> list[Candidate]:
     return [Candidate(option, start) for option, start in places if start >= 0]
 
 
-def _closeness(candidate: Candidate, sentence: Sentence, weights: Mapping[str, float]) -> float:
+def _places(sentence: Sentence) -> dict[str, list[int]]:
+    """Clue stem -> its positions in the sentence, ascending."""
+    places: dict[str, list[int]] = {}
+    for clue, position in sentence.matches:
+        places.setdefault(clue, []).append(position)
+    return places
+
+
+def _closeness(
+    candidate: Candidate,
+    sentence: Sentence,
+    places: Mapping[str, Sequence[int]],
+    weights: Mapping[str, float],
+) -> float:
     """Weighted mean of 1 / (1 + distance / 40 characters) over the clue words outside the candidate
-    (a mean, because how many there are is in the sentence's coverage already)."""
+    (a mean, because how many there are is in the sentence's coverage already). Of each clue word
+    the nearest occurrence counts."""
     start, end = candidate.start, candidate.start + len(candidate.text)
     nearest: dict[str, float] = {}
-    for found, position in sentence.matches:
-        if start <= position < end:
-            continue
-        distance = start - position if position < start else position - end
-        nearest[found] = max(nearest.get(found, 0.0), 1 / (1 + distance / _CLOSE))
+    for clue, positions in places.items():
+        before, after = bisect_left(positions, start), bisect_left(positions, end)
+        distances = [start - position for position in positions[max(0, before - 1) : before]]
+        distances += [position - end for position in positions[after : after + 1]]
+        if distances:
+            nearest[clue] = 1 / (1 + min(distances) / _CLOSE)
     pull = {f: weights[f] * (_TOPIC if f in sentence.topic else 1.0) for f in nearest}
     return sum(pull[f] * near for f, near in nearest.items()) / sum(pull.values()) if pull else 0.0
 

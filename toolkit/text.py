@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import sys
+import unicodedata
 from collections.abc import Iterator
 from functools import cache
 from typing import Any
@@ -49,6 +50,23 @@ def head(text: str, limit: int) -> str:
         if index == limit:
             return text[:end]
     return text
+
+
+def is_format_character(character: str) -> bool:
+    """Whether it is of Unicode's category Cf, as zero-width spaces and joiners, byte-order marks,
+    soft hyphens and direction marks are. Readers do not see them, comparisons do."""
+    return unicodedata.category(character) == "Cf"
+
+
+def without_format_characters(text: str) -> str:
+    """`text` without its format characters; see `is_format_character`."""
+    return text if text.isascii() else text.translate(_format_characters())
+
+
+@cache
+def _format_characters() -> dict[int, None]:
+    codes = range(sys.maxunicode + 1)
+    return {code: None for code in codes if is_format_character(chr(code))}
 
 
 @cache

@@ -44,7 +44,8 @@ _RUN = (
     f"|{_NUMBER}(?:(?:(?:{_NUM_LET})*|{_MID_NUMBER}){_NUMBER})*"
     f"|{_RUN_LETTER}(?:(?:{_NUM_LET})*{_RUN_LETTER}|{_MID_LETTER}{_LETTER})*)+)"
 )
-# The look-arounds spare a search from, and to, every place in a long row of underscores.
+# The look-arounds spare a search from, and to, every place in a long row of underscores, unless
+# marks stand between these: see `_MARKED_ROW`.
 _WORD = (
     f"(?:(?<!{_set('ExtendNumLet')})(?:{_NUM_LET})+(?!{_set('ExtendNumLet')}))?{_RUN}"
     f"(?:(?:{_NUM_LET})+{_RUN})*(?:{_NUM_LET})*"
@@ -54,7 +55,7 @@ _SINGLE = f"{_set('Han', 'Hiragana')}{_EX}"
 
 _PLAIN_EX = f"(?:{_set('Extend', leave_out=_TEXT + _EMOJI)})*"
 _PICTURE = _set("Emoji")
-_PICTURE_EX = f"(?:{_set('Extend', leave_out=_ZWJ + _TEXT + _EMOJI)}|{_ZWJ}(?!{_ZWJ}*{_PICTURE}))*"
+_PICTURE_EX = f"(?:{_set('Extend', leave_out=_ZWJ + _TEXT + _EMOJI)}|{_ZWJ}+(?!{_ZWJ}|{_PICTURE}))*"
 _TONED = f"[\U0001f3fb-\U0001f3ff]{_PICTURE_EX}"
 _PICTURE_BODY = f"{_PICTURE}{_PICTURE_EX}{_EMOJI}?"
 _REGION = f"{_set('Regional_Indicator')}{_EX}"
@@ -77,6 +78,9 @@ _ANY = re.compile(f"{_WORD}|{_COMPLEX}|{_SINGLE}|{_PICTURES}")
 _KINDS = [re.compile(kind) for kind in (_WORD, _COMPLEX, _SINGLE, _PICTURES)]
 # Letters that are pictures too: only comparing both readings tells which is longer.
 _TWO_READINGS = re.compile("[\u2139\u24c2\U0001f170\U0001f171\U0001f17e\U0001f17f]")
+# Underscores with marks between them. A row of these before no word is searched from each place in
+# it to its end, which only a window of fixed length keeps from being quadratic.
+_MARKED_ROW = re.compile(f"{_set('ExtendNumLet')}{_set('Extend')}+{_set('ExtendNumLet')}")
 # White space for Python, but a word character (ExtendNumLet) for Annex #29.
 _NARROW_SPACE = "\u202f"
 
@@ -105,7 +109,7 @@ def pieces(text: str) -> list[str]:
 
 
 def _segment_piece(piece: str) -> list[str]:
-    if _TWO_READINGS.search(piece):
+    if _TWO_READINGS.search(piece) or _MARKED_ROW.search(piece):
         return scan(piece)
     words: list[str] = _ANY.findall(piece)
     # Every character is at most two UTF-16 units.

@@ -9,10 +9,13 @@ from typing import NamedTuple
 _NUMBER = re.compile(r"\d+")
 _IDENTIFIER = re.compile(r"\[\s*(\d+)\s*\]")
 _CHAIN = re.compile(r"\[\s*\d+\s*\](?:[\s>=≥≻»,;]*\[\s*\d+\s*\])+")
-_BARE_CHAIN = re.compile(r"\d+(?:\s*>\s*\d+)+")
+# Not from inside a number, which would read its digits once for each of them.
+_BARE_CHAIN = re.compile(r"(?<!\d)\d+(?:\s*>\s*\d+)+")
 _NUMBERS_ONLY = re.compile(r"[\d\s>,;\[\]]+")
 # What a citation in a passage has between its brackets: [7], [1, 2], [3-5].
-_CITATION = re.compile(r"\[([\d\s,;–-]*\d[\d\s,;–-]*)\]")
+_CITATION = re.compile(r"\[([\s,;–-]*\d[\d\s,;–-]*)\]")
+# No passage has a longer number, and `int` refuses some thousand digits.
+_MOST_DIGITS = 18
 
 
 class Permutation(NamedTuple):
@@ -45,7 +48,8 @@ def identifiers(answer: str) -> list[int]:
     if not found:
         bare = [answer] if _NUMBERS_ONLY.fullmatch(answer) else _BARE_CHAIN.findall(answer)
         found = _longest(bare)
-    return [int(number) for number in found]
+    # Passages are numbered from 1, so that 0 names none of them.
+    return [int(number) if len(number) <= _MOST_DIGITS else 0 for number in found]
 
 
 def without_identifiers(text: str) -> str:

@@ -16,7 +16,7 @@ from scripted_model import ANSWER, ScriptedModel, calling, saying, search, used
 
 from agents.budget import Budget
 from agents.chat import ChatAgent
-from toolkit.contracts import Document, Topic, Trajectory
+from toolkit.contracts import Answer, Document, Topic, Trajectory
 from toolkit.llm import Settings, ToolCallRequest, Turn
 from toolkit.llm.errors import ServerGone
 from toolkit.llm.ledger import Ledger
@@ -106,6 +106,35 @@ def test_one_question_that_fails_leaves_the_others_alone() -> None:
     topics = [Topic(f"q{n}", f"mill {n}") for n in range(20)]
     statuses = [each.status for each in answer_all(topics, ScriptedModel(choose=choose))]
     assert statuses.count("failed") == 2 and statuses.count("completed") == 18
+
+
+class SlowReader(RankedBrowsing):
+    """A session whose reading of the answer takes until it is told to go on."""
+
+    def __init__(self) -> None:
+        super().__init__(BACKEND, STORE)
+        self.reading, self.go_on = threading.Event(), threading.Event()
+
+    def answer(self, text: str) -> Answer:
+        self.reading.set()
+        assert self.go_on.wait(timeout=10), "the event loop stood still"
+        return super().answer(text)
+
+
+def test_an_answer_is_read_while_the_event_loop_goes_on() -> None:
+    session = SlowReader()
+
+    async def question() -> Trajectory:
+        agent = ChatAgent(model=ScriptedModel(choose=own_question))
+        task = asyncio.create_task(agent.run(Topic("q", "mill 7"), session))
+        while not session.reading.is_set():
+            await asyncio.sleep(0.001)
+        session.go_on.set()
+        return await task
+
+    trajectory = asyncio.run(question())
+    assert trajectory.status == "completed", trajectory.traceback
+    assert trajectory.answer.exact == "mill 7"
 
 
 def test_a_runs_cap_ends_all_questions_that_are_under_way() -> None:

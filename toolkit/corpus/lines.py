@@ -23,7 +23,10 @@ def line_spans(text: str, width: int = LINE_WIDTH) -> Spans:
     start = 0
     while start < len(text):
         stop = text.find("\n", start) + 1 or len(text)
-        while stop - start > width and len(without_break(text[start:stop])) > width:
+        # Of the break's two characters only: a copy of the rest at each cut would be quadratic.
+        ending = text[max(start, stop - 2) : stop]
+        visible_end = stop - len(ending) + len(without_break(ending))
+        while visible_end - start > width:
             cut = _wrap_point(text, start, start + width)
             spans.append((start, cut))
             start = cut

@@ -62,8 +62,8 @@ def evaluate_run(
       `documents_exposed` (distinct documents previewed or opened), `tokens_exposed` (of all tool
       output), `seconds`, and `usage_<name>`: over recorded trajectories.
     - `accuracy_published`, `calibration_error_published`: what BrowseComp-Plus's evaluator would
-      give: recorded trajectories as the denominator; an absent confidence taken for 100 and the
-      last bin left out.
+      give on the verdicts of `judge`: recorded trajectories as the denominator; an absent
+      confidence taken for 100 and the last bin left out.
 
     `InputError` where a trajectory belongs to none of `topics`.
     """

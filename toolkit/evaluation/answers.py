@@ -1,8 +1,18 @@
 """Judging a short answer against the accepted ones, by rule and without a model.
 
 Normalisation follows SQuAD's evaluation (Rajpurkar et al., 2016): lower case, no punctuation, no
-articles, single spaces. One departure: numbers compare as numbers. SQuAD deletes the comma and the
-point alike, which makes `1,000` equal `1000` but also `3.14` equal `314`.
+articles, single spaces. It departs from SQuAD's script, which knows ASCII alone, in three ways.
+
+- Text is first put into Unicode's form NFKC (UAX #15) without format characters (category Cf), so
+  that full-width letters, zero-width spaces, byte-order marks, soft hyphens and direction marks
+  make no right answer wrong.
+- Punctuation is every character of the categories P and S.
+- Numbers compare as numbers. SQuAD deletes the comma and the point alike, which makes `1,000` equal
+  `1000` but also `3.14` equal `314`.
+
+Given and accepted answers are normalised alike. `accuracy`, `answer_f1`, `calibration_error` and
+the published forms of these measures all rest on the same verdicts; a language model as the judge
+sees the response as it was written (`judge_llm`).
 
 What the rule cannot see: an answer that negates the accepted one, paraphrases it, or lists several
 candidates. `exact` and `f1` stand beside every verdict so that a reader can tell.
@@ -14,14 +24,21 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from typing import NamedTuple, Protocol
 
 from toolkit.contracts import Answer
 from toolkit.errors import InputError
 from toolkit.files import fingerprint
+from toolkit.text import without_format_characters
 
 RULES = ("exact", "contained")
+_VERSION = 2  # raised when normalisation or a rule changes, so that older verdicts are recognised
 _ARTICLES = {"a", "an", "the"}
+# Normal forms sort each run of combining marks, which takes quadratic time. UAX #15 therefore has a
+# stream-safe format: behind so many marks stands a joiner that starts a new run.
+_LONGEST_RUN = 30
+_JOINER = "\u034f"
 # A sign belongs to a number only after a space or a bracket: `1990-1995` is a range of two.
 _NUMBER = re.compile(
     r"(?<![\w.,])(?:(?<!\S)[-+−]|(?<=[(\[])[-+−])?"
@@ -75,7 +92,7 @@ class ExactAnswerJudge:
 
     @property
     def fingerprint(self) -> str:
-        return fingerprint(self.name, 1, self.rule)
+        return fingerprint(self.name, _VERSION, self.rule)
 
     def verdict(self, qid: str, answer: Answer, accepted: Sequence[str]) -> AnswerVerdict:
         """The verdict against the accepted answer that fits best. `ValueError` without any."""
@@ -91,9 +108,10 @@ class ExactAnswerJudge:
 
 
 def answer_tokens(text: str) -> list[str]:
-    """Normalised tokens of an answer. Numbers are written in one way (`1,000` and `1000.0` are
-    `1000`); articles go, and punctuation too, unless nothing else is there."""
-    plain = unicodedata.normalize("NFKC", text).lower()
+    """Normalised tokens of an answer; see the module. Numbers are written in one way (`1,000` and
+    `1000.0` are `1000`); articles go, and punctuation too, unless nothing else is there."""
+    visible = _stream_safe(without_format_characters(text))
+    plain = unicodedata.normalize("NFKC", visible).lower()
     tokens = list(_tokens(plain))
     return [token for token in tokens if token not in _ARTICLES] or tokens or plain.split()
 
@@ -105,6 +123,26 @@ def token_f1(given: Sequence[str], accepted: Sequence[str]) -> float:
         return float(list(given) == list(accepted))
     shared = sum((Counter(given) & Counter(accepted)).values())
     return 2 * shared / (len(given) + len(accepted)) if shared else 0.0
+
+
+def _stream_safe(text: str) -> str:
+    """`text` in UAX #15's stream-safe format."""
+    if text.isascii():
+        return text
+    pieces: list[str] = []
+    run = 0
+    for character in text:
+        run = run + 1 if _is_combining(character) else 0
+        if run > _LONGEST_RUN:
+            pieces.append(_JOINER)
+            run = 1
+        pieces.append(character)
+    return "".join(pieces)
+
+
+@lru_cache(maxsize=4096)
+def _is_combining(character: str) -> bool:
+    return unicodedata.combining(unicodedata.normalize("NFKD", character)[0]) > 0
 
 
 def _fit(given: list[str], accepted: list[str]) -> tuple[bool, bool, float]:

@@ -4,26 +4,36 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from toolkit.contracts import Answer, parent
+from toolkit.text import is_format_character, without_format_characters
 
-_MARKS = r"[*_`#>]*"
-_LABEL = r"(?P<label>explanation|exact[ _]answer|confidence)"
-# At the start of a line, behind list or heading marks; elsewhere only where no line starts so.
-# Marks right behind the colon close those of the label; marks before a word open the word's own.
-_COLON = rf"[ \t]*{_MARKS}[ \t]*[:：](?:[*_`]+(?=\s|\Z))?"
-_AT_START = re.compile(
-    rf"^[ \t]*(?:[-•+]|\d+[.)])?[ \t]*{_MARKS}[ \t]*{_LABEL}{_COLON}", re.IGNORECASE | re.MULTILINE
-)
-_INSIDE = re.compile(rf"{_MARKS}\b{_LABEL}{_COLON}", re.IGNORECASE)
+# A model may write anything into its answer, a megabyte of spaces too. No expression here has two
+# ways to match the same characters, so that reading takes time in proportion to the length.
+_LABEL = re.compile(r"explanation|exact[ _\u00a0\u202f]answer|confidence", re.IGNORECASE)
+_MARKS = "*_`#>"
+_CLOSING_MARKS = "*_`"
+_BULLET = re.compile(r"[-•+]|\d+[.)]")
+_EMPTY_LINE = re.compile(r"\n\s*\n")
 _NOTHING = re.compile(r"n\s*/\s*a\.?", re.IGNORECASE)
 _NUMBER = r"(?<![\w.,-])(\d+(?:[.,]\d+)?)"
 _PERCENT = re.compile(_NUMBER + r"\s*(?:%|％|per\s?cent)", re.IGNORECASE)
 _RATIO = re.compile(_NUMBER + r"\s*(?:/|out\s+of)\s*(\d+(?:\.\d+)?)", re.IGNORECASE)
 _PLAIN = re.compile(_NUMBER + r"(?![\w%])")
 _BRACKETS = re.compile(r"\[([^\[\]]*)\]")
-_RELEASED_PASSAGE = re.compile(r"(.+)_\d+")
+_SEPARATOR = re.compile(r"([,;])")
 _PREFIX = re.compile(r"(?:docid|doc|id)\s*[=:]\s*", re.IGNORECASE)
+
+
+class _Label(NamedTuple):
+    """A label with its colon and the marks around it, at `start`..`end`. `opens_line`: nothing but
+    list, heading and emphasis marks stands before it on its line."""
+
+    name: str
+    start: int
+    end: int
+    opens_line: bool
 
 
 def parse_answer(text: str, known: Collection[str]) -> Answer:
@@ -33,17 +43,19 @@ def parse_answer(text: str, known: Collection[str]) -> Answer:
     counts. A text without any label is all explanation. `exact` ends at the first empty line; "N/A"
     is an empty answer. `confidence` is in 0..100: a percentage, `x/y` or `x out of y`, or a number
     alone, which is a fraction if it is written with a decimal point and is at most 1; None if there
-    is none in 0..100. Citations: see `find_citations`.
+    is none in 0..100. Citations: see `find_citations`. Format characters (zero-width spaces,
+    direction marks) hide no label, number or citation; they stay in the parts as written.
     """
     parts = _sections(text)
-    exact = _unmarked(re.split(r"\n\s*\n", parts.get("exact answer", ""))[0])
+    exact = _unmarked(_EMPTY_LINE.split(parts.get("exact answer", ""), maxsplit=1)[0])
+    visible = without_format_characters(exact).strip()
     cited = find_citations(
         f"{parts.get('explanation', '')}\n{parts.get('exact answer', '')}", known
     )
     return Answer(
         explanation=parts.get("explanation", ""),
-        exact="" if _NOTHING.fullmatch(exact) else exact,
-        confidence=_confidence(parts.get("confidence", "")),
+        exact="" if not visible or _NOTHING.fullmatch(visible) else exact,
+        confidence=_confidence(without_format_characters(parts.get("confidence", ""))),
         citations=cited,
     )
 
@@ -56,8 +68,8 @@ def format_answer(
     Each part goes on one line. Citations that the explanation lacks are put behind it. An empty
     `exact` and a `confidence` of None are written `N/A`.
     """
-    told = set(find_citations(explanation, citations))
-    missing = " ".join(f"[{docid}]" for docid in citations if docid not in told)
+    present = set(find_citations(explanation, citations))
+    missing = " ".join(f"[{docid}]" for docid in citations if docid not in present)
     first = " ".join(f"Explanation: {explanation} {missing}".split())
     sure = "N/A" if confidence is None else f"{confidence:g}%"
     answer = " ".join(exact.split()) or "N/A"
@@ -72,20 +84,25 @@ def find_citations(text: str, known: Collection[str]) -> Sequence[str]:
     A docid that holds commas or brackets is found where it stands whole.
     """
     text = text.replace("【", "[").replace("】", "]")
-    places = [(found.start(), found[1]) for found in _BRACKETS.finditer(text)]
+    places = [(match.start(), match[1]) for match in _BRACKETS.finditer(text)]
     for docid in known:
         if "[" in docid or "]" in docid:
             places += [(at.start(), docid) for at in re.finditer(re.escape(f"[{docid}]"), text)]
-    cited = (docid for _, inner in sorted(places) for docid in _ids(inner, known))
+    widths = sorted({len(_SEPARATOR.findall(docid)) for docid in known}, reverse=True)
+    cited = (docid for _, inner in sorted(places) for docid in _ids(inner, known, widths))
     return tuple(dict.fromkeys(cited))
 
 
-def _ids(inner: str, known: Collection[str]) -> Iterator[str]:
-    """The documents of one pair of brackets: the longest known stretches between separators."""
-    parts = re.split(r"([,;])", inner)
+def _ids(inner: str, known: Collection[str], widths: Sequence[int]) -> Iterator[str]:
+    """The documents of one pair of brackets: the longest known stretches between separators.
+    `widths`: how many separators a known docid may hold, the most first."""
+    parts = _SEPARATOR.split(inner)
     start = 0
     while start < len(parts):
-        for end in range(len(parts), start, -2):
+        for width in widths:
+            end = start + 2 * width + 1
+            if end > len(parts):
+                continue
             if docid := _document("".join(parts[start:end]), known):
                 yield docid
                 start = end - 1
@@ -95,36 +112,92 @@ def _ids(inner: str, known: Collection[str]) -> Iterator[str]:
 
 def _document(name: str, known: Collection[str]) -> str:
     """The known docid that `name` stands for, or an empty string."""
-    plain = name.split("†")[0].strip().strip("`*\"'")
-    for form in (name.strip(), plain, _PREFIX.sub("", plain, count=1)):
+    stripped = name.strip()
+    plain = without_format_characters(_without_locator(stripped)).strip().strip("`*\"'")
+    for form in dict.fromkeys((stripped, plain, _PREFIX.sub("", plain, count=1))):
         if form in known:
             return form
         if parent(form) in known:
             return parent(form)
-        passage = _RELEASED_PASSAGE.fullmatch(form)
-        if passage and passage[1] in known:
-            return passage[1]
+        docid, _, number = form.rpartition("_")
+        if number.isdecimal() and docid in known:  # as BrowseComp-Plus wrote passages
+            return docid
     return ""
 
 
+def _without_locator(name: str) -> str:
+    """`d1†L3` -> `d1`. A locator ends at the next separator: `d1†L3, d2` names two documents."""
+    head, _, locator = name.partition("†")
+    return name if "," in locator or ";" in locator else head
+
+
 def _sections(text: str) -> Mapping[str, str]:
-    """Text behind each label, up to the next label."""
-    labels = list(_AT_START.finditer(text))
-    told = {_name(found) for found in labels}
-    labels += [found for found in _INSIDE.finditer(text) if _name(found) not in told]
-    labels.sort(key=lambda found: found.start())
+    """Text behind each label, up to the next label. A label inside a line counts only where none of
+    its name opens a line."""
+    labels = list(_labels(text))
+    opening = {label.name for label in labels if label.opens_line}
+    labels = [label for label in labels if label.opens_line or label.name not in opening]
     if not labels:
         return {"explanation": text.strip()}
-    ends = [found.start() for found in labels[1:]] + [len(text)]
+    ends = [label.start for label in labels[1:]] + [len(text)]
     parts: dict[str, str] = {}
-    for found, end in zip(labels, ends, strict=True):
-        body = text[found.end() : end].strip()
-        parts[_name(found)] = body or parts.get(_name(found), "")
+    for label, end in zip(labels, ends, strict=True):
+        body = text[label.end : end].strip()
+        parts[label.name] = body or parts.get(label.name, "")
     return parts
 
 
-def _name(found: re.Match[str]) -> str:
-    return found["label"].lower().replace("_", " ")
+def _labels(text: str) -> Iterator[_Label]:
+    """The labels that a colon follows, in order. Marks right behind the colon close those of the
+    label; marks before a word open the word's own."""
+    previous = 0
+    for match in _LABEL.finditer(text):
+        start, before = match.start(), text[previous : match.start()]
+        opens_text = previous == 0
+        previous = match.end()
+        end = _colon_end(text, match.end())
+        if not end:
+            continue
+        name = "exact answer" if match[0].lower().startswith("exact") else match[0].lower()
+        line = before.rpartition("\n")[2]
+        if (opens_text or len(line) < len(before)) and _only_marks(line):
+            yield _Label(name, start - len(line), end, opens_line=True)
+        elif start == 0 or not (text[start - 1].isalnum() or text[start - 1] == "_"):
+            marks = len(before) - len(before.rstrip(_MARKS))
+            yield _Label(name, start - marks, end, opens_line=False)
+
+
+def _only_marks(line: str) -> bool:
+    """Whether the beginning of a line is at most a list mark and then heading or emphasis marks."""
+    rest = without_format_characters(line).lstrip(" \t")
+    if bullet := _BULLET.match(rest):
+        rest = rest[bullet.end() :].lstrip(" \t")
+    return not rest.lstrip(_MARKS).strip(" \t")
+
+
+def _colon_end(text: str, position: int) -> int:
+    """Where the colon and its closing marks end; 0 where no colon follows `position`."""
+    position = _past(text, _past_blanks(text, position), _MARKS)
+    position = _past_blanks(text, position)
+    if text[position : position + 1] not in (":", "："):
+        return 0
+    closed = _past(text, position + 1, _CLOSING_MARKS)
+    at_end = closed == len(text) or text[closed].isspace()
+    return closed if at_end else position + 1
+
+
+def _past(text: str, position: int, characters: str) -> int:
+    """The first position from `position` on that holds none of `characters`."""
+    while position < len(text) and text[position] in characters:
+        position += 1
+    return position
+
+
+def _past_blanks(text: str, position: int) -> int:
+    """As `_past`, for spaces, tabs and format characters."""
+    while position < len(text) and (text[position] in " \t" or is_format_character(text[position])):
+        position += 1
+    return position
 
 
 def _unmarked(text: str) -> str:
@@ -138,13 +211,13 @@ def _unmarked(text: str) -> str:
 
 
 def _confidence(text: str) -> float | None:
-    if found := _PERCENT.search(text):
-        return _inside(_number(found[1]))
-    if (found := _RATIO.search(text)) and float(found[2]) > 0:
-        return _inside(100 * _number(found[1]) / float(found[2]))
-    if found := _PLAIN.search(text):
-        number = _number(found[1])
-        fraction = number <= 1 and not found[1].isdecimal()
+    if match := _PERCENT.search(text):
+        return _inside(_number(match[1]))
+    if (match := _RATIO.search(text)) and float(match[2]) > 0:
+        return _inside(100 * _number(match[1]) / float(match[2]))
+    if match := _PLAIN.search(text):
+        number = _number(match[1])
+        fraction = number <= 1 and not match[1].isdecimal()
         return _inside(100 * number if fraction else number)
     return None
 

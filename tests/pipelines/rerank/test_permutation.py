@@ -53,6 +53,7 @@ def test_every_usual_form_is_read(answer: str) -> None:
         ("[9] > [2] > [0] > [1] > [3] > [4]", (1, 0, 2, 3)),
         ("The best is [2].", (1, 0, 2, 3)),
         ("[2] > [3] > [12345678901234567890]", (1, 2, 0, 3)),
+        pytest.param(f"[2] > [3] > [{'1' * 5000}]", (1, 2, 0, 3), id="5000 digits"),
     ],
 )
 def test_a_malformed_permutation_is_repaired(answer: str, order: tuple[int, ...]) -> None:

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import sys
+import unicodedata
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from toolkit.contracts import Answer
 from toolkit.errors import InputError
 from toolkit.evaluation.answers import AnswerVerdict, ExactAnswerJudge, answer_tokens, token_f1
+
+FORMAT = [
+    chr(code) for code in range(sys.maxunicode + 1) if unicodedata.category(chr(code)) == "Cf"
+]
 
 
 def judged(answer: str, *accepted: str, rule: str = "contained") -> AnswerVerdict:
@@ -29,6 +38,12 @@ def judged(answer: str, *accepted: str, rule: str = "contained") -> AnswerVerdic
         ("NO", "no"),
         ("The The", "the the"),
         ("Ｔｏｋｙｏ", "tokyo"),
+        ("Paris\u200b", "Paris"),
+        ("\ufeffParis", "Paris"),
+        ("Pa\u00adris", "Paris"),
+        ("\u200e1,\u2060000\u200f", "1000"),
+        ("Caf\u0065\u200c\u0301", "Café"),
+        ("x²", "x2"),
     ],
 )
 def test_equal_after_normalisation_is_exact(answer: str, accepted: str) -> None:
@@ -78,6 +93,25 @@ def test_an_accepted_answer_in_whole_tokens_is_contained(answer: str, accepted: 
     assert judged(answer, accepted).correct
     strict = judged(answer, accepted, rule="exact")
     assert strict.contained and strict.correct == strict.exact
+
+
+@given(st.text(max_size=20), st.lists(st.tuples(st.integers(0, 20), st.sampled_from(FORMAT))))
+def test_format_characters_anywhere_change_no_verdict(
+    answer: str, inserted: list[tuple[int, str]]
+) -> None:
+    marked = answer
+    for place, character in inserted:
+        marked = marked[:place] + character + marked[place:]
+    assert answer_tokens(marked) == answer_tokens(answer)
+    assert token_f1(answer_tokens(marked), answer_tokens("ada")) == token_f1(
+        answer_tokens(answer), answer_tokens("ada")
+    )
+
+
+@given(st.text("eao\u0301\u0323\u0308\u00e9\u1ec7 ", max_size=25))
+def test_canonically_equal_answers_are_equal(answer: str) -> None:
+    forms = [unicodedata.normalize(form, answer) for form in ("NFC", "NFD", "NFKC", "NFKD")]
+    assert {tuple(answer_tokens(form)) for form in forms} == {tuple(answer_tokens(answer))}
 
 
 def test_the_best_of_several_accepted_answers_counts() -> None:

@@ -95,6 +95,9 @@ def test_no_answer_is_empty(written: str) -> None:
         ("[docid=d1] [docid: d2]", ("d1", "d2")),
         ("[`d1`]", ("d1",)),
         ("【d1†L3-L9】", ("d1",)),
+        ("【d1†L3, d2†L4-L5】", ("d1", "d2")),
+        ("【d2, Rome, Italy†L3】", ("d2", "Rome, Italy")),
+        ("[d1\u200b] [\u2060d2]", ("d1", "d2")),
         ("[d1%p3] [d1%p4]", ("d1",)),
         ("[12_3]", ("12",)),
         ("[12%p3]", ("12",)),
@@ -113,6 +116,25 @@ def test_citations_are_known_documents_in_square_brackets(
     text: str, cited: tuple[str, ...]
 ) -> None:
     assert find_citations(text, KNOWN) == cited
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "\ufeffExplanation: So [d1]\nExact Answer: Ada\nConfidence: 85%",
+        "Explanation\u200b: So [d1]\nExact Answer\u200b: Ada\nConfidence:\u200e 85\u200b%",
+        "**\u2060Explanation:** So [d1]\n\u200b**Exact Answer:** Ada\n\u200bConfidence: 85%",
+        "Explanation: So [d1]\nExact\u00a0Answer: Ada\nConfidence: 85\u202f%",
+    ],
+)
+def test_invisible_characters_hide_no_part(text: str) -> None:
+    answer = parse_answer(text, KNOWN)
+    assert (answer.exact, answer.confidence, answer.citations) == ("Ada", 85.0, ("d1",))
+
+
+@pytest.mark.parametrize("written", ["\u200b", "N/A\ufeff", "**\u200bN/A**"])
+def test_an_invisible_answer_is_none(written: str) -> None:
+    assert parse_answer(f"Exact Answer: {written}\nConfidence: 0%", ()).exact == ""
 
 
 def test_digits_of_a_passage_id_are_not_two_documents() -> None:

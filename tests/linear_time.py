@@ -1,0 +1,54 @@
+"""Whether reading a text takes time in proportion to its length, told on a busy machine too."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+_FACTOR = 8
+# Eight times the text: 8 times the time if linear, 64 times if quadratic.
+_MOST_GROWTH = 24.0
+# Seconds below which a clock's resolution and constant costs decide.
+_NEGLIGIBLE = 0.02
+_ATTEMPTS = 6
+
+
+def assert_linear(
+    read: Callable[[str], object],
+    text_of: Callable[[int], str],
+    *,
+    smallest: int = 512,
+    largest: int = 1 << 14,
+) -> None:
+    """Fail where `read` takes more than 24 times as long on 8 times the text.
+
+    `text_of(n)` gives about n characters; n grows from `smallest` to at most `largest`, so that a
+    cubic reader fails on a short text. Times are processor time of this thread, which other
+    processes do not lengthen, and the least of several attempts.
+    """
+    size = smallest
+    while size * _FACTOR <= largest:
+        _assert_growth(read, text_of(size), text_of(size * _FACTOR))
+        size *= _FACTOR
+
+
+def _assert_growth(read: Callable[[str], object], short: str, long: str) -> None:
+    least_short = least_long = float("inf")
+    for attempt in range(_ATTEMPTS):
+        least_short = min(least_short, _seconds(read, short))
+        least_long = min(least_long, _seconds(read, long))
+        most = max(_NEGLIGIBLE, _MOST_GROWTH * least_short)
+        if least_long <= most:
+            return
+        if attempt and least_long > 4 * most:  # neither noise nor a cache that was filled
+            break
+    raise AssertionError(
+        f"{len(long)} characters such as {long[:40]!r} took {least_long:.3f} s, "
+        f"{len(short)} took {least_short:.4f} s"
+    )
+
+
+def _seconds(read: Callable[[str], object], text: str) -> float:
+    began = time.thread_time()
+    read(text)
+    return time.thread_time() - began

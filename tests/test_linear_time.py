@@ -1,0 +1,253 @@
+"""Whatever a model, a document or a question holds is read in time proportional to its length.
+
+Every function of ours that runs a regular expression, or a loop of its own, over such text stands
+in `READERS` with the pieces that its rules look for; hostile texts are made of these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import NamedTuple
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from linear_time import assert_linear
+
+from agents import pages as agent_pages
+from agents.candidates import candidates
+from agents.clues import find_clues
+from agents.expected import KINDS, Expected, expected
+from agents.sentences import Reader, Sentence
+from agents.vote import count_votes
+from agents.words import words
+from pipelines.lexical.analyzer import make_analyzer
+from pipelines.rerank.permutation import read_permutation, without_identifiers
+from pipelines.rerank.rank1_prompt import forced, shortened
+from pipelines.rerank.rank1_verdict import closing_token
+from pipelines.rewrite.prompt import last_words
+from pipelines.rewrite.reading import read_question
+from toolkit.corpus.lines import line_spans
+from toolkit.corpus.sentences import rule_spans
+from toolkit.evaluation.answers import answer_tokens
+from toolkit.evaluation.judge_llm import Case, read_verdict
+from toolkit.llm.completions import Token
+from toolkit.llm.faults import fault
+from toolkit.llm.protocol import Turn
+from toolkit.llm.wire import sendable_arguments, sendable_name
+from toolkit.runs.names import escape_qid
+from toolkit.search import parse_answer
+from toolkit.search.answers import find_citations
+from toolkit.search.errors import ToolError
+from toolkit.search.excerpts import METHODS, Query
+from toolkit.search.pages import line_of
+from toolkit.search.schemas import Whole
+from toolkit.text import count_tokens, head
+
+KNOWN = dict.fromkeys(("d1", "12", "Foo [band]", "Rome, Italy", "1,2,3"))
+LARGEST_ANSWER = 1 << 20
+# Words are found in windows of 255 characters; a shorter text has only parts of one.
+SMALLEST = {"index terms": 2048}
+CLUES = {"king": 1.0, "mill": 0.5}
+
+
+class Text(NamedTuple):
+    """Two runs of about half of the length each, and what stands around them."""
+
+    first: str
+    second: str
+    opening: str = ""
+    ending: str = ""
+
+    def __call__(self, size: int) -> str:
+        half = size // 2
+        runs = (run * (half // len(run) + 1) for run in (self.first, self.second))
+        return self.opening + "".join(run[:half] for run in runs) + self.ending
+
+
+def votes(text: str) -> None:
+    sentences: list[Sentence] = Reader(CLUES).sentences("d", "", text)
+    for kind in KINDS:
+        count_votes(Expected(kind, options=("mill", "king")), sentences, CLUES, {"d": 1.0})
+
+
+def every_candidate(text: str) -> None:
+    for kind in set(KINDS) - {"yes_no", "choice"}:
+        candidates(kind, text)
+
+
+def excerpts(text: str) -> None:
+    for cut in METHODS.values():
+        cut(Query("the king of mills"), text, 220)
+
+
+def judged(text: str) -> None:
+    read_verdict(Case("q", "", "", ()), Turn(text=text))
+    read_verdict(Case("q", "", "", ()), Turn(text=f"```{text}```"))
+
+
+def rank1(text: str) -> None:
+    forced("prompt", text)
+    shortened(text, 100)
+    closing_token([Token(each, 0.0, {}) for each in text[:2000]])
+
+
+def page_of_agent(text: str) -> None:
+    agent_pages.document(text)
+    agent_pages.search_id(text)
+    agent_pages.results(text, ["x"] * 20)
+
+
+def sent(text: str) -> None:
+    sendable_arguments(text)
+    sendable_name(text)
+    escape_qid(text.encode(errors="replace").decode())
+
+
+def whole_number(text: str) -> None:
+    with suppress(ToolError):
+        Whole("limit", "", 1, 9).check(text, "tool")
+
+
+def pieces(text: str) -> list[str]:
+    """Longer lists on fewer lines."""
+    return text.split("·")
+
+
+READERS: dict[str, tuple[Callable[[str], object], Sequence[str]]] = {
+    "answer": (
+        lambda text: parse_answer(text, KNOWN),
+        pieces("Explanation·exact answer·Confidence·:· ·\t·*·_·#·\n·- ·1.·[·]·,·d1·%·\u200b·a·n/a"),
+    ),
+    "confidence": (
+        lambda text: parse_answer(f"Confidence: {text}", KNOWN),
+        ("1", ".", ",", " ", "%", "per", "cent", "/", "out of", "-", "\n", "a"),
+    ),
+    "exact answer": (
+        lambda text: parse_answer(f"Exact Answer: {text}", KNOWN),
+        ("\n", " ", "n", "/", "a", "*", "`", "**", "_", "\u200b"),
+    ),
+    "citations": (
+        lambda text: find_citations(f"[{text}] [{text}", KNOWN),
+        ("[", "]", ",", ";", " ", "1", "d1", "†", "`", "docid", "=", "_", "%p", "【", "】", "\n"),
+    ),
+    "answer tokens": (
+        answer_tokens,
+        ("1", ",", "111", ".", "-", "(", "a ", "the ", "\u0300", "\u0316", "\uff9e", "\u200b"),
+    ),
+    "verdict of a judge": (judged, ("`", "```", "json", " ", "{", "[", '"', "\n", "1")),
+    "rewritten query": (
+        lambda text: read_question(text, "king of mills", 64),
+        pieces(
+            '<think>·</think>·```·\n· ·- ·1. ·Question: ·the ·question·_·**·"·“·”·'
+            "sure, ·here is ·?·x·1·,"
+        ),
+    ),
+    "permutation": (
+        lambda text: read_permutation(text, 20),
+        ("[", "]", "1", "22", " ", ">", "=", ",", "a", "\n"),
+    ),
+    "passage numbers": (without_identifiers, ("[", "]", "1", " ", ",", "–", "a")),
+    "reasoning": (rank1, ("a", ".", "!", "</think>", " ", "é", "true")),
+    "last words": (lambda text: last_words(text, 10), ("a", " ", "\n")),
+    "call": (sent, ("[", "{", "}", '"', "1", ",", "\\", "\ud800", '{"a":', "é", "%", "A")),
+    "whole number": (whole_number, (" ", "1", "+", "a")),
+    "answer of a server": (
+        lambda text: fault(400, {"message": text}, {}, where="m", now=0),
+        ("model ", "does not exist", "context ", "input length", "a", "longer than the "),
+    ),
+    "sentences": (rule_spans, (".", "!", "…", "\n", "。", " ", "'", '"', ")", "(", "A", "a", "Mr")),
+    "lines": (line_spans, (".", "!", "\r", "\n", "。", " ", '"', ")", "A", "a", "1", "Mr. ")),
+    "tokens": (lambda text: (count_tokens(text), head(text, 10**6)), ("a", " ", ".", "\n", "é")),
+    "excerpts": (excerpts, ("king", "kingking", "mill", "a", " ", "é", "İ", "_", "\n")),
+    "line of a passage": (
+        lambda text: line_of(text[: len(text) // 3] + "x", text.split("\n")),
+        ("a", "b", "\n", " "),
+    ),
+    "page": (
+        page_of_agent,
+        pieces(
+            "docid=· score=·1·.·-· title=·\n·x·Next hits: ·[cut after · tokens]·"
+            "[docid=· lines · of ·]·[search_id="
+        ),
+    ),
+    "words": (words, ("1", ".", ",", "a", "'", "-", "_", " ", "é")),
+    "candidates": (
+        every_candidate,
+        pieces("The ·A·a·1·11·.· ·'·-·of ·May ·$·one ·because ·,·%·1900·th·century·\n·(·in ·Mill "),
+    ),
+    "votes": (votes, ("The ", "King ", "mill ", "a ", "1 ", "one ", "May ", "x", "1900 ", "in ")),
+    "question": (
+        lambda text: (find_clues(text, lambda word: 0.5), expected(f"is {text}")),
+        ('"', "'", "a", "King", "!", ";", " ", ",", "and ", "which ", "or ", "?", "."),
+    ),
+    "index terms": (
+        make_analyzer("english").terms,
+        pieces('a·1·_·.·,·é·\u202f·ア·א·"·中·\u0300·\u200d·😀·🇦·#·\ufe0f·ก·\u203f·\U0001f3fb· '),
+    ),
+}
+# Each was quadratic or worse once.
+HOSTILE: dict[str, tuple[str, Text]] = {
+    "numbers in one pair of brackets": ("answer", Text("1,", "2,", "Explanation: [", "]")),
+    "a run of spaces on a line": ("answer", Text(" ", " ", "", "x")),
+    "a run of marks": ("answer", Text("*", "_")),
+    "spaces behind a label": ("answer", Text(" ", " ", "Explanation")),
+    "marks in two classes": ("answer tokens", Text("\u0300", "\u0316", "a")),
+    "thoughts that never end": ("rewritten query", Text("<think>", "<think>")),
+    "question marks before a word": ("rewritten query", Text("?", "?", "", "x")),
+    "a line of list marks": ("rewritten query", Text("- ", "- ", "", "x")),
+    "empty lines": ("rewritten query", Text("\n", "\n", "", "x")),
+    "one long number": ("permutation", Text("1", "2", "x")),
+    "digits that no bracket closes": ("passage numbers", Text("1", "1", "[")),
+    "one line without a break": ("lines", Text("word ", "word ")),
+    "a name of stop words": ("candidates", Text("The ", "The ")),
+    "a sentence of clue words": ("votes", Text("mill 1 ", "mill 1 ")),
+    "exclamation marks": ("question", Text("!", "!", "", "x")),
+    "underscores with marks": ("index terms", Text("_\u0300", "_\u0300")),
+    "joiners behind a picture": ("index terms", Text("😀", "\u200d")),
+}
+# Copying what is left at each step is quadratic too, but so fast that only long texts show it.
+SMALLEST_HOSTILE = {
+    "a line of list marks": 1 << 12,
+    "a name of stop words": 1 << 12,
+    "one line without a break": 1 << 16,
+    "joiners behind a picture": SMALLEST["index terms"],
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_text_is_read_in_linear_time(name: str) -> None:
+    reader, text = HOSTILE[name]
+    smallest = SMALLEST_HOSTILE.get(name, 512)
+    assert_linear(READERS[reader][0], text, smallest=smallest, largest=64 * smallest)
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_texts_of_whatever_a_reader_looks_for_are_read_in_linear_time(name: str) -> None:
+    read, pieces = READERS[name]
+    piece = st.sampled_from(pieces)
+    run = st.lists(piece, min_size=1, max_size=3).map("".join)
+
+    @settings(max_examples=12)
+    @given(st.builds(Text, run, run, piece | st.just(""), piece | st.just("")))
+    def check(text: Text) -> None:
+        smallest = SMALLEST.get(name, 512)
+        assert_linear(read, text, smallest=smallest, largest=64 * 512)
+
+    check()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        Text("1,", "2;", "Explanation: [", "]"),
+        Text(" ", "*"),
+        Text("[]", "[d1]"),
+        Text("confidence ", "Exact Answer:"),
+        Text("1", ".", "Confidence: "),
+        Text("docid", ",", "[", "]"),
+    ],
+)
+def test_an_answer_of_a_megabyte_is_read_in_linear_time(text: Text) -> None:
+    assert_linear(lambda answer: parse_answer(answer, KNOWN), text, largest=LARGEST_ANSWER)
