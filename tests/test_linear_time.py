@@ -15,7 +15,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from linear_time import assert_linear
 
-from agents import pages as agent_pages
 from agents.candidates import candidates
 from agents.clues import find_clues
 from agents.expected import KINDS, Expected, expected
@@ -23,10 +22,10 @@ from agents.sentences import Reader, Sentence
 from agents.vote import count_votes
 from agents.words import words
 from pipelines.lexical.analyzer import make_analyzer
+from pipelines.prompt import last_words
 from pipelines.rerank.permutation import read_permutation, without_identifiers
 from pipelines.rerank.rank1_prompt import forced, shortened
 from pipelines.rerank.rank1_verdict import closing_token
-from pipelines.rewrite.prompt import last_words
 from pipelines.rewrite.reading import read_question
 from toolkit.corpus.lines import line_spans
 from toolkit.corpus.sentences import rule_spans
@@ -91,12 +90,6 @@ def rank1(text: str) -> None:
     forced("prompt", text)
     shortened(text, 100)
     closing_token([Token(each, 0.0, {}) for each in text[:2000]])
-
-
-def page_of_agent(text: str) -> None:
-    agent_pages.document(text)
-    agent_pages.search_id(text)
-    agent_pages.results(text, ["x"] * 20)
 
 
 def sent(text: str) -> None:
@@ -164,13 +157,6 @@ READERS: dict[str, tuple[Callable[[str], object], Sequence[str]]] = {
     "line of a passage": (
         lambda text: line_of(text[: len(text) // 3] + "x", text.split("\n")),
         ("a", "b", "\n", " "),
-    ),
-    "page": (
-        page_of_agent,
-        pieces(
-            "docid=· score=·1·.·-· title=·\n·x·Next hits: ·[cut after · tokens]·"
-            "[docid=· lines · of ·]·[search_id="
-        ),
     ),
     "words": (words, ("1", ".", ",", "a", "'", "-", "_", " ", "é")),
     "candidates": (

@@ -108,30 +108,24 @@ def test_one_question_that_fails_leaves_the_others_alone() -> None:
     assert statuses.count("failed") == 2 and statuses.count("completed") == 18
 
 
-class SlowReader(RankedBrowsing):
-    """A session whose reading of the answer takes until it is told to go on."""
+def test_an_answer_is_read_while_the_event_loop_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    session = RankedBrowsing().session(BACKEND, STORE)
+    read, reading, go_on = session.answer, threading.Event(), threading.Event()
 
-    def __init__(self) -> None:
-        super().__init__(BACKEND, STORE)
-        self.reading, self.go_on = threading.Event(), threading.Event()
-
-    def answer(self, text: str) -> Answer:
-        self.reading.set()
-        assert self.go_on.wait(timeout=10), "the event loop stood still"
-        return super().answer(text)
-
-
-def test_an_answer_is_read_while_the_event_loop_goes_on() -> None:
-    session = SlowReader()
+    def slow(text: str) -> Answer:
+        reading.set()
+        assert go_on.wait(timeout=10), "the event loop stood still"
+        return read(text)
 
     async def question() -> Trajectory:
         agent = ChatAgent(model=ScriptedModel(choose=own_question))
         task = asyncio.create_task(agent.run(Topic("q", "mill 7"), session))
-        while not session.reading.is_set():
+        while not reading.is_set():
             await asyncio.sleep(0.001)
-        session.go_on.set()
+        go_on.set()
         return await task
 
+    monkeypatch.setattr(session, "answer", slow)
     trajectory = asyncio.run(question())
     assert trajectory.status == "completed", trajectory.traceback
     assert trajectory.answer.exact == "mill 7"
