@@ -1,0 +1,174 @@
+"""Commands and overrides that the documents mention: found in their text, placeholders filled in.
+
+Read are README.md, docs/*.md (fenced and indented code, code spans) and the comments of conf/**.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parents[1]
+CONF = ROOT / "conf"
+GROUPS = sorted({path.parent.relative_to(CONF).parts[0] for path in CONF.glob("*/**/*.yaml")})
+
+# Options that stand for `group=...`; a language model may also be one of a stage or a judge.
+ANY_OPTION = {
+    "benchmark": "fictional",
+    "unit": "passage",
+    "retriever": "bm25_default",
+    "agent": "keyword",
+    "llm": "openai_compatible",
+}
+ANY_VALUE = "x"  # stands for `group.key=...`
+# Commands that are given run folders as plain arguments.
+TAKES_RUNS = {"evaluate", "compare", "judge_agreement"}
+# Commands that sweep over a list of options without -m.
+SWEEPS_BY_ITSELF = {"tune"}
+FLAGS = {"-m", "--multirun", "--help"}
+
+_MODULE = re.compile(r"(?:^|\s)experiments\.(bench\.)?(\w+)(?=\s|$)")
+_FENCE = re.compile(r"^(```+)(\w*)\n(.*?)^\1$", re.DOTALL | re.MULTILINE)
+_SPAN = re.compile(r"`([^`]+)`")
+_OVERRIDE = r"""[+~\w][\w@./]*=(?:"[^"]*"|'[^']*'|[^\s"'`]*)"""
+_OVERRIDES = re.compile(rf"(?<![\w@./+=\"'(\[]){_OVERRIDE}(?:\s+{_OVERRIDE})*")
+_PYTHON_CALL = re.compile(r"[\w.]+\(")
+_NAMED_FILE = re.compile(r"#\s*(\S+\.yaml)\b")
+
+
+class Mention(NamedTuple):
+    """A command with its arguments, or overrides that stand alone (`command` is empty).
+
+    `option` is the option in whose file a comment stands, as an override.
+    """
+
+    source: str
+    command: str
+    arguments: tuple[str, ...]
+    option: str = ""
+
+    @property
+    def overrides(self) -> list[str]:
+        return [item for item in self.arguments if "=" in item]
+
+
+class Text(NamedTuple):
+    """A piece of a document, and the number of its first line. `code` is a line for a shell."""
+
+    line: int
+    content: str
+    code: bool
+
+
+def documents() -> list[Path]:
+    return [
+        ROOT / "README.md",
+        *sorted((ROOT / "docs").glob("*.md")),
+        *sorted(CONF.rglob("*.yaml")),
+    ]
+
+
+def mentions(path: Path, content: str | None = None) -> list[Mention]:
+    """All that a document mentions, in its order; `content` instead of the file's own."""
+    content = path.read_text(encoding="utf-8") if content is None else content
+    name = str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else path.name
+    is_option = path.suffix == ".yaml"
+    option = ""
+    if is_option and path.parent != CONF:
+        option = str(path.relative_to(CONF).with_suffix("")).replace("/", "=", 1)
+    results: list[Mention] = []
+    for text in comments(content) if is_option else markdown(content):
+        source = f"{name}:{text.line}"
+        if command := parsed_command(text.content):
+            results.append(Mention(source, *command, option))
+        elif not text.code and not _PYTHON_CALL.match(text.content):
+            runs = runs_of_overrides(text.content)
+            results += [Mention(source, "", tokens, option) for tokens in runs]
+    return results
+
+
+def markdown(content: str) -> Iterator[Text]:
+    """Code lines of shell blocks, and code spans."""
+    for fence in _FENCE.finditer(content):
+        if fence[2] in ("", "bash", "sh", "console"):
+            yield from code_lines(fence[3], line_of(content, fence.start()) + 1)
+    prose = _FENCE.sub(lambda fence: "\n" * fence[0].count("\n"), content)
+    for number, line in enumerate(prose.splitlines(), start=1):
+        if line.startswith("    "):
+            yield Text(number, line.strip(), True)
+    for span in _SPAN.finditer(prose):
+        yield Text(line_of(prose, span.start()), " ".join(span[1].split()), False)
+
+
+def comments(content: str) -> Iterator[Text]:
+    """Comments of a YAML file: commands and code spans by themselves, everything else as one."""
+    prose: list[str] = []
+    lines = [line.partition("#")[2].strip() for line in content.splitlines()]
+    for text in code_lines("\n".join(lines), 1):
+        for span in _SPAN.findall(text.content):
+            yield Text(text.line, span, False)
+        rest = _SPAN.sub("", text.content)
+        if _MODULE.search(rest):
+            yield Text(text.line, rest, True)
+        else:
+            prose.append(rest)
+    yield Text(1, " ".join(prose), False)
+
+
+def code_lines(block: str, first: int) -> Iterator[Text]:
+    """Lines of a shell, those that end in a backslash joined with the next."""
+    number, command = first, ""
+    for offset, line in enumerate(block.splitlines()):
+        number = number if command else first + offset
+        command += line
+        if command.endswith("\\"):
+            command = f"{command[:-1]} "
+            continue
+        yield Text(number, command, True)
+        command = ""
+
+
+def line_of(content: str, position: int) -> int:
+    return content.count("\n", 0, position) + 1
+
+
+def parsed_command(line: str) -> tuple[str, tuple[str, ...]] | None:
+    """An entry point and what it is given; None where the line is no command of ours, or one of
+    the benchmarks, whose arguments are no overrides."""
+    module = _MODULE.search(line)
+    if not module or module[1]:
+        return None
+    rest = re.split(r"\s(?:&&|[|;>])\s", line[module.end() :])[0]
+    return module[2], filled(shlex.split(rest, comments=True))
+
+
+def runs_of_overrides(text: str) -> Iterator[tuple[str, ...]]:
+    """Overrides of known groups and keys that stand next to each other."""
+    for match in _OVERRIDES.finditer(text):
+        tokens = re.findall(_OVERRIDE, match[0])
+        yield filled([token if "=..." in token else token.rstrip(".,;:)") for token in tokens])
+
+
+def filled(tokens: Sequence[str]) -> tuple[str, ...]:
+    """Placeholders replaced: `...` alone means more of the same, `key=...` and `key=` any value,
+    `<name>` a name."""
+    names = [re.sub(r"<(\w+)>", r"\1", token) for token in tokens if token != "..."]
+    return tuple(any_value(token) for token in names)
+
+
+def any_value(token: str) -> str:
+    key, equals, value = token.partition("=")
+    if not equals or value.rstrip(".,;:)"):
+        return token
+    group = key.partition("@")[0].lstrip("+")
+    return f"{key}={ANY_OPTION[group] if group in GROUPS else ANY_VALUE}"
+
+
+def named_files(content: str) -> dict[str, str]:
+    """YAML blocks that begin with a comment naming their file: name -> content."""
+    blocks = [fence[3] for fence in _FENCE.finditer(content) if fence[2] == "yaml"]
+    matches = [(_NAMED_FILE.match(block), block) for block in blocks]
+    return {match[1]: block for match, block in matches if match}

@@ -1,0 +1,214 @@
+"""No document mentions an override that does not compose; nothing is run, built or downloaded.
+
+Each command is composed by its own entry point (`--cfg=job`). A list of options is a sweep, of
+which each value is composed. Overrides that stand alone are composed by `experiments.run`, with
+the option that has the setting where they name none.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import io
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from functools import cache
+from pathlib import Path
+
+import pytest
+from documented_commands import (
+    CONF,
+    FLAGS,
+    GROUPS,
+    SWEEPS_BY_ITSELF,
+    TAKES_RUNS,
+    Mention,
+    documents,
+    mentions,
+    named_files,
+)
+from entry_points import run_entry
+from hydra.core.override_parser.overrides_parser import OverridesParser
+
+MENTIONS = [mention for path in documents() for mention in mentions(path)]
+# Arguments of Python functions that documents name in the form of overrides.
+PYTHON_ARGUMENTS = {"lengths", "query_weighted"}
+OPTIONS = {
+    f"{group}={path.relative_to(CONF / group).with_suffix('')}": path.read_text(encoding="utf-8")
+    for group in GROUPS
+    for path in sorted((CONF / group).rglob("*.yaml"))
+}
+SETTINGS = {name for text in OPTIONS.values() for name in re.findall(r"^ *(\w+):", text, re.M)}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def working(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A folder that holds the files which documents give by name."""
+    folder = tmp_path_factory.mktemp("documented")
+    for path in documents():
+        for name, content in named_files(path.read_text(encoding="utf-8")).items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_text(content, encoding="utf-8")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        yield
+
+
+@pytest.mark.parametrize("mention", MENTIONS, ids=lambda mention: mention.source)
+def test_what_a_document_mentions_composes(mention: Mention) -> None:
+    complaint = wrong(mention)
+    assert not complaint, f"{mention.source}: {' '.join(mention.arguments)}\n{complaint}"
+
+
+def wrong(mention: Mention) -> str:
+    """What is wrong with a mention; empty where nothing is."""
+    if mention.command:
+        return wrong_command(mention)
+    keys = [override.partition("=")[0].lstrip("+") for override in mention.overrides]
+    if all(re.split("[.@]", key)[0] in roots() for key in keys):
+        return wrong_alone(mention)
+    # A setting without its group, a variable of the environment, or an argument in Python.
+    known = SETTINGS | PYTHON_ARGUMENTS
+    unknown = [key for key in keys if key not in known and not key.isupper()]
+    return f"there is no group or setting {', '.join(unknown)}" if unknown else ""
+
+
+@cache
+def roots() -> frozenset[str]:
+    """Names that an override may begin with: those of the composed configuration."""
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output):
+        assert run_entry("run", "--cfg=job") == 0
+    return frozenset({*re.findall(r"^(\w+):", output.getvalue(), re.M), "experiment", "hydra"})
+
+
+def wrong_command(mention: Mention) -> str:
+    if importlib.util.find_spec(f"experiments.{mention.command}") is None:
+        return f"there is no command experiments.{mention.command}"
+    arguments = [item for item in mention.arguments if item not in FLAGS]
+    plain = [item for item in arguments if "=" not in item]
+    directory = plain.index("--config-dir") if "--config-dir" in plain else None
+    given = [] if directory is None else plain[directory : directory + 2]
+    paths = [item for item in plain if item not in given]
+    if paths and mention.command not in TAKES_RUNS:
+        return f"{' '.join(paths)} are no overrides"
+    cells = expanded(mention.overrides)
+    if len(cells) > 1 and not sweeps(mention):
+        return "a list of options needs -m here"
+    complaints = (refusal(mention.command, *given, *cell, *paths) for cell in cells)
+    return next(filter(None, complaints), "")
+
+
+def sweeps(mention: Mention) -> bool:
+    """Whether a command reads a list of options as a sweep."""
+    experiments = [item for item in mention.overrides if item.startswith("experiment=")]
+    return (
+        bool({"-m", "--multirun"} & set(mention.arguments))
+        or mention.command in SWEEPS_BY_ITSELF
+        or any("mode: MULTIRUN" in OPTIONS[item] for item in experiments)
+    )
+
+
+def wrong_alone(mention: Mention) -> str:
+    cells = expanded(mention.overrides)
+    first = ""
+    for option in options_with(mention):
+        complaints = [refusal("run", *option, *cell) for cell in cells]
+        complaint = next(filter(None, complaints), "")
+        if not complaint:
+            return ""
+        first = first or complaint
+    return first
+
+
+def options_with(mention: Mention) -> Iterator[list[str]]:
+    """The option in whose file a mention stands, or none, then those of its first setting's group:
+    `llm.key_env=...` composes only where an option of `llm` is chosen."""
+    chosen = {override.partition("=")[0] for override in mention.overrides}
+    own = mention.option
+    yield [own] if own and own.partition("=")[0] not in chosen else []
+    setting = next((key.lstrip("+") for key in chosen if "." in key and "@" not in key), "")
+    group, *names = setting.split(".")
+    if group in chosen:
+        return
+    options = [option for option in OPTIONS if option.startswith(f"{group}=")]
+    for option in sorted(options, key=lambda option: -sum(n in OPTIONS[option] for n in names)):
+        yield [option]
+
+
+def expanded(overrides: Sequence[str]) -> list[list[str]]:
+    """Overrides without lists of options: the first value of each, then the others in turn. What
+    is added (`+a.b=c`) must have a place to go, and is composed with `~a` too, which Hydra refuses
+    where there is no `a`."""
+    values: list[list[str]] = []
+    for override in OverridesParser.create().parse_overrides(list(overrides)):
+        line, key = str(override.input_line), str(override.key_or_group)
+        if override.is_sweep_override():
+            key = override.get_key_element()
+            values.append([f"{key}={value}" for value in override.sweep_string_iterator()])
+        elif override.is_add() and "." in key:
+            values.append([line, f"~{key.rpartition('.')[0]}"])
+        else:
+            values.append([line])
+    first = [options[0] for options in values]
+    others = [
+        [*first[:place], option, *first[place + 1 :]]
+        for place, options in enumerate(values)
+        for option in options[1:]
+    ]
+    return [first, *others]
+
+
+@cache
+def refusal(command: str, *arguments: str) -> str:
+    """What an entry point says to a command line that it does not compose; else empty."""
+    errors = io.StringIO()
+    with contextlib.redirect_stderr(errors), contextlib.redirect_stdout(io.StringIO()):
+        code = run_entry(command, "--cfg=job", *arguments)
+    return errors.getvalue() or f"exit code {code}" if code else ""
+
+
+# What is found, so that nothing is passed over in silence.
+
+
+def test_the_documents_mention_every_command_and_nearly_every_group() -> None:
+    commands = Counter(mention.command for mention in MENTIONS if mention.command)
+    assert sum(commands.values()) >= 40
+    assert {"run", "rank", "index", "tune", "evaluate", "compare"} <= set(commands)
+    alone = [mention for mention in MENTIONS if not mention.command]
+    assert len(alone) >= 90
+    keys = {item.partition("=")[0] for mention in MENTIONS for item in mention.overrides}
+    assert len(set(GROUPS) - keys) <= 1, set(GROUPS) - keys
+
+
+DOCUMENT = """\
+Write `retriever=bm25_defualt`, `unit.tokens=3`, `+judge.setings.x=1`, or `exeriment=demo`.
+```
+python -m experiments.run unit=document,passage
+python -m experiments.run -m unit=document,pasage \\
+    agent=keyword
+make demo && python -m experiments.rnak benchmark=...
+python -m experiments.rank benchmark=cacm runs/<name>
+```
+"""
+
+
+def test_what_does_not_compose_is_found_wherever_it_stands() -> None:
+    results = mentions(Path("document.md"), DOCUMENT)
+    complaints = {" ".join(mention.arguments): wrong(mention) for mention in results}
+    assert len(complaints) == 8 and all(complaints.values()), complaints
+    assert complaints["unit=document,passage"] == "a list of options needs -m here"
+    assert "pasage" in complaints["-m unit=document,pasage agent=keyword"]
+    assert "rnak" in complaints["benchmark=fictional"]
+    assert "runs/name" in complaints["benchmark=cacm runs/name"]
+
+
+def test_placeholders_are_filled_in_and_what_composes_is_passed() -> None:
+    text = "`python -m experiments.run benchmark=... llm=... llm.key_env=<variable> ...`, `agent=`"
+    command, alone = mentions(Path("document.md"), text)
+    assert " ".join(command.arguments) == (
+        "benchmark=fictional llm=openai_compatible llm.key_env=variable"
+    )
+    assert alone.arguments == ("agent=keyword",)
+    assert not wrong(command) and not wrong(alone)
