@@ -32,8 +32,9 @@ from entry_points import run_entry
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 MENTIONS = [mention for path in documents() for mention in mentions(path)]
-# Arguments of Python functions that documents name in the form of overrides.
-PYTHON_ARGUMENTS = {"lengths", "query_weighted"}
+# What documents name in the form of overrides and is none: arguments of Python functions, and an
+# option of mounts.
+NO_OVERRIDES = {"lengths", "query_weighted", "local_lock"}
 OPTIONS = {
     f"{group}={path.relative_to(CONF / group).with_suffix('')}": path.read_text(encoding="utf-8")
     for group in GROUPS
@@ -68,10 +69,12 @@ def wrong(mention: Mention) -> str:
     keys = [override.partition("=")[0].lstrip("+") for override in mention.overrides]
     if all(re.split("[.@]", key)[0] in roots() for key in keys):
         return wrong_alone(mention)
-    # A setting without its group, a variable of the environment, or an argument in Python.
-    known = SETTINGS | PYTHON_ARGUMENTS
+    # A setting without its group, or a variable of the environment.
+    known = SETTINGS | NO_OVERRIDES
     unknown = [key for key in keys if key not in known and not key.isupper()]
-    return f"there is no group or setting {', '.join(unknown)}" if unknown else ""
+    if not unknown:
+        return ""
+    return f"no group or setting is called {', '.join(unknown)} (no override? See NO_OVERRIDES)"
 
 
 @cache
