@@ -36,7 +36,7 @@ from toolkit.llm.faults import fault
 from toolkit.llm.protocol import Turn
 from toolkit.llm.wire import sendable_arguments, sendable_name
 from toolkit.runs.names import escape_qid
-from toolkit.search import parse_answer
+from toolkit.search import DictionaryBackend, DictionaryStore, RankedBrowsing, TopK, parse_answer
 from toolkit.search.answers import find_citations
 from toolkit.search.errors import ToolError
 from toolkit.search.excerpts import METHODS, Query
@@ -90,6 +90,14 @@ def rank1(text: str) -> None:
     forced("prompt", text)
     shortened(text, 100)
     closing_token([Token(each, 0.0, {}) for each in text[:2000]])
+
+
+def pages_of_document(text: str) -> None:
+    store, backend = DictionaryStore({"d": text}), DictionaryBackend({"d": ""})
+    whole = TopK(get_document=True).session(backend, store)
+    whole.call("get_document", {"docid": "d"})
+    whole.call("get_document", {"docid": "d", "offset": 2})
+    RankedBrowsing().session(backend, store).call("read_document", {"reason": "", "docid": "d"})
 
 
 def sent(text: str) -> None:
@@ -152,6 +160,7 @@ READERS: dict[str, tuple[Callable[[str], object], Sequence[str]]] = {
     ),
     "sentences": (rule_spans, (".", "!", "…", "\n", "。", " ", "'", '"', ")", "(", "A", "a", "Mr")),
     "lines": (line_spans, (".", "!", "\r", "\n", "。", " ", '"', ")", "A", "a", "1", "Mr. ")),
+    "pages of a document": (pages_of_document, (".", "\r", "\n", " ", "a", "é", "Mr. ", "word ")),
     "tokens": (lambda text: (count_tokens(text), head(text, 10**6)), ("a", " ", ".", "\n", "é")),
     "excerpts": (excerpts, ("king", "kingking", "mill", "a", " ", "é", "İ", "_", "\n")),
     "line of a passage": (
@@ -186,7 +195,7 @@ HOSTILE: dict[str, tuple[str, Text]] = {
     "empty lines": ("rewritten query", Text("\n", "\n", "", "x")),
     "one long number": ("permutation", Text("1", "2", "x")),
     "digits that no bracket closes": ("passage numbers", Text("1", "1", "[")),
-    "one line without a break": ("lines", Text("word ", "word ")),
+    "one line without a break": ("pages of a document", Text("word ", "word ")),
     "a name of stop words": ("candidates", Text("The ", "The ")),
     "a sentence of clue words": ("votes", Text("mill 1 ", "mill 1 ")),
     "exclamation marks": ("question", Text("!", "!", "", "x")),

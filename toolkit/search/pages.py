@@ -13,7 +13,8 @@ from toolkit.search.schemas import call_text
 
 _LONGEST_TITLE = 200
 _LONGEST_QUERY = 300
-_BROWSE, _READ = "read_search_results", "read_document"
+_BROWSE = "read_search_results"
+_END = "End of the document."
 
 
 class Limits(NamedTuple):
@@ -59,9 +60,14 @@ def results_page(
 
 
 def document_page(
-    lines: Lines, limit: int | None, default: int, limits: Limits
+    lines: Lines,
+    limits: Limits,
+    tool: str,
+    next_call: Callable[[int], str],
+    limit: int | None = None,
 ) -> tuple[str, DocumentPage]:
-    """The text of a page of a document's lines, and what it shows; `limit` as for results."""
+    """The text of a page of a document's lines, and what it shows. `next_call` is the call of
+    `tool` for the lines from a number on, as hints print it; `limit` as for results."""
     title = one_line(lines.title)
 
     def header(last: int) -> str:
@@ -69,14 +75,11 @@ def document_page(
         return f"[docid={lines.docid} {numbers}]{f' {title}' if lines.title else ''}"
 
     def hint(last: int) -> str:
-        call = call_text(
-            _READ, reason="...", docid=lines.docid, offset=last + 1, limit=limit or default
-        )
-        return f"Next lines: {call}" if last < lines.total else "End of the document."
+        return f"Next lines: {next_call(last + 1)}" if last < lines.total else _END
 
     text, count = _page(Frame(header, hint), lines.lines, lines.first, lines.total, limits)
     arguments = {"docid": lines.docid, "offset": lines.first + count}
-    following = _continuation(_READ, arguments, limit, lines.total)
+    following = _continuation(tool, arguments, limit, lines.total)
     shown = tuple(lines.lines[:count])
     return text, DocumentPage(lines.docid, title, shown, lines.total, lines.first, following)
 

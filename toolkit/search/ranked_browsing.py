@@ -10,7 +10,6 @@ from toolkit.contracts import (
     PASSAGE_MARK,
     DocumentStore,
     Hit,
-    Lines,
     ResultsPage,
     SearchBackend,
     Unit,
@@ -21,10 +20,10 @@ from toolkit.search.checks import one_of, whole_number
 from toolkit.search.errors import ToolError, quoted
 from toolkit.search.excerpts import METHODS, Query
 from toolkit.search.pages import Limits, document_page, line_of, results_page, short
-from toolkit.search.schemas import Text, ToolSpec, Whole, call_text
+from toolkit.search.schemas import FAR, Text, ToolSpec, Whole, call_text
 from toolkit.search.session import Page, Ranking, Session, Tool
 
-_FAR = 10**9
+_READ = "read_document"
 _LONGEST_PASSAGE_SUFFIX = len(PASSAGE_MARK) + 9
 _REASON = Text("reason", "Why you make this call, in at most 100 words.", blank=True)
 
@@ -107,20 +106,20 @@ class RankedBrowsingSession(Session[RankedBrowsing]):
             (
                 _REASON,
                 Text("search_id", "The search_id of an earlier search, such as s1."),
-                Whole("offset", f"First rank to show (default {settings.page + 1}).", 1, _FAR),
+                Whole("offset", f"First rank to show (default {settings.page + 1}).", 1, FAR),
                 Whole(
                     "limit", f"Hits to show (default {settings.browse_page}).", 1, settings.max_page
                 ),
             ),
         )
         read = ToolSpec(
-            "read_document",
+            _READ,
             "Read a document by lines. The id of a passage shows its document, from the line where "
             "the passage starts unless offset is given.",
             (
                 _REASON,
                 Text("docid", "A docid as result pages show it."),
-                Whole("offset", "First line to show (default 1).", 1, _FAR),
+                Whole("offset", "First line to show (default 1).", 1, FAR),
                 Whole("limit", f"Lines (default {settings.read_limit}).", 1, settings.max_lines),
             ),
         )
@@ -162,18 +161,24 @@ class RankedBrowsingSession(Session[RankedBrowsing]):
     def _read_document(
         self, reason: str, docid: str, offset: int | None, limit: int | None
     ) -> Page:
+        shown = self.settings.read_limit
         try:
             first = offset or self._first_line(docid)
-            lines = self._lines(parent(docid), first, limit or self.settings.read_limit)
+            lines = self.lines(_READ, parent(docid), first, limit or shown, reason="...")
         except KeyError:
             raise ToolError(
                 "unknown_docid",
                 f"docid {quoted(docid)} is unknown. Call search(...) first and read a docid that "
                 "its results show.",
-                tool="read_document",
+                tool=_READ,
                 field="docid",
             ) from None
-        return Page(*document_page(lines, limit, self.settings.read_limit, self.settings.limits))
+
+        def next_call(line: int) -> str:
+            count = limit or shown
+            return call_text(_READ, reason="...", docid=lines.docid, offset=line, limit=count)
+
+        return Page(*document_page(lines, self.settings.limits, _READ, next_call, limit))
 
     def _not_kept(self, search_id: str) -> ToolError:
         ids = [f"s{number}" for number in range(1, len(self._queries) + 1)]
@@ -192,22 +197,6 @@ class RankedBrowsingSession(Session[RankedBrowsing]):
             )
         return ToolError(code, message, tool="read_search_results", field="search_id")
 
-    def _lines(self, docid: str, first: int, limit: int) -> Lines:
-        try:
-            return self.store.lines(docid, first, limit)
-        except ValueError:
-            total = self.store.lines(docid, 1, 1).total
-            if first <= total:
-                raise
-        again = call_text("read_document", reason="...", docid=docid, offset=1)
-        raise ToolError(
-            "past_the_end",
-            f"document {quoted(docid)} has {total} lines; line {first} is past its end. "
-            f"Call {again} for its beginning.",
-            tool="read_document",
-            field="offset",
-        )
-
     def _first_line(self, unit_id: str) -> int:
         """The line of the document where a passage starts; 1 for a document's own id."""
         docid = parent(unit_id)
@@ -217,7 +206,7 @@ class RankedBrowsingSession(Session[RankedBrowsing]):
         if len(unit_id) - len(docid) > _LONGEST_PASSAGE_SUFFIX:
             raise KeyError(unit_id)
         passage = self.store.texts([unit_id])[0].text
-        return line_of(passage, self.store.lines(docid, 1, _FAR).lines)
+        return line_of(passage, self.store.lines(docid, 1, FAR).lines)
 
     def _results(
         self, search_id: str, ranking: Ranking, first: int, count: int, limit: int | None

@@ -11,6 +11,7 @@ from typing import Any
 from toolkit.search.errors import ToolError, quoted
 
 MAX_CHARACTERS = 10_000
+FAR = 10**9  # the largest rank or line that a call may name
 # No tool takes nested arguments; writers of JSON recurse, and deeper nesting could break them.
 _DEEPEST = 20
 _INTEGER = re.compile(r"\s*[+-]?[0-9]{1,18}\s*")

@@ -13,6 +13,7 @@ from toolkit.contracts import (
     Details,
     DocumentStore,
     Hit,
+    Lines,
     Refusal,
     SearchBackend,
     SearchRequest,
@@ -26,7 +27,7 @@ from toolkit.errors import InputError
 from toolkit.search.answers import parse_answer
 from toolkit.search.errors import ToolError, quoted
 from toolkit.search.evidence import EvidenceLog
-from toolkit.search.schemas import ToolSpec, recordable
+from toolkit.search.schemas import ToolSpec, call_text, recordable
 from toolkit.text import count_tokens
 
 Settings = TypeVar("Settings")
@@ -68,9 +69,9 @@ class Session(ABC, Generic[Settings]):
     """Base of the interfaces; implements `contracts.SearchTool`. Serves one question, one call at a
     time, and holds no state outside itself.
 
-    An interface writes `tools`, and serves them with `rank`, `kept` and `units`. `settings` are the
-    interface's own. `depth`: hits of a ranking. `max_rankings`: rankings kept, the oldest dropped
-    first. `clock` gives seconds.
+    An interface writes `tools`, and serves them with `rank`, `kept`, `units` and `lines`.
+    `settings` are the interface's own. `depth`: hits of a ranking. `max_rankings`: rankings kept,
+    the oldest dropped first. `clock` gives seconds.
 
     `reasoning` is what the agent thought last: a loop whose pipeline wants it sets it before a
     call, and it goes to the backend with the query. Equal requests (query and reasoning) share one
@@ -212,6 +213,25 @@ class Session(ABC, Generic[Settings]):
     def _cached(self, request: SearchRequest) -> Ranking | None:
         held = self._rankings.values()
         return next((ranking for ranking in held if ranking.request == request), None)
+
+    def lines(self, tool: str, docid: str, first: int, limit: int, **extra: Any) -> Lines:
+        """At most `limit` lines of a document from line `first`. `KeyError` for an unknown docid;
+        `ToolError` of `tool` past the end, which tells the call for its beginning with the
+        arguments `extra` in front."""
+        try:
+            return self.store.lines(docid, first, limit)
+        except ValueError:
+            total = self.store.lines(docid, 1, 1).total
+            if first <= total:
+                raise
+        again = call_text(tool, **extra, docid=docid, offset=1)
+        raise ToolError(
+            "past_the_end",
+            f"document {quoted(docid)} has {total} lines; line {first} is past its end. "
+            f"Call {again} for its beginning.",
+            tool=tool,
+            field="offset",
+        )
 
     def units(self, unit_ids: Sequence[str]) -> list[Unit]:
         """Titles and texts of hits. That a hit has none is no fault of the call."""

@@ -17,10 +17,12 @@ from toolkit.contracts import (
 )
 from toolkit.search.checks import whole_number
 from toolkit.search.errors import ToolError, quoted
-from toolkit.search.pages import short
-from toolkit.search.schemas import Text, ToolSpec
+from toolkit.search.pages import Limits, document_page, short
+from toolkit.search.schemas import FAR, Text, ToolSpec, Whole, call_text
 from toolkit.search.session import Page, Session, Tool
 from toolkit.text import head
+
+_READ = "get_document"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,20 +31,23 @@ class TopK:
     document.
 
     `k`: hits ranked and shown, so that surfaced and previewed are equal here. `max_tokens`: tokens
-    shown of each hit (its title counts), as `toolkit.text` counts them; None shows all. The text of
-    `get_document` is never cut. `max_rankings`: rankings kept for repeated queries. Raises
-    `InputError` for impossible values.
+    shown of each hit (its title counts), as `toolkit.text` counts them; None shows all.
+    `max_bytes` (UTF-8): size of one output of `get_document`. A longer document comes in pages of
+    lines, and each tells the call for the next one. `max_rankings`: rankings kept for repeated
+    queries. Raises `InputError` for impossible values.
     """
 
     k: int = 5
     max_tokens: int | None = 512
     get_document: bool = False
+    max_bytes: int = 200_000
     max_rankings: int = 32
 
     def __post_init__(self) -> None:
         whole_number("k", self.k, low=1)
         if self.max_tokens is not None:
             whole_number("max_tokens", self.max_tokens, low=1)
+        whole_number("max_bytes", self.max_bytes, low=1)
         whole_number("max_rankings", self.max_rankings, low=1)
 
     def session(
@@ -72,9 +77,13 @@ class TopKSession(Session[TopK]):
         yield Tool(search, self._search, searches_by="query")
         if settings.get_document:
             read = ToolSpec(
-                "get_document",
-                "Return the whole text of a document. The id of a passage gives its document.",
-                (Text("docid", "A docid as search results show it."),),
+                _READ,
+                "Return the whole text of a document, or of a long one the first page, which tells "
+                "the call for the next. The id of a passage gives its document.",
+                (
+                    Text("docid", "A docid as search results show it."),
+                    Whole("offset", "First line to show, for further pages (default 1).", 1, FAR),
+                ),
             )
             yield Tool(read, self._get_document, reads_by="docid")
 
@@ -95,23 +104,37 @@ class TopKSession(Session[TopK]):
         details = ResultsPage(asked, tuple(hits), len(hits))
         return Page("\n\n".join([header, *blocks]), details, ranking)
 
-    def _get_document(self, docid: str) -> Page:
+    def _get_document(self, docid: str, offset: int | None) -> Page:
         try:
-            document = self.store.document(parent(docid))
+            whole = self._whole(parent(docid)) if offset is None else None
+            return whole or self._lines_page(parent(docid), offset or 1)
         except KeyError:
             raise ToolError(
                 "unknown_docid",
                 f"docid {quoted(docid)} is unknown. Call search(...) first and get a docid that "
                 "its results show.",
-                tool="get_document",
+                tool=_READ,
                 field="docid",
             ) from None
+
+    def _whole(self, docid: str) -> Page | None:
+        """The document as it is; None where that is too much for one output."""
+        document = self.store.document(docid)
         title = f" {document.title}" if document.title else ""
+        text = f"[docid={document.docid}]{title}\n{document.text}"
+        if len(text.encode()) > self.settings.max_bytes:
+            return None
         lines = tuple(document.text.split("\n"))
-        return Page(
-            f"[docid={document.docid}]{title}\n{document.text}",
-            DocumentPage(document.docid, document.title, lines, len(lines)),
-        )
+        return Page(text, DocumentPage(document.docid, document.title, lines, len(lines)))
+
+    def _lines_page(self, docid: str, first: int) -> Page:
+        lines = self.lines(_READ, docid, first, FAR)
+        limits = Limits(lines=FAR, bytes=self.settings.max_bytes)
+
+        def next_call(line: int) -> str:
+            return call_text(_READ, docid=lines.docid, offset=line)
+
+        return Page(*document_page(lines, limits, _READ, next_call))
 
     def _filled(self, rank: int, hit: Hit, unit: Unit) -> Hit:
         """The hit with its text, cut to size, and with as much of its title."""

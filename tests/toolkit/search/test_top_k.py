@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from toolkit.contracts import Document, SearchTool
+from toolkit.contracts import Document, DocumentPage, SearchTool
 from toolkit.errors import InputError
 from toolkit.search import DictionaryBackend, DictionaryStore, TopK, TopKSession
 
@@ -54,6 +54,55 @@ def test_get_document_gives_the_whole_document_also_for_a_passage() -> None:
     assert tool.evidence.tiers["opened"] == ("d3",)
 
 
+LONG = {
+    "one line": "word " * 3000,
+    "one word": "é" * 15_000,
+    "many lines": "\n".join(f"line {n}" for n in range(2000)),
+    "long title": "text",
+}
+
+
+@pytest.mark.parametrize("name", LONG)
+def test_a_long_document_comes_in_pages_that_together_are_the_whole(name: str) -> None:
+    title = "Title " * (2000 if name == "long title" else 1)
+    store = DictionaryStore({"d": Document("d", title, LONG[name])})
+    tool = TopK(get_document=True, max_bytes=5000).session(DictionaryBackend({"d": ""}), store)
+    arguments: dict[str, Any] | None = {"docid": "d"}
+    lines: list[str] = []
+    while arguments:
+        result = tool.call("get_document", arguments)
+        page = result.details
+        assert isinstance(page, DocumentPage)
+        assert len(result.text.encode()) <= 5000
+        lines += page.lines
+        hint = result.text.rpartition("\n")[2]
+        if page.continuation is None:
+            assert hint == "End of the document."
+            break
+        arguments = dict(page.continuation.arguments)
+        assert hint == f'Next lines: get_document(docid="d", offset={arguments["offset"]})'
+    joined = "\n" if name == "many lines" else ""
+    assert joined.join(lines) == LONG[name]
+    assert len(tool.calls) == 1 or name != "long title"
+    assert tool.evidence.tiers["opened"] == ("d",)
+
+
+def test_a_document_of_just_the_largest_size_is_whole() -> None:
+    text = top(get_document=True).call("get_document", {"docid": "d3"}).text
+    size = len(text.encode())
+    assert top(get_document=True, max_bytes=size).call("get_document", {"docid": "d3"}).text == text
+    shorter = top(get_document=True, max_bytes=size - 1).call("get_document", {"docid": "d3"})
+    assert shorter.text.startswith("[docid=d3 lines 1-1 of 1] Title d3\n")
+
+
+def test_a_line_past_the_end_opens_nothing() -> None:
+    tool = top(get_document=True)
+    result = tool.call("get_document", {"docid": "d1", "offset": 2})
+    assert result.call.error == "past_the_end"
+    assert 'Call get_document(docid="d1", offset=1) for its beginning.' in result.text
+    assert tool.evidence.tiers["opened"] == ()
+
+
 def test_an_unknown_docid_opens_nothing() -> None:
     tool = top(get_document=True)
     result = tool.call("get_document", {"docid": "d99"})
@@ -69,7 +118,8 @@ def test_a_search_without_hits_is_no_error() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "told"), [({"k": 0}, "k=0"), ({"max_tokens": -1}, "max_tokens=-1")]
+    ("settings", "told"),
+    [({"k": 0}, "k=0"), ({"max_tokens": -1}, "max_tokens=-1"), ({"max_bytes": 0}, "max_bytes=0")],
 )
 def test_impossible_settings_are_refused(settings: dict[str, Any], told: str) -> None:
     with pytest.raises(InputError, match=re.escape(told)):
