@@ -60,9 +60,8 @@ class Text(NamedTuple):
     ending: str = ""
 
     def __call__(self, size: int) -> str:
-        half = size // 2
-        runs = (run * (half // len(run) + 1) for run in (self.first, self.second))
-        return self.opening + "".join(run[:half] for run in runs) + self.ending
+        runs = (run * (size // (2 * len(run))) for run in (self.first, self.second))
+        return self.opening + "".join(runs) + self.ending
 
 
 def votes(text: str) -> None:
