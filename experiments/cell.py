@@ -32,8 +32,11 @@ FREE = {
     "llm": ("base_url", "key_env", "concurrency", "price"),
     "budget": ("run_dollars",),
 }
-# How a stage computes, beside what.
-SPEED = ("compute", "device", "batch_tokens", "gather_ms", "base_url", "key_env", "concurrency")
+# How a stage computes and what that costs, beside what it computes.
+SPEED = (
+    *("compute", "device", "batch_tokens", "gather_ms"),
+    *("base_url", "key_env", "concurrency", "price"),
+)
 NAMED = ("unit", "engine", *STAGES, "tool", "agent")
 STAGE_MODELS = ("rewriter_llm", "reranker_llm")
 DEFAULTS = {"engine": "lexical", "tool": "ranked_browsing"}

@@ -9,7 +9,7 @@ from __future__ import annotations
 from omegaconf import DictConfig
 
 from experiments.entry import main
-from experiments.judging import check_judge, judge_run
+from experiments.judging import check_judge, judge_run, judging_alone
 from experiments.recorded import Options, recorded_benchmark
 from toolkit.console import Console
 from toolkit.contracts import Benchmark
@@ -50,9 +50,10 @@ def evaluate_folders(config: DictConfig) -> None:
     for path in config.runs:
         folder = RunFolder(path)
         benchmark = recorded_benchmark(folder, config, options)
-        state = folder.state()
-        judge = judge_run(config, folder, benchmark)
-        cells.append(evaluate(folder, benchmark, judge, list(config.measures), state))
+        with judging_alone(config, folder) as ledger:
+            state = folder.state()
+            judge = judge_run(config, folder, benchmark, ledger)
+            cells.append(evaluate(folder, benchmark, judge, list(config.measures), state))
     Console().print(comparison_table(cells))
 
 

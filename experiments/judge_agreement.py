@@ -53,7 +53,7 @@ def agree(config: DictConfig) -> None:
 def judges_of(folder: RunFolder, benchmark: Benchmark) -> dict[str, Verdicts]:
     """Verdicts by judge. A failed request is no verdict; an unreadable reply is a wrong one."""
     judges: dict[str, Verdicts] = {"exact_answer": exact(folder, benchmark)}
-    for path in sorted((folder.path / "evaluation").glob("verdicts-*.json")):
+    for path in sorted((folder.path / "evaluation").glob("verdicts-*.json*")):
         judges[path.stem.removeprefix("verdicts-")] = {
             qid: verdict.correct
             for qid, verdict in verdicts_in(path).items()

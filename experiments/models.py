@@ -8,11 +8,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from omegaconf import DictConfig
+
 from agents.base import BaseAgent, Resources
 from agents.budget import Budget
 from experiments.build import make
 from toolkit.errors import InputError
 from toolkit.llm.language_model import LanguageModel
+from toolkit.llm.ledger import Ledger
+from toolkit.llm.prices import Price
 from toolkit.llm.protocol import ChatModel
 
 
@@ -24,6 +28,14 @@ def language_model(config: Any, group: str) -> LanguageModel | None:
         raise InputError(f"{group}={config} is no option", do=f"write llm@{group}={config}")
     made: LanguageModel = make(config)
     return made
+
+
+def check_price(config: DictConfig, role: str, price: Price, group: str) -> None:
+    """`InputError` where the budget caps what the role may spend and the price that the `group`'s
+    option has for its model is unknown."""
+    budget = make(config.budget)
+    ledger = Ledger(cap=budget.run_dollars, question_cap=budget.dollars)
+    ledger.check_price(role, price, f"{group}.price.input and {group}.price.output")
 
 
 def resources(llm: LanguageModel | None, budget: Budget, **others: Any) -> Resources:

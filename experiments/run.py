@@ -28,7 +28,7 @@ from experiments.cell import (
 )
 from experiments.entry import main
 from experiments.evaluate import evaluate
-from experiments.judging import check_judge, judge_run
+from experiments.judging import asks_model, check_judge, judge_run
 from experiments.models import check_agent, language_model, resources, running, within_window
 from experiments.recorded import recorded_option
 from experiments.stages import stage_counts
@@ -36,7 +36,7 @@ from experiments.tally import Tally
 from pipelines.backend import PipelineBackend
 from pipelines.engines import word_frequency
 from toolkit.console import Console
-from toolkit.contracts import RUN_OUT_OF_MONEY, Agent, SearchTool, Trajectory
+from toolkit.contracts import RUN_OUT_OF_MONEY, Agent, Benchmark, SearchTool, Trajectory
 from toolkit.errors import InputError
 from toolkit.evaluation.retrieval import parse_measures
 from toolkit.llm.language_model import LanguageModel
@@ -74,8 +74,11 @@ def run(config: DictConfig) -> None:
         ) as ledger,
     ):
         last = answer(config, folder, built, agent, llm, session, ledger)
+        if last and asks_model(config):
+            # Judging costs money, and whoever mends the run may have its answers change.
+            raise stopped(last, folder, built.benchmark, ledger)
         state = folder.state()
-        judge = judge_run(config, folder, built.benchmark)
+        judge = judge_run(config, folder, built.benchmark, ledger)
         cell = evaluate(folder, built.benchmark, judge, list(config.measures), state)
     console = Console(stderr=True, soft_wrap=True)
     if failed := cell.counts.get("failed", 0):
@@ -83,7 +86,7 @@ def run(config: DictConfig) -> None:
         console.print(f"{failed} of {asked} questions failed; the same command tries them again")
     console.print(f"{folder.path}/metrics.json", highlight=False)
     if last:
-        raise stopped(last, folder, cell.counts["missing"], ledger)
+        raise stopped(last, folder, built.benchmark, ledger)
 
 
 def answer(
@@ -141,7 +144,9 @@ def statistics(built: Ranking) -> dict[str, Any]:
     return {"document_frequency": word_frequency(index), "documents": len(index)}
 
 
-def stopped(last: Trajectory, folder: RunFolder, missing: int, ledger: Ledger) -> InputError:
+def stopped(
+    last: Trajectory, folder: RunFolder, benchmark: Benchmark, ledger: Ledger
+) -> InputError:
     """Why the run went no further."""
     if last.reason == RUN_OUT_OF_MONEY and ledger.unpriced:
         return InputError(
@@ -150,6 +155,7 @@ def stopped(last: Trajectory, folder: RunFolder, missing: int, ledger: Ledger) -
             do="choose a server that tells the usage of every reply, or set no cap",
         )
     if last.reason == RUN_OUT_OF_MONEY:
+        missing = len(benchmark.topics) - len(folder.statuses())
         return InputError(
             f"the run {folder.path} has used up budget.run_dollars; {missing} questions were not "
             "asked",

@@ -12,7 +12,7 @@ from omegaconf import DictConfig
 
 from experiments.build import make
 from experiments.caches import keep_bound
-from experiments.models import language_model
+from experiments.models import check_price, language_model
 from experiments.prepare import Prepared
 from pipelines.composition import compose
 from pipelines.engines.base import Engine
@@ -63,8 +63,9 @@ class Stages:
     def asking(
         self, ledger: Ledger, folder: Path, servers: dict[str, str] | None = None
     ) -> Iterator[None]:
-        """The stages' language models run as long as the block; servers of ours write their logs to
-        `folder`, and are shared with those of `servers`."""
+        """The stages' language models run as long as the block, and so does a re-ranker that asks a
+        server of its own; all their requests are entered in `ledger`. Servers of ours write their
+        logs to `folder`, and are shared with those of `servers`."""
         with ExitStack() as stack:
             for group, (blocking, llm) in self.models.items():
                 log = folder / f"{group}-server.log"
@@ -72,7 +73,7 @@ class Stages:
                 stack.enter_context(blocking.started(model, ledger))
             for transformer in self.transformers.values():
                 if isinstance(transformer, Stage):
-                    stack.callback(transformer.close)
+                    stack.enter_context(transformer.asking(ledger))
             yield
 
     def _model(self, group: str) -> BlockingModel | None:
@@ -106,6 +107,8 @@ def make_stages(config: DictConfig) -> Stages:
         if group == "reranker" and not isinstance(transformer, Stage):
             transformer = RerankHead(transformer)
         transformers[group] = transformer
+        if isinstance(transformer, Stage) and transformer.request_price is not None:
+            check_price(config, group, transformer.request_price, group)
         if isinstance(transformer, Stage) and transformer.asks_model:
             llm = _chosen_model(config, group)
             blocking = BlockingModel(llm.name, settings=llm.settings, price=llm.price, role=group)
@@ -124,6 +127,7 @@ def _chosen_model(config: DictConfig, group: str) -> LanguageModel:
             f"the {group} asks a language model, and none is chosen",
             do=f"choose one for it: llm@{own}=... (or llm=..., which it shares)",
         )
+    check_price(config, group, llm.price, own if config[own] else "llm")
     return llm
 
 

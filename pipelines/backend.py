@@ -50,7 +50,7 @@ class PipelineBackend:
             )
         self.pipeline = pipeline
         self.unit = unit
-        self._qid = _NO_QUESTION
+        self._qid = ""
         self._turn: AbstractContextManager[object] = Lock() if exclusive else nullcontext()
 
     def asked_by(self, qid: str) -> PipelineBackend:
@@ -62,8 +62,9 @@ class PipelineBackend:
 
     def search(self, request: SearchRequest) -> SearchResult:
         """At most `request.depth` hits, ranks from 1."""
-        row = {"qid": [self._qid], "query": [request.query], "reasoning": [request.reasoning]}
-        with collecting() as notes:
+        qid = self._qid or _NO_QUESTION
+        row = {"qid": [qid], "query": [request.query], "reasoning": [request.reasoning]}
+        with collecting(self._qid) as notes:
             ranking = self._ranking(pd.DataFrame(row))
         docnos, scores = _ordered(ranking, request.depth)
         hits = list(map(Hit, map(parent, docnos), docnos, count(1), scores))

@@ -11,7 +11,8 @@ from __future__ import annotations
 import copy
 import inspect
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
@@ -21,6 +22,8 @@ import pyterrier as pt
 from pipelines.engines.base import Engine
 from toolkit.contracts import Unit
 from toolkit.errors import InputError
+from toolkit.llm.ledger import Ledger
+from toolkit.llm.prices import Price
 
 Texts = Callable[[Sequence[str]], list[Unit]]
 Bound = TypeVar("Bound", bound="Stage")
@@ -95,6 +98,11 @@ class Stage(pt.Transformer):
 
     collection: Collection | None = None
 
+    @property
+    def request_price(self) -> Price | None:
+        """What the tokens cost that it asks of a server of its own; None where it asks none."""
+        return None
+
     def bind(self: Bound, collection: Collection) -> Bound:
         """A copy that works on `collection`. The stage itself never changes, so that threads may
         bind it side by side; models and counts that are expensive or shared stay shared."""
@@ -117,6 +125,15 @@ class Stage(pt.Transformer):
     def counts(self) -> Mapping[str, float]:
         """What the stage and its bound copies have counted so far, and `seconds` in its model."""
         return {}
+
+    @contextmanager
+    def asking(self, ledger: Ledger) -> Iterator[None]:
+        """The block in which a run ranks: requests to a server of its own are entered in `ledger`,
+        and what the stage holds open ends with the block."""
+        try:
+            yield
+        finally:
+            self.close()
 
     def close(self) -> None:
         """End connections and processes; the next ranking opens them again."""

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from pipelines.rerank.base import Pair
@@ -22,6 +23,7 @@ from toolkit.files import fingerprint
 from toolkit.llm.completions import Completion
 from toolkit.llm.errors import ContextOverflow
 from toolkit.llm.ledger import Ledger
+from toolkit.llm.prices import UNKNOWN, Price
 
 RANK1 = "jhu-clsp/rank1-7b"
 UNDECIDED = 0.5
@@ -45,8 +47,9 @@ class Rank1Scorer:
 
     `base_url`, `key_env`, `concurrency` (requests in flight) and `attempts` as in `ApiModel`;
     `timeout` seconds are for one request. Requests are entered in `ledger`, where one is given, on
-    no question's account. `InputError` for a server without log-probabilities. A `ModelError` ends
-    the call (no server, say), and what else was asked in it is lost.
+    the account of the question whose search it is (`pipelines.notes`); `price` is what their tokens
+    cost. `InputError` for a server without log-probabilities. A `ModelError` ends the call (no
+    server, say), and what else was asked in it is lost.
     """
 
     def __init__(
@@ -61,8 +64,10 @@ class Rank1Scorer:
         timeout: float = 600.0,
         attempts: int = 6,
         ledger: Ledger | None = None,
+        price: Price = UNKNOWN,
     ) -> None:
         self.model = model
+        self.price = price
         self._prompts = Prompts(max_tokens, context_window)
         self._model = ReasoningModel(
             model,
@@ -73,6 +78,7 @@ class Rank1Scorer:
             timeout=timeout,
             attempts=attempts,
             ledger=ledger,
+            price=price,
         )
         self._lock = threading.Lock()
         self._counts = Counter(dict.fromkeys(_COUNTS, 0))
@@ -117,6 +123,17 @@ class Rank1Scorer:
     def split(self, pair: Pair) -> list[Pair]:
         """The document in windows that each fit, one at least. Each costs a reasoning."""
         return [Pair(pair.query, text) for text in self._prompts.windows(pair)]
+
+    @contextmanager
+    def asking(self, ledger: Ledger) -> Iterator[None]:
+        """Requests of the block are entered in `ledger`; its connections end with it."""
+        self.close()
+        before, self._model.ledger = self._model.ledger, ledger
+        try:
+            yield
+        finally:
+            self.close()
+            self._model.ledger = before
 
     def close(self) -> None:
         """End the connections and the thread that holds them; the next `score` opens new ones."""
@@ -183,11 +200,12 @@ class Rank1(Reranker):
         context_window: int = 4000,
         concurrency: int = 64,
         timeout: float = 600.0,
+        price: Price | None = None,
         long_documents: str | None = None,
         texts: Texts | None = None,
         cache: Path | str | None = None,
     ) -> None:
-        scorer = Rank1Scorer(
+        self._asks = scorer = Rank1Scorer(
             model,
             base_url=base_url,
             key_env=key_env,
@@ -195,6 +213,7 @@ class Rank1(Reranker):
             context_window=context_window,
             concurrency=concurrency,
             timeout=timeout,
+            price=price or UNKNOWN,
         )
         # Not gathered: the server batches what comes, and a slow reasoning would hold up others.
         super().__init__(
@@ -205,3 +224,14 @@ class Rank1(Reranker):
             long_documents=long_documents or "truncate",
             gather_ms=None,
         )
+
+    @property
+    def request_price(self) -> Price:
+        """See `Stage`."""
+        return self._asks.price
+
+    @contextmanager
+    def asking(self, ledger: Ledger) -> Iterator[None]:
+        """See `Stage`."""
+        with self._asks.asking(ledger):
+            yield

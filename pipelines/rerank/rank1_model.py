@@ -5,12 +5,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 
+from pipelines.notes import question
 from pipelines.rerank.rank1_verdict import CLOSE
 from toolkit.errors import InputError
 from toolkit.llm.blocking import BlockingModel
 from toolkit.llm.completions import Completion, OpenAICompletions, Token, asking
 from toolkit.llm.errors import ModelError, ServerGone
 from toolkit.llm.ledger import Ledger
+from toolkit.llm.prices import Price
 from toolkit.llm.protocol import Settings, Turn, user
 
 _STOPS = (f"{CLOSE} true", f"{CLOSE} false")
@@ -22,8 +24,9 @@ Answers = list[Turn | ModelError]
 
 
 class ReasoningModel:
-    """Asked from any number of threads; the first question opens the connections, on an event loop
-    in a thread of its own, and `close` ends them. Arguments as in `Rank1Scorer`."""
+    """Asked from any number of threads; the first request opens the connections, on an event loop
+    in a thread of its own, and `close` ends them. `ledger` may be changed while they are closed.
+    Arguments as in `Rank1Scorer`."""
 
     def __init__(
         self,
@@ -36,6 +39,7 @@ class ReasoningModel:
         timeout: float,
         attempts: int,
         ledger: Ledger | None,
+        price: Price,
     ) -> None:
         self.name = model
         # Where `</think>` is a special token, a skipped one would stop nothing.
@@ -52,8 +56,8 @@ class ReasoningModel:
             kept_tokens=_KEPT_TOKENS,
         )
         self._client.ready()
-        self._ledger = ledger
-        self._blocking = BlockingModel(model, role="reranker", settings=settings)
+        self.ledger = ledger
+        self._blocking = BlockingModel(model, role="reranker", settings=settings, price=price)
         self._running = False
         self._lock = threading.Lock()
 
@@ -97,8 +101,7 @@ class ReasoningModel:
     def _asked(self, prompts: Sequence[str], settings: Settings) -> Answers:
         with self._lock:
             if not self._running:
-                self._blocking.start(self._client, self._ledger)
+                self._blocking.start(self._client, self.ledger)
                 self._running = True
-        return self._blocking.respond_many(
-            [[user(prompt)] for prompt in prompts], settings=settings
-        )
+        requests = [[user(prompt)] for prompt in prompts]
+        return self._blocking.respond_many(requests, [question()] * len(requests), settings)

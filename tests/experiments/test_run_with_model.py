@@ -1,4 +1,4 @@
-"""Runs of an agent with a language model: at once, cut short, resumed, capped, judged."""
+"""Runs of an agent with a language model: at once, cut short, resumed, capped."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ from toolkit.runs import RunFolder, read_trajectory
 Entry = Callable[..., int]
 OPTIONS = Path(__file__).resolve().parent / "options"
 MODEL = (f"hydra.searchpath=[file://{OPTIONS}]", "agent=pi_serini", "llm=scripted")
-JUDGE = (f"hydra.searchpath=[file://{OPTIONS}]", "judge=llm", "llm@judge_llm=scripted")
 
 
 def contents(path: str | Path) -> Any:
@@ -140,65 +139,6 @@ def test_cells_of_a_sweep_over_models_have_folders_of_their_own(entry: Entry) ->
     assert cells == [
         f"document-bm25_default-pi_serini-scripted-llm.turns={turns}" for turns in (1, 2)
     ]
-
-
-# Judging.
-
-
-def test_a_judge_with_a_model_is_asked_once_and_no_agent_runs(
-    entry: Entry, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert entry("run", *TINY, "name=k") == 0
-    exact = contents("runs/k/metrics.json")["accuracy"]
-    queries = {path: path.stat().st_mtime_ns for path in Path("runs/k/queries").iterdir()}
-    log = tmp_path / "asked"
-    judge = (*JUDGE, f"judge_llm.log={log}", "runs/k")
-    assert entry("evaluate", *judge) == 0
-    asked = len(log.read_text().splitlines())
-    assert 0 < asked <= 6
-    (path,) = Path("runs/k/evaluation").glob("verdicts-llm-*.json")
-    record = contents(path)
-    assert {"judge", "model", "prompt", "settings", "reference", "usage"} <= set(record)
-    assert record["model"] == "scripted" and record["settings"]["seed"] == 7
-    assert record["usage"]["input_tokens"] == 50 * asked
-    right = sum(row["correct"] for row in record["verdicts"])
-    assert contents("runs/k/metrics.json")["accuracy"] == pytest.approx(right / 6)
-    assert entry("evaluate", *judge) == 0
-    assert len(log.read_text().splitlines()) == asked
-    # The exact judge is back at once, and the file is still there.
-    assert entry("evaluate", "runs/k") == 0
-    assert contents("runs/k/metrics.json")["accuracy"] == exact and path.exists()
-    assert {path: path.stat().st_mtime_ns for path in Path("runs/k/queries").iterdir()} == queries
-
-
-def test_judges_of_another_kind_keep_their_verdicts_apart(entry: Entry) -> None:
-    assert entry("run", *TINY, "name=k") == 0
-    assert entry("evaluate", *JUDGE, "runs/k") == 0
-    assert entry("evaluate", *JUDGE, "judge.reference=false", "runs/k") == 0
-    files = list(Path("runs/k/evaluation").glob("verdicts-llm-*.json"))
-    assert sorted(contents(path)["reference"] for path in files) == [False, True]
-
-
-def test_a_judge_that_needs_a_model_says_so(
-    entry: Entry, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert entry("run", *TINY, "judge=llm", "name=k") == 2
-    assert "judge_llm" in capsys.readouterr().err
-    assert entry("run", *TINY, "judge=llm", "judge_llm=scripted", "name=k") == 2
-    assert "llm@judge_llm=scripted" in capsys.readouterr().err
-
-
-def test_the_judges_of_a_run_are_compared(entry: Entry, capsys: pytest.CaptureFixture[str]) -> None:
-    assert entry("run", *TINY, "name=k") == 0
-    assert entry("judge_agreement", "runs/k") == 2
-    assert "judge=llm" in capsys.readouterr().err
-    assert entry("evaluate", *JUDGE, "runs/k") == 0
-    assert entry("judge_agreement", "runs/k") == 0
-    (pair,) = contents("runs/k/evaluation/agreement.json")
-    assert pair["a"] == "exact_answer" and pair["b"].startswith("llm-")
-    differing = len(pair["only_a"]) + len(pair["only_b"])
-    assert pair["n"] == 6 and pair["raw"] == pytest.approx(1 - differing / 6)
-    assert "kappa" in capsys.readouterr().out
 
 
 # Processes that are ended from outside.

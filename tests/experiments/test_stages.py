@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from experiment_samples import TINY
+from scripted_peer import Peer, Raw, running_peer
 from tiny_embedder import save_multi_vector, save_sentence_model
 from tiny_llama import save_ranker
 from tiny_splade import write_splade
@@ -125,6 +126,60 @@ def test_rewriting_counts_towards_the_cap_on_a_runs_money(
     assert "budget.run_dollars" in capsys.readouterr().err
     (start,) = contents("runs/q/ledger.json")["starts"]
     assert start["dollars"] <= 0.1
+
+
+def reasoning(peer: Peer) -> tuple[str, ...]:
+    """A pipeline with Rank1 behind the server, which finds every passage relevant."""
+    top = {" true": -0.1, " false": -2.4}
+    logprobs = {"tokens": ["</think>", " true"], "token_logprobs": [0.0, -0.1]}
+    choice = {"text": "It is.", "finish_reason": "stop"}
+    choice["logprobs"] = {**logprobs, "top_logprobs": [{"</think>": 0.0}, top]}
+    usage = {"prompt_tokens": 100, "completion_tokens": 40}
+    peer.default = Raw(json.dumps({"model": "m", "choices": [choice], "usage": usage}))
+    rank1 = ("reranker=rank1", "reranker.model=m", "reranker.depth=2", "paths.caches=null")
+    return (*TINY, *rank1, f"reranker.base_url={peer.openai_url}", "name=r", "concurrency=3")
+
+
+def test_rank1_is_on_the_ledger_and_on_its_questions_account(entry: Entry) -> None:
+    with running_peer() as peer:
+        given = reasoning(peer)
+        assert entry("run", *given, "agent.max_searches=2") == 0
+        asked = len(peer.requests)
+    (start,) = contents("runs/r/ledger.json")["starts"]
+    assert start["reranker_calls"] == asked > 6
+    # Its price is not known, and what is unknown is not zero.
+    assert start["reranker_unpriced"] == asked and "dollars" not in start
+    of_questions = [each.usage["reranker_input_tokens"] for each in trajectories("runs/r")]
+    assert min(of_questions) >= 200 and sum(of_questions) == 100 * asked
+
+
+def test_rank1_counts_towards_the_cap_on_a_runs_money(
+    entry: Entry, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with running_peer() as peer:
+        given = (*reasoning(peer), "budget.run_dollars=1.5", "concurrency=1")
+        assert entry("run", *given) == 2
+        assert "reranker.price.input" in capsys.readouterr().err
+        assert not peer.requests and not Path("runs/r").exists()
+        # 100 tokens of input are 0.1 dollars.
+        priced = (*given, "reranker.price.input=1000", "reranker.price.output=0")
+        assert entry("run", *priced) == 2
+        assert "has used up budget.run_dollars" in capsys.readouterr().err
+        assert 14 <= len(peer.requests) <= 15
+        # A price may be corrected between the starts of a run.
+        assert entry("run", *priced, "budget.run_dollars=99", "reranker.price.input=500") == 0
+
+
+def test_stages_without_an_agent_are_bounded_by_the_cap_of_a_run_too(
+    entry: Entry, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # Each of the six queries takes 4.8 cents.
+    given = (*TINY, *REWRITER, SAYS, "name=q", "paths.caches=null")
+    assert entry("rank", *given, "budget.run_dollars=1") == 0
+    assert entry("rank", *given, "budget.run_dollars=0.3") == 2
+    assert "the run's cap is $0.3" in capsys.readouterr().err
+    (start,) = contents("runs/q/ledger.json")["starts"]
+    assert start["dollars"] == pytest.approx(6 * 0.048)
 
 
 def test_a_rewriter_asks_the_agents_model_where_it_has_none_of_its_own(

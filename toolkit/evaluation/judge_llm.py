@@ -18,7 +18,7 @@ from toolkit.contracts import Answer, Trajectory
 from toolkit.errors import InputError
 from toolkit.evaluation.answers import AnswerVerdict, ExactAnswerJudge
 from toolkit.files import fingerprint
-from toolkit.llm.errors import ModelError
+from toolkit.llm.errors import ModelError, OutOfMoney
 from toolkit.llm.protocol import ChatModel, Settings, Turn, user
 
 PROMPTS = Path(__file__).resolve().parent / "prompts"
@@ -121,13 +121,21 @@ class LlmJudge:
         return fingerprint(self.record(), 1)
 
     async def judge(self, model: ChatModel, case: Case) -> LlmVerdict:
-        """Ask for the verdict on one case. An empty response is wrong without asking."""
+        """Ask for the verdict on one case. An empty response is wrong without asking.
+
+        A `ModelError` that every other case would meet as well (a wrong key, no money left) is
+        raised; any other one makes the verdict `failed`.
+        """
         if not case.response.strip():
             return LlmVerdict(case.qid, False, reasoning="no response", case=case.fingerprint)
         settings = replace(self.settings, tool_choice=_TOOL)
         try:
             turn = await model.respond([user(self._asked(case))], [_SCHEMA], settings)
+        except OutOfMoney:
+            raise
         except ModelError as error:
+            if error.stops_run:
+                raise
             said = f"{error.code}: {error}"
             return LlmVerdict(case.qid, False, reasoning=said, error=FAILED, case=case.fingerprint)
         return read_verdict(case, turn)

@@ -1,45 +1,51 @@
-"""Files of verdicts in a run folder: judged once, read as often as one likes."""
+"""Files of verdicts in a run folder: each answer is judged once, its verdict read many times."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from toolkit.errors import InputError
-from toolkit.evaluation.judge_llm import FAILED, Case, LlmJudge, LlmVerdict
-from toolkit.files import write_json
+from toolkit.evaluation.judge_llm import FAILED, UNREADABLE, Case, LlmJudge, LlmVerdict
+from toolkit.journal import Journal, read_journal
 
-FORMAT = 1
+FORMAT = 2
+# Called with each verdict and the flat numbers of what its request took.
+Write = Callable[[LlmVerdict, Mapping[str, float]], None]
 
 
 class VerdictFile:
-    """`evaluation/verdicts-<judge>-<fingerprint>.json` below a run folder."""
+    """`evaluation/verdicts-<judge>-<fingerprint>.jsonl` below a run folder.
+
+    The first line tells of the judge. Each further line is one verdict with its `usage`, written
+    when the verdict is given, so that kill -9 loses no other verdict than those under way. A
+    question that is judged again gets another line; the last one counts.
+    """
 
     def __init__(self, folder: Path, judge: LlmJudge) -> None:
-        self.path = folder / "evaluation" / f"verdicts-{judge.name}-{judge.fingerprint}.json"
-        self._judge = judge
+        self.path = folder / "evaluation" / f"verdicts-{judge.name}-{judge.fingerprint}.jsonl"
+        self._head = {"format": FORMAT, **judge.record()}
 
     def read(self) -> dict[str, LlmVerdict]:
         """The verdicts by question; empty where there are none yet."""
         return verdicts_in(self.path) if self.path.exists() else {}
 
-    def write(self, verdicts: Mapping[str, LlmVerdict], usage: Mapping[str, float]) -> None:
-        """Write the verdicts in the order of their questions. `usage` is what this judging took;
-        the file holds what all of them took."""
-        earlier = self._usage()
-        names = dict.fromkeys([*earlier, *usage])
-        spent = {name: earlier.get(name, 0.0) + usage.get(name, 0.0) for name in names}
-        rows = [verdicts[qid]._asdict() for qid in sorted(verdicts)]
-        record = {"format": FORMAT, **self._judge.record(), "usage": spent, "verdicts": rows}
-        write_json(self.path, record)
+    @contextmanager
+    def writing(self) -> Iterator[Write]:
+        """A function that appends one verdict. The caller holds the run's lock."""
+        journal = Journal(self.path, head=self._head)
 
-    def _usage(self) -> dict[str, float]:
-        if not self.path.exists():
-            return {}
-        return dict(json.loads(self.path.read_text(encoding="utf-8")).get("usage", {}))
+        def write(verdict: LlmVerdict, usage: Mapping[str, float]) -> None:
+            journal.append({**verdict._asdict(), "usage": dict(usage)})
+
+        try:
+            yield write
+        finally:
+            journal.close()
 
     def left(self, cases: Iterable[Case]) -> list[Case]:
         """The cases without a verdict on just this response, or whose request failed."""
@@ -54,15 +60,18 @@ class VerdictFile:
 
 
 def verdicts_in(path: Path) -> dict[str, LlmVerdict]:
-    """The verdicts in a file, by question; `InputError` where it holds none."""
+    """The verdicts in a file, by question in the order of their ids; `InputError` where it is no
+    file of verdicts. Reads the `.json` files of earlier versions too. An unfinished last line,
+    which a killed judging leaves, is left out."""
     try:
-        record = json.loads(path.read_text(encoding="utf-8"))
-        rows = [LlmVerdict(**row) for row in record["verdicts"]]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        rows = _lines(path) if path.suffix == ".jsonl" else _whole(path)
+        verdicts = [_verdict(row) for row in rows]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise InputError(
-            f"{path} is no file of verdicts: {error}", do="delete it and judge again"
+            f"{path} is no file of verdicts: {error}", do="move it away and judge again"
         ) from error
-    return {row.qid: row for row in rows}
+    by_question = {verdict.qid: verdict for verdict in verdicts}
+    return {qid: by_question[qid] for qid in sorted(by_question)}
 
 
 async def judge_cases(
@@ -72,11 +81,41 @@ async def judge_cases(
     concurrency: int,
     done: Callable[[LlmVerdict], Any],
 ) -> None:
-    """Judge the cases, at most `concurrency` at a time; each verdict goes to `done`."""
+    """Judge the cases, at most `concurrency` at a time; each verdict goes to `done`. After an
+    exception no further case is begun, those under way end, and the exception is raised."""
     waiting = iter(cases)
+    errors: list[Exception] = []
 
     async def work() -> None:
         for case in waiting:
-            done(await ask(case))
+            if errors:
+                return
+            try:
+                done(await ask(case))
+            except Exception as error:
+                errors.append(error)
 
     await asyncio.gather(*(work() for _ in range(min(concurrency, len(cases)))))
+    if errors:
+        raise errors[0]
+
+
+def _lines(path: Path) -> list[dict[str, Any]]:
+    head, *rows = read_journal(path) or [{"format": FORMAT}]
+    if head.get("format") != FORMAT:
+        raise ValueError(f"its first line has no format {FORMAT}")
+    return rows
+
+
+def _whole(path: Path) -> list[dict[str, Any]]:
+    return list(json.loads(path.read_text(encoding="utf-8"))["verdicts"])
+
+
+def _verdict(row: dict[str, Any]) -> LlmVerdict:
+    verdict = LlmVerdict(**{name: value for name, value in row.items() if name != "usage"})
+    texts = (verdict.qid, verdict.extracted, verdict.reasoning, verdict.error, verdict.case)
+    number = isinstance(verdict.confidence, (int, float)) or verdict.confidence is None
+    right = isinstance(verdict.correct, bool) and number and all(isinstance(t, str) for t in texts)
+    if not right or verdict.error not in ("", FAILED, UNREADABLE):
+        raise ValueError(f"the verdict on question {verdict.qid!r} has an impossible value")
+    return verdict

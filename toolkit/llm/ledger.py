@@ -120,14 +120,17 @@ class Ledger:
         kept."""
         return self._unpriced(self.by_role())
 
-    def check_price(self, role: str, price: Price) -> None:
-        """`InputError` where a cap bounds the role and the price of its model is unknown."""
+    def check_price(
+        self, role: str, price: Price, settings: str = "the price of that model"
+    ) -> None:
+        """`InputError` where a cap bounds the role and the price of its model is unknown;
+        `settings` are where that is set."""
         capped = self.cap is not None or (self.question_cap is not None and role in ANSWERING)
         if capped and not price.known:
             raise InputError(
                 f"there is a cap on money, and the price of the {role}'s model is unknown",
                 valid="dollars for a million tokens; 0 where nothing is paid for them",
-                do="set the price of that model, or remove the cap",
+                do=f"set {settings}, or remove the cap",
             )
 
     def _admit(self, role: str, qid: str, price: Price) -> Entry:

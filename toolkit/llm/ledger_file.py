@@ -61,12 +61,11 @@ def ledger_on_record(
         record.close(ledger)
 
 
-def last_cap(path: Path) -> float | None:
-    """The cap in dollars of the newest start in a run's `ledger.json`; None where it had none, or
-    there is no start yet."""
+def last_cap(path: Path, otherwise: float | None = None) -> float | None:
+    """The cap in dollars of the newest start in a run's `ledger.json`, None where it had none;
+    `otherwise` where no start tells. `InputError` for a file that cannot be read."""
     rows = _rows(path)
-    cap = rows[-1].get("cap") if rows else None
-    return None if cap is None else float(cap)
+    return rows[-1].get("cap", otherwise) if rows else otherwise
 
 
 class _Record:

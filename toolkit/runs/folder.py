@@ -93,6 +93,14 @@ class RunFolder:
             finally:
                 self._writing = False
 
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other writers away from a run that is not answered further, such as one that is
+        judged. `InputError` where another process writes it, or where this is no run."""
+        self.manifest()
+        with locked(self.path / ".lock"):
+            yield
+
     def write(self, trajectory: Trajectory) -> None:
         """Write one trajectory, whole or not at all. It may take the place of a failed attempt,
         which is kept under `retried/`, never of one that ended well."""

@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 from scripted_peer import Fail, Peer, Raw, running_peer
 
+from pipelines.notes import collecting
 from pipelines.rerank.base import Pair
 from pipelines.rerank.rank1 import Rank1, Rank1Scorer
 from pipelines.rerank.rank1_prompt import Prompts, estimated_tokens, forced
@@ -21,6 +22,7 @@ from toolkit.errors import InputError
 from toolkit.llm import errors
 from toolkit.llm.completions import Token
 from toolkit.llm.ledger import Ledger
+from toolkit.llm.prices import Price
 
 PROMPT = (
     "Determine if the following passage is relevant to the query. "
@@ -393,6 +395,21 @@ def test_requests_are_on_the_ledger_that_is_given(
     make(ledger=ledger).score([PAIR])
     account = ledger.by_role()["reranker"]
     assert (account.calls, account.failed) == (2, 0)
+
+
+def test_requests_are_priced_and_on_the_account_of_the_question_that_searches(
+    peer: Peer, make: Callable[..., Rank1Scorer]
+) -> None:
+    peer.default = reasoned(probable(true=0.6, false=0.2))
+    own, other = Ledger(), Ledger()
+    it = make(ledger=own, price=Price(input=1000.0, output=0.0))
+    it.score([PAIR])
+    with it.asking(other), collecting("q7"):
+        it.score([PAIR, PAIR])
+    it.score([PAIR])
+    assert own.by_role("")["reranker"].calls == 2
+    assert other.by_role("q7")["reranker"].calls == 2
+    assert other.by_role("q7")["reranker"].dollars == pytest.approx(0.2)
 
 
 def test_it_can_be_used_again_after_closing(peer: Peer, make: Callable[..., Rank1Scorer]) -> None:

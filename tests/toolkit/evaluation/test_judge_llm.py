@@ -25,7 +25,13 @@ from toolkit.evaluation.judge_llm import (
 )
 from toolkit.evaluation.verdict_files import VerdictFile, judge_cases, verdicts_in
 from toolkit.llm import Settings, ToolCallRequest, Turn
-from toolkit.llm.errors import ServerGone, Truncated
+from toolkit.llm.errors import (
+    AuthenticationFailed,
+    OutOfMoney,
+    OutOfQuota,
+    ServerGone,
+    Truncated,
+)
 
 CASE = Case("q1", "Who built it?", "Explanation: x\nExact Answer: T. Brekke", ("Torvald Brekke",))
 VERDICT: dict[str, Any] = {
@@ -114,6 +120,12 @@ def test_a_request_without_a_reply_is_wrong_and_told_apart(error: Exception) -> 
     assert (verdict.correct, verdict.error) == (False, "failed")
 
 
+@pytest.mark.parametrize("error", [AuthenticationFailed("key"), OutOfQuota("q"), OutOfMoney("m")])
+def test_what_every_case_would_meet_is_raised_and_makes_no_verdict(error: Exception) -> None:
+    with pytest.raises(type(error)):
+        judged(error)
+
+
 def test_an_empty_response_is_wrong_without_asking() -> None:
     verdict, model = judged(case=CASE._replace(response=" \n"))
     assert not verdict.correct and not verdict.error and not model.requests
@@ -160,22 +172,75 @@ def test_only_what_has_no_verdict_of_its_own_is_left(tmp_path: Path) -> None:
         "unreadable": LlmVerdict("unreadable", False, error="unreadable", case=CASE.fingerprint),
     }
     assert record.left(cases) == cases
-    record.write(known, {"calls": 4.0})
+    written(record, *known.values())
     assert [case.qid for case in record.left(cases)] == ["changed", "failed", "new"]
     assert record.read() == known
-    assert record.path.name == f"verdicts-llm-{judge().fingerprint}.json"
-    written = json.loads(record.path.read_text())
-    assert written["model"] == "scripted" and written["usage"] == {"calls": 4.0}
-    record.write(known, {"calls": 2.0, "dollars": 0.5})
-    assert json.loads(record.path.read_text())["usage"] == {"calls": 6.0, "dollars": 0.5}
+    assert record.path.name == f"verdicts-llm-{judge().fingerprint}.jsonl"
+    head, *rows = map(json.loads, record.path.read_text().splitlines())
+    assert head["model"] == "scripted" and rows[0]["usage"] == {"calls": 1.0}
 
 
-def test_a_damaged_file_is_named(tmp_path: Path) -> None:
+def written(record: VerdictFile, *verdicts: LlmVerdict) -> None:
+    with record.writing() as write:
+        for verdict in verdicts:
+            write(verdict, {"calls": 1.0})
+
+
+def test_a_verdict_is_in_its_file_as_soon_as_it_is_given(tmp_path: Path) -> None:
+    record = VerdictFile(tmp_path, judge())
+    with record.writing() as write:
+        for number in range(3):
+            write(LlmVerdict(f"q{number}", True), {})
+            assert sorted(record.read()) == [f"q{each}" for each in range(number + 1)]
+
+
+def test_the_last_verdict_on_a_question_counts(tmp_path: Path) -> None:
+    record = VerdictFile(tmp_path, judge())
+    written(record, LlmVerdict("q", False, error="failed"), LlmVerdict("other", True))
+    written(record, LlmVerdict("q", True))
+    assert record.read() == {"other": LlmVerdict("other", True), "q": LlmVerdict("q", True)}
+    assert len(record.path.read_text().splitlines()) == 4
+
+
+def test_an_unfinished_last_line_costs_no_whole_one(tmp_path: Path) -> None:
+    record = VerdictFile(tmp_path, judge())
+    written(record, LlmVerdict("a", True), LlmVerdict("b", True))
+    record.path.write_bytes(record.path.read_bytes()[:-9])
+    assert record.read() == {"a": LlmVerdict("a", True)}
+    written(record, LlmVerdict("c", False))
+    assert sorted(record.read()) == ["a", "c"]
+
+
+ROW = '{"qid": "q", "correct": true, "extracted": "x", "error": "", "case": "c"'
+
+
+def test_files_of_an_earlier_version_are_read(tmp_path: Path) -> None:
     path = tmp_path / "verdicts-llm-x.json"
-    for text in ("", "[]", '{"verdicts": [{"qid": "q", "unknown": 1}]}'):
-        path.write_text(text)
-        with pytest.raises(InputError, match="verdicts-llm-x"):
-            verdicts_in(path)
+    path.write_text(f'{{"format": 1, "model": "m", "usage": {{}}, "verdicts": [{ROW}}}]}}')
+    assert verdicts_in(path) == {"q": LlmVerdict("q", True, extracted="x", case="c")}
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("x.json", ""),
+        ("x.json", "[]"),
+        ("x.json", '{"verdicts": [{"qid": "q", "unknown": 1}]}'),
+        ("x.json", '{"verdicts": [{"qid": "q", "correct": "yes"}]}'),
+        ("x.jsonl", '{"format": 9}\n'),
+        ("x.jsonl", f"{ROW}}}\n{ROW}}}\n"),
+        ("x.jsonl", f'{{"format": 2}}\n{ROW}, "unknown": 1}}\n'),
+        ("x.jsonl", f'{{"format": 2}}\n{ROW}\n{ROW}}}\n'),
+        ("x.jsonl", '{"format": 2}\n{"qid": "q", "correct": 1}\n'),
+        ("x.jsonl", '{"format": 2}\n{"qid": 3, "correct": true}\n'),
+        ("x.jsonl", '{"format": 2}\n{"qid": "q", "correct": true, "error": "odd"}\n'),
+    ],
+)
+def test_a_damaged_file_is_named(tmp_path: Path, name: str, text: str) -> None:
+    path = tmp_path / f"verdicts-llm-{name}"
+    path.write_text(text)
+    with pytest.raises(InputError, match="verdicts-llm-x"):
+        verdicts_in(path)
 
 
 def test_many_cases_are_judged_at_once_each_once_and_no_more_than_allowed() -> None:
@@ -193,6 +258,23 @@ def test_many_cases_are_judged_at_once_each_once_and_no_more_than_allowed() -> N
     cases = [CASE._replace(qid=str(n)) for n in range(50)]
     asyncio.run(judge_cases(cases, ask, concurrency=7, done=lambda row: seen.append(row.qid)))
     assert sorted(seen) == sorted(case.qid for case in cases) and most == 7
+
+
+def test_an_error_ends_judging_and_verdicts_under_way_are_kept() -> None:
+    begun: list[str] = []
+    seen: list[str] = []
+
+    async def ask(case: Case) -> LlmVerdict:
+        begun.append(case.qid)
+        if case.qid == "3":
+            raise OutOfMoney("gone")
+        await asyncio.sleep(0.01)
+        return LlmVerdict(case.qid, True)
+
+    cases = [CASE._replace(qid=str(n)) for n in range(50)]
+    with pytest.raises(OutOfMoney):
+        asyncio.run(judge_cases(cases, ask, concurrency=5, done=lambda row: seen.append(row.qid)))
+    assert begun == ["0", "1", "2", "3"] and seen == ["0", "1", "2"]
 
 
 # As the judge of an evaluation.
