@@ -195,7 +195,7 @@ def test_a_cap_needs_the_judges_price_before_anything_is_built(
 
 
 def command(*arguments: str) -> list[str]:
-    judge = (*JUDGE, "judge_llm.seconds=0.05", "concurrency=3", "runs/k")
+    judge = (*JUDGE, "judge_llm.seconds=0.15", "concurrency=3", "runs/k")
     return [sys.executable, "-m", "experiments.evaluate", *judge, *arguments]
 
 
@@ -226,12 +226,12 @@ def judging(least: int, *arguments: str) -> subprocess.Popen[bytes]:
 def test_kill_9_loses_no_verdict_but_those_under_way(entry: Entry, tmp_path: Path) -> None:
     assert entry("run", *TINY, *MANY, "name=k") == 0
     log = tmp_path / "asked"
-    process = judging(20, f"judge_llm.log={log}")
+    process = judging(12, f"judge_llm.log={log}")
     os.killpg(process.pid, signal.SIGKILL)
     process.communicate()
     asked = len(log.read_text().splitlines())
     before = verdicts_in(verdict_file())
-    assert 20 <= len(before) < 40 and asked - 3 <= len(before) <= asked
+    assert 12 <= len(before) < 40 and asked - 3 <= len(before) <= asked
     log.unlink()
 
     assert entry("evaluate", *JUDGE, f"judge_llm.log={log}", "runs/k") == 0
@@ -250,9 +250,11 @@ def test_of_two_judgings_at_once_the_second_is_refused_and_nothing_is_lost(
     assert entry("run", *TINY, *MANY, "name=k") == 0
     log = tmp_path / "asked"
     process = judging(5, f"judge_llm.log={log}")
+    process.send_signal(signal.SIGSTOP)
     capsys.readouterr()
     assert entry("evaluate", *JUDGE, f"judge_llm.log={log}", "runs/k") == 2
     assert f"is being written by process {process.pid}" in told(capsys)
+    process.send_signal(signal.SIGCONT)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 0, errors
     assert len(log.read_text().splitlines()) == 40
