@@ -226,7 +226,7 @@ class Conversation:
         self.watch.replied(usage)
         output = written(message) // _BYTES_A_TOKEN if usage.output is None else usage.output
         self._output += output
-        self._window.took(asked, counted=usage.input, output=output)
+        self._window.took(asked, message, counted=usage.input, output=output)
 
     def _settle(self) -> None:
         accounts = self._terms.ledger.by_role(self.episode.topic.qid).values()

@@ -94,16 +94,20 @@ class Window:
             self._rate = _HIGHEST_RATE
         self._overflows += 1
 
-    def took(self, messages: Sequence[Message], *, counted: int | None, output: int) -> None:
+    def took(
+        self, messages: Sequence[Message], reply: Message, *, counted: int | None, output: int
+    ) -> None:
         """The server took `messages`, which are `counted` tokens (None: it did not tell), and gave
-        a reply of `output` tokens, the next message of the transcript."""
+        `reply`, the next message of the transcript, in `output` tokens."""
         tokens = self.tokens(messages) if counted is None else counted
         if longest := self.longest_reply(messages):
             self._fitted = max(self._fitted, tokens + longest)
         self._accepted.append(_Count(len(messages), tokens))
         if counted is not None:
             self._learn(messages, counted)
-            self._counted = _Count(len(messages) + 1, counted + output)
+            # Sent back, a call is rendered anew and can be more tokens than it was written in.
+            again = math.ceil(written({**reply, "reasoning": ""}) * self._rate) + _ENVELOPE
+            self._counted = _Count(len(messages) + 1, counted + max(output, again))
 
     def retreat(self, below: int) -> int:
         """Go back to the newest request of fewer than `below` messages that the server took. How

@@ -286,6 +286,13 @@ def test_a_tokenizer_with_more_tokens_is_learned_from_the_servers_counts() -> No
     assert len(model.requests) == 3
 
 
+def test_a_reply_is_taken_to_be_as_long_as_it_is_when_it_is_sent_back() -> None:
+    # 9,000 bytes of arguments that the server wrote in 50 tokens.
+    long = call("search", query="mill " * 1_800)
+    model = ScriptedModel(calling(long, usage=used(5_000, 50)), saying())
+    assert run(model, context_window=10_000, answer_tokens=2_000).status == "out_of_context"
+
+
 def test_an_answer_that_too_little_room_cut_off_is_asked_for_with_more_room() -> None:
     empty = Truncated("cut", turn=Turn(reasoning="Hm", usage=used(7_000, 2_900)))
     model = ScriptedModel(looking(usage=used(500, 10)), empty, saying())
