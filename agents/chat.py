@@ -153,17 +153,17 @@ class ChatAgent(BaseAgent):
     async def _last_word(self, talk: Conversation, reason: str) -> None:
         """A budget is used up: demand the answer, where there is room and time for one. Where the
         whole transcript leaves too little room, the newest exchange, which took it, is left out."""
-        text = None
-        room = talk.make_room()
+        demand, text = self._terms.prompt.sections["final"], None
+        room = talk.make_room(demand)
         while room and text is None:
-            text = await self._demanded(talk)
-            room = text is not None or talk.retreat()
+            text = await self._demanded(talk, demand)
+            room = text is not None or talk.retreat(demand)
         talk.episode.conclude(text or "", status=_STATUS[reason], reason=reason)
 
-    async def _demanded(self, talk: Conversation) -> str | None:
+    async def _demanded(self, talk: Conversation, demand: str) -> str | None:
         """The answer, as far as there is one; None where the window had no room for any."""
         talk.close_tools()
-        talk.say(self._terms.prompt.sections["final"])
+        talk.say(demand)
         try:
             return (await talk.ask(answer_only=True)).text
         except (Truncated, ContextOverflow) as cut:

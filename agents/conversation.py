@@ -80,26 +80,26 @@ class Conversation:
         seconds = self._terms.budget.seconds
         return None if seconds is None else seconds - self.episode.seconds
 
-    def make_room(self) -> bool:
-        """Whether a last reply fits the window, as far as is known. Where the answer does not,
-        this leaves out what `retreat` does."""
+    def make_room(self, text: str) -> bool:
+        """Whether a last reply fits the window behind a message that says `text`, as far as is
+        known. Where the answer does not, this leaves out what `retreat` does."""
         return (
-            self._window.fits_answer(self._sent())
-            or self.retreat()
-            or self._window.fits_anything(self._sent())
+            self._window.fits_answer((*self._sent(), user(text)))
+            or self.retreat(text)
+            or self._window.fits_anything((*self._sent(), user(text)))
         )
 
-    def retreat(self) -> bool:
+    def retreat(self, text: str) -> bool:
         """Leave the newest exchange, such as a page that was too long, out of what is sent: back to
         a request that the server took, and at the next call to the one before. Whether there is
-        one, and room for a reply."""
+        one, and room for a reply behind a message that says `text`."""
         below = self._left_out.start or self._too_long or len(self._sent())
         first = self._window.retreat(below)
         if not first:
             return False
         self._left_out = range(first, len(self.episode.messages))
         self.watch.shortened(first)
-        return self._window.fits_anything(self._sent())
+        return self._window.fits_anything((*self._sent(), user(text)))
 
     @property
     def warnings(self) -> list[str]:

@@ -20,6 +20,7 @@ from toolkit.llm.protocol import Message
 _RATE = 1 / 3
 _HIGHEST_RATE = 1.0  # No tokenizer in use makes more than one token of a byte.
 _ENVELOPE = 16  # Tokens that a chat template puts around a message.
+_CALL = 64  # Bytes that it puts around a call, such as tags, and keys of JSON.
 _LEAST_SAMPLE = 512  # Bytes; a smaller addition says little about the rate.
 # The Responses API takes no smaller maximum of output.
 _LEAST_REPLY = 16
@@ -129,8 +130,10 @@ class Window:
 
 
 def written(message: Message) -> int:
-    """The bytes (UTF-8) of a message: text, reasoning, and the arguments of calls."""
-    calls = message.get("tool_calls") or ()
+    """The bytes (UTF-8) of a message: text, reasoning, and calls as a template renders them."""
     parts = [message.get("content"), message.get("reasoning")]
-    parts += [call["function"]["arguments"] for call in calls]
-    return sum(len(str(part or "").encode("utf-8", "surrogatepass")) for part in parts)
+    functions = [call["function"] for call in message.get("tool_calls") or ()]
+    for function in functions:
+        parts += [function["name"], function["arguments"]]
+    size = sum(len(str(part or "").encode("utf-8", "surrogatepass")) for part in parts)
+    return size + _CALL * len(functions)

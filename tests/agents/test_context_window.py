@@ -215,15 +215,15 @@ def test_every_question_ends_with_an_answer(
     longest: int | None,
     output: int,
 ) -> None:
-    sizes, refusals, taken = list(pages), 0, 0
+    sizes, refusals, maxima = list(pages), 0, list[int | None]()
 
     def choose(messages: Any, sampling: Settings) -> Turn:
-        nonlocal refusals, taken
+        nonlocal refusals
         prompt, most = shown(messages, density), sampling.max_output_tokens
         if prompt + (most or 1) > WINDOW:
             refusals += 1
             raise ContextOverflow(refused(prompt, most or 0, WINDOW))
-        taken += 1
+        maxima.append(most)
         usage = used(prompt, min(output, most or WINDOW - prompt)) if counted else Usage()
         if sampling.tool_choice == "none" or not sizes:
             return saying(usage=usage)
@@ -249,6 +249,8 @@ def test_every_question_ends_with_an_answer(
     assert trajectory.answer.exact == "Torvald Brekke", (trajectory.status, trajectory.traceback)
     # Without a maximum, a request that is taken may leave no room for a further one.
     assert refusals <= (2 if longest else 2 + len(pages))
+    # There was room for more than a word.
+    assert longest is None or maxima[-1] >= ANSWER_TOKENS / 4
     if known and counted and density <= 1 / 3:
         assert refusals == 0
 
