@@ -1,5 +1,23 @@
-"""Hydra entry points: `python -m experiments.<index|rank|run|evaluate|compare>`.
+"""Experiments: the one place that puts parts together, and the only one that imports Hydra.
 
-The only room that imports Hydra. Each entry point composes `conf/`, calls the other rooms and
-writes `runs/<name>/`.
+`from experiments import Experiment` composes `conf/` in Python; the entry points
+`python -m experiments.<index|rank|tune|run|evaluate|compare|caches>` do so from a command line.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from experiments.experiment import Experiment
+
+__all__ = ["Experiment"]
+
+
+def __getattr__(name: str) -> Any:
+    # Lazy, so that `python -m experiments.<command>` imports only what it needs.
+    if name != "Experiment":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from experiments.experiment import Experiment
+
+    return Experiment

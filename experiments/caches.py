@@ -14,6 +14,7 @@ from omegaconf import DictConfig
 from rich.table import Table
 
 from experiments.entry import main
+from experiments.settings import Settings
 from pipelines.cache_files import network_note
 from pipelines.cache_limits import CacheSummary, bound, prune, survey
 from toolkit.console import Console, tell
@@ -23,8 +24,9 @@ _GB = 1_000_000_000
 _DAY = 86400
 
 
-def caches(config: DictConfig) -> None:
+def caches(settings: Settings) -> None:
     """Prune where that is asked for; then print each cache's path, entries, size and last use."""
+    config = settings.config
     if config.paths.caches is None:
         raise InputError("paths.caches is null: nothing is kept", do="give paths.caches=FOLDER")
     folder = Path(config.paths.caches)

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from omegaconf import DictConfig
-
 from experiments.entry import main
+from experiments.settings import Settings
 from toolkit.console import Console
 from toolkit.errors import InputError
 from toolkit.evaluation import Cell, Verdict, compare, load_cells
@@ -18,8 +17,9 @@ ALL_PAIRS = 8  # cells, above which each is tested against the baseline (or the 
 TESTED = ("accuracy", "recall_opened", "nDCG@10", "AP")
 
 
-def compare_runs(config: DictConfig) -> None:
+def compare_runs(settings: Settings) -> None:
     """Compare the runs named on the command line; the report goes to `runs/<name>/`."""
+    config = settings.config
     if len(config.runs) < 2:
         raise InputError(
             f"{len(config.runs)} runs were named",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import functools
 import os
 import re
 import sys
@@ -18,17 +17,17 @@ from omegaconf import DictConfig
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from experiments.schema import Root, register
+from experiments.settings import CONF, Settings
 from toolkit.console import tell, tell_defect
 from toolkit.errors import InputError
 from toolkit.files import fingerprint
 from toolkit.llm.errors import ModelError
 
-CONF = Path(__file__).resolve().parents[1] / "conf"
 BAD_INPUT = 2
 INTERRUPTED = 130
 
 
-def main(task: Callable[[DictConfig], Any], *, takes_runs: bool = False) -> None:
+def main(task: Callable[[Settings], Any], *, takes_runs: bool = False) -> None:
     """Run `task` with the configuration that the command line composes; where it `takes_runs`,
     plain paths among the arguments are run folders.
 
@@ -43,10 +42,9 @@ def main(task: Callable[[DictConfig], Any], *, takes_runs: bool = False) -> None
     sys.argv[1:] = named_sweep(with_runs(sys.argv[1:]) if takes_runs else sys.argv[1:])
     refused: list[str] = []
 
-    @functools.wraps(task)
     def told(config: DictConfig) -> None:
         try:
-            task(config)
+            task(Settings.of_job(config))
         except (InputError, ModelError, OmegaConfBaseException, OSError) as error:
             refused.append(one_line(error))
             tell(refused[-1])
@@ -66,11 +64,18 @@ def main(task: Callable[[DictConfig], Any], *, takes_runs: bool = False) -> None
 
 def with_runs(arguments: Sequence[str]) -> list[str]:
     """Plain paths on the command line as one `runs=[...]` override."""
-    paths = [item for item in arguments if "=" not in item and not item.startswith(("-", "+", "~"))]
+    paths = [item for item in arguments if _is_path(item)]
     if not paths:
         return list(arguments)
     quoted = ",".join('"' + path.replace("\\", "\\\\").replace('"', '\\"') + '"' for path in paths)
     return [item for item in arguments if item not in paths] + [f"runs=[{quoted}]"]
+
+
+def _is_path(argument: str) -> bool:
+    """Whether an argument is a path and no override; names of cells hold equals signs too."""
+    if argument.startswith(("-", "+", "~")):
+        return False
+    return "=" not in argument or Path(argument).exists()
 
 
 def named_sweep(arguments: Sequence[str]) -> list[str]:

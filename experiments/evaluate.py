@@ -6,11 +6,10 @@ option, or of `benchmark=`; `measures=` and `judge=` may differ. No agent runs.
 
 from __future__ import annotations
 
-from omegaconf import DictConfig
-
 from experiments.entry import main
 from experiments.judging import check_judge, judge_run, judging_alone
 from experiments.recorded import Options, recorded_benchmark
+from experiments.settings import Settings
 from toolkit.console import Console
 from toolkit.contracts import Benchmark
 from toolkit.errors import InputError
@@ -41,19 +40,26 @@ def evaluate(
     return load_cell(folder.path)
 
 
-def evaluate_folders(config: DictConfig) -> None:
+def evaluate_folder(folder: RunFolder, benchmark: Benchmark, settings: Settings) -> Cell:
+    """Judge and evaluate a recorded run by the judge and the measures of `settings`."""
+    config = settings.config
+    with judging_alone(config, folder) as ledger:
+        state = folder.state()
+        judge = judge_run(config, folder, benchmark, ledger)
+        return evaluate(folder, benchmark, judge, list(config.measures), state)
+
+
+def evaluate_folders(settings: Settings) -> None:
     """Evaluate each run named on the command line."""
+    config = settings.config
     if not config.runs:
         raise InputError("no run was named", do="python -m experiments.evaluate runs/<name>")
     check_judge(config)
-    cells, options = [], Options()
+    cells, options = [], Options(settings)
     for path in config.runs:
         folder = RunFolder(path)
-        benchmark = recorded_benchmark(folder, config, options)
-        with judging_alone(config, folder) as ledger:
-            state = folder.state()
-            judge = judge_run(config, folder, benchmark, ledger)
-            cells.append(evaluate(folder, benchmark, judge, list(config.measures), state))
+        benchmark = recorded_benchmark(folder, settings, options)
+        cells.append(evaluate_folder(folder, benchmark, settings))
     Console().print(comparison_table(cells))
 
 

@@ -5,17 +5,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from omegaconf import DictConfig
-
 from experiments.build import make
 from experiments.entry import main
 from experiments.prepare import notes, prepare
+from experiments.settings import Settings
 from experiments.stages import Stages
 from toolkit.console import Console
 
 
-def index(config: DictConfig) -> None:
+def index(settings: Settings) -> None:
     """Build what is missing; print where the indexes stand and what they hold."""
+    config = settings.config
     engine, segmenter, benchmark = make(config.engine), make(config.unit), make(config.benchmark)
     stages = Stages({"retriever": make(config.retriever)})
     stages.check(engine)

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from itertools import combinations
 
-from omegaconf import DictConfig
 from rich.table import Table
 
 from experiments.entry import main
 from experiments.recorded import Options, recorded_benchmark
+from experiments.settings import Settings
 from toolkit.console import Console
 from toolkit.contracts import Benchmark
 from toolkit.errors import InputError
@@ -29,14 +29,15 @@ _SHOWN = 8
 Verdicts = Mapping[str, bool]
 
 
-def agree(config: DictConfig) -> None:
+def agree(settings: Settings) -> None:
     """Print and write the agreement of the judges of each run named on the command line."""
+    config = settings.config
     if not config.runs:
         raise InputError("no run was named", do="python -m experiments.judge_agreement runs/<name>")
-    options = Options()
+    options = Options(settings)
     for path in config.runs:
         folder = RunFolder(path)
-        judges = judges_of(folder, recorded_benchmark(folder, config, options))
+        judges = judges_of(folder, recorded_benchmark(folder, settings, options))
         if len(judges) < 2:
             raise InputError(
                 f"only {', '.join(judges)} has judged {folder.path}",

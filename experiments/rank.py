@@ -11,18 +11,26 @@ from dataclasses import replace
 
 import pandas as pd
 import pyterrier as pt
-from omegaconf import DictConfig
 
 from experiments.build import make
-from experiments.cell import PIPELINE, factors, fingerprints, plain, ranking, run_folder
+from experiments.cell import fingerprints, plain, ranking, run_folder
 from experiments.entry import main
+from experiments.naming import RANKING, cell_name, factors
 from experiments.recorded import recorded_option
+from experiments.settings import Settings
 from experiments.stages import stage_counts
 from pipelines.aggregation import MaxP
 from toolkit.console import Console
 from toolkit.contracts import Benchmark
 from toolkit.errors import InputError
-from toolkit.evaluation import Evaluation, RunRow, evaluate_ranking, load_cell, write_evaluation
+from toolkit.evaluation import (
+    Cell,
+    Evaluation,
+    RunRow,
+    evaluate_ranking,
+    load_cell,
+    write_evaluation,
+)
 from toolkit.evaluation.evaluations import denominators, means
 from toolkit.evaluation.retrieval import parse_measures
 from toolkit.llm.ledger_file import ledger_on_record
@@ -30,16 +38,17 @@ from toolkit.report import comparison_table
 from toolkit.runs import make_manifest
 
 
-def rank(config: DictConfig) -> None:
+def rank(settings: Settings) -> Cell:
     """Rank every question, measure, print the numbers and where they stand."""
+    config = settings.config
     measures = list(config.measures)
     parse_measures(measures)
-    chosen = {**factors(), "agent": "none"}
-    folder = run_folder(config, chosen)
+    chosen = {**factors(settings, RANKING), "agent": "none"}
+    folder = run_folder(settings, cell_name(settings, RANKING))
     built = ranking(config)
-    prints = fingerprints(config, built, PIPELINE)
+    prints = fingerprints(settings, built, RANKING)
     cap = make(config.budget).run_dollars
-    manifest = make_manifest(plain(config), prints, chosen, recorded_option(config))
+    manifest = make_manifest(plain(config), prints, chosen, recorded_option(settings))
     with folder.writing(manifest):
         try:
             with (
@@ -50,8 +59,10 @@ def rank(config: DictConfig) -> None:
         finally:
             folder.add_counts(stage_counts(built.parts))
         write_evaluation(folder.path, evaluation, state=folder.state())
-    Console().print(comparison_table([load_cell(folder.path)], measures=measures))
+    cell = load_cell(folder.path)
+    Console().print(comparison_table([cell], measures=measures))
     Console(stderr=True).print(f"{folder.path}/metrics.json", highlight=False, soft_wrap=True)
+    return cell
 
 
 def evaluate_pipeline(

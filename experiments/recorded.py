@@ -11,14 +11,12 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from hydra import compose
-from hydra.core.global_hydra import GlobalHydra
-from hydra.core.hydra_config import HydraConfig
 from hydra.errors import InstantiationException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from experiments.build import make
+from experiments.settings import Settings, key_of, plain_values
 from toolkit.contracts import Benchmark
 from toolkit.errors import InputError
 from toolkit.masking import MASK
@@ -30,43 +28,38 @@ _DEEPEST = 20  # nested lists and objects in an argument
 _SHOWN = 80  # characters of a recorded value in a message
 
 
-def recorded_option(config: DictConfig) -> dict[str, Any]:
+def recorded_option(settings: Settings) -> dict[str, Any]:
     """What a manifest keeps of the benchmark: the name of the `option`, and its resolved values as
     plain `arguments`. What the option makes of other settings (`${paths.data}/cacm`) is left out,
     so that another machine evaluates the run with its own; but not where the command line changed
     it."""
-    chosen = HydraConfig.get().runtime.choices[GROUP]
-    changed = {_key(item) for item in HydraConfig.get().overrides.task}
+    changed = set(map(key_of, settings.overrides))
     moved = any(key.startswith("paths.") for key in changed)
     derived = {
         key
-        for key, value in _values(config[GROUP], resolve=False).items()
+        for key, value in settings.benchmark.items()
         if isinstance(value, str) and "${" in value
         if not moved and f"{GROUP}.{key}" not in changed
     }
-    values = _values(config[GROUP])
+    values = plain_values(settings.config[GROUP])
     arguments = {key: value for key, value in values.items() if key not in derived}
-    return {"option": str(chosen), "arguments": _without_instructions(arguments)}
+    return {"option": settings.choices[GROUP], "arguments": _without_instructions(arguments)}
 
 
 class Options:
-    """The options of the group `benchmark` that this process's command line can choose, composed
-    when they are first asked for."""
+    """The options of the group `benchmark` that a command line can choose, each composed when it is
+    first asked for."""
 
-    def __init__(self) -> None:
-        given = HydraConfig.get().overrides
-        self._search = [item for item in given.hydra if _key(item) == "hydra.searchpath"]
-        self._paths = [item for item in given.task if _key(item).partition(".")[0] == "paths"]
-        self._root = HydraConfig.get().job.config_name
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._names: dict[str, list[str]] = {}
         self._composed: dict[str, dict[str, Any]] = {}
 
     def names(self, folder: str = "") -> list[str]:
         """Names of the options in the group, or in a folder below it."""
-        group = f"{GROUP}/{folder}".rstrip("/")
-        loader: Any = GlobalHydra.instance().config_loader()
-        return sorted(
-            loader.get_group_options(group, config_name=self._root, overrides=self._search)
-        )
+        if folder not in self._names:
+            self._names[folder] = self._settings.option_names(f"{GROUP}/{folder}".rstrip("/"))
+        return self._names[folder]
 
     def values(self, name: str) -> dict[str, Any]:
         """The resolved values of an option, its `_target_` included; what it leaves to its user is
@@ -79,8 +72,7 @@ class Options:
                 do="name the folder of your own options with --config-dir",
             )
         if name not in self._composed:
-            overrides = [*self._search, *self._paths, f"{GROUP}={name}"]
-            self._composed[name] = _values(compose(self._root, overrides=overrides)[GROUP])
+            self._composed[name] = self._settings.option(GROUP, name)
         return self._composed[name]
 
     def of_target(self, target: str, first: str) -> str:
@@ -97,17 +89,19 @@ class Options:
         )
 
 
-def recorded_benchmark(folder: RunFolder, config: DictConfig, options: Options) -> Benchmark:
-    """The benchmark that a run was made on: that of `config` where the command line names one,
+def recorded_benchmark(folder: RunFolder, settings: Settings, options: Options) -> Benchmark:
+    """The benchmark that a run was made on: that of `settings` where the command line names one,
     else the recorded option of this installation with the recorded arguments.
 
     `InputError` where the manifest holds anything but plain arguments, where there is no such
     option, and where the content is not what it was when the run was made.
     """
     manifest = folder.manifest()
-    given = any(_key(item).partition(".")[0] == GROUP for item in HydraConfig.get().overrides.task)
+    given = any(key_of(item).partition(".")[0] == GROUP for item in settings.overrides)
     try:
-        benchmark: Benchmark = make(config[GROUP] if given else _recorded(manifest, options))
+        benchmark: Benchmark = make(
+            settings.config[GROUP] if given else _recorded(manifest, options)
+        )
         fingerprint = benchmark.fingerprint
     except (InputError, InstantiationException, OmegaConfBaseException) as error:
         raise InputError(
@@ -193,13 +187,3 @@ def _without_instructions(value: Any) -> Any:
     if isinstance(value, list):
         return [_without_instructions(inner) for inner in value]
     return value
-
-
-def _values(option: Any, *, resolve: bool = True) -> dict[str, Any]:
-    """Plain values; empty for what is no option."""
-    values = OmegaConf.to_container(option, resolve=resolve) if OmegaConf.is_dict(option) else {}
-    return {str(key): value for key, value in values.items()} if isinstance(values, dict) else {}
-
-
-def _key(override: str) -> str:
-    return override.lstrip("+~").partition("=")[0]

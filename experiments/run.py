@@ -15,22 +15,14 @@ from omegaconf import DictConfig
 from agents.base import BaseAgent
 from experiments.answering import Answering, answer_all
 from experiments.build import make, make_interface
-from experiments.cell import (
-    MODEL,
-    PIPELINE,
-    SESSION,
-    Ranking,
-    factors,
-    fingerprints,
-    plain,
-    ranking,
-    run_folder,
-)
+from experiments.cell import Ranking, fingerprints, plain, ranking, run_folder
 from experiments.entry import main
 from experiments.evaluate import evaluate
 from experiments.judging import asks_model, check_judge, judge_run
 from experiments.models import check_agent, language_model, resources, running, within_window
+from experiments.naming import cell_name, factors
 from experiments.recorded import recorded_option
+from experiments.settings import Settings
 from experiments.stages import stage_counts
 from experiments.tally import Tally
 from pipelines.backend import PipelineBackend
@@ -38,6 +30,7 @@ from pipelines.engines import word_frequency
 from toolkit.console import Console
 from toolkit.contracts import RUN_OUT_OF_MONEY, Agent, Benchmark, SearchTool, Trajectory
 from toolkit.errors import InputError
+from toolkit.evaluation import Cell
 from toolkit.evaluation.retrieval import parse_measures
 from toolkit.llm.language_model import LanguageModel
 from toolkit.llm.ledger import Ledger
@@ -46,27 +39,26 @@ from toolkit.progress import bar
 from toolkit.runs import RunFolder, make_manifest
 
 
-def run(config: DictConfig) -> None:
+def run(settings: Settings) -> Cell:
     """Answer what is pending, then evaluate the whole run."""
+    config = settings.config
     check_concurrency(config.concurrency)
     parse_measures(list(config.measures))
     check_judge(config)
-    chosen = factors()
-    folder = run_folder(config, chosen)
+    folder = run_folder(settings, cell_name(settings))
     agent, interface = make(config.agent), make_interface(config.tool)
     llm = language_model(config.llm, "llm")
     budget = within_window(make(config.budget), llm)
     agent_prints = check_agent(agent, llm, budget)
     built = ranking(config)
-    groups = (*PIPELINE, *SESSION, *(MODEL if llm else ()))
-    prints = {**fingerprints(config, built, groups), **agent_prints}
+    prints = {**fingerprints(settings, built), **agent_prints}
     backend = PipelineBackend(built.pipeline, built.segmenter.name)
 
     def session(qid: str) -> SearchTool:
         return interface.session(backend.asked_by(qid), built.prepared.store)
 
     session("")  # An interface that cannot make one fails before anything is written.
-    manifest = make_manifest(plain(config), prints, chosen, recorded_option(config))
+    manifest = make_manifest(plain(config), prints, factors(settings), recorded_option(settings))
     with (
         folder.writing(manifest),
         ledger_on_record(
@@ -87,6 +79,7 @@ def run(config: DictConfig) -> None:
     console.print(f"{folder.path}/metrics.json", highlight=False)
     if last:
         raise stopped(last, folder, built.benchmark, ledger)
+    return cell
 
 
 def answer(

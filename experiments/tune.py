@@ -16,11 +16,13 @@ from pathlib import Path
 from omegaconf import DictConfig
 
 from experiments.build import make
-from experiments.cell import factors, plain, run_folder
+from experiments.cell import plain, run_folder
 from experiments.chosen import write_chosen
 from experiments.entry import main
+from experiments.naming import cell_label, factors
 from experiments.rank import evaluate_pipeline
 from experiments.recorded import recorded_option
+from experiments.settings import Settings
 from experiments.tune_ranks import Judged, judged_ranks
 from experiments.tune_setup import Setup, prints, setup, wanted_measures
 from pipelines.composition import compose
@@ -33,15 +35,22 @@ from toolkit.report import write_report
 from toolkit.report.tuning import render_tuning
 from toolkit.runs import RunFolder, make_manifest
 
+TUNED = ("unit", "engine")
 
-def tune(config: DictConfig) -> None:
+
+def tune(settings: Settings) -> None:
     """Tune, report, verify the chosen cell by an ordinary run, and say where it all stands."""
+    config = settings.config
     measures = wanted_measures(config)
     grid: Grid = make(config.grid)
-    chosen = {**factors(), "retriever": f"tuned_{grid.name}", "agent": "none"}
-    folder = run_folder(config, chosen)
+    chosen = {
+        **factors(settings, TUNED),
+        "retriever": f"tuned_{grid.name}",
+        "agent": "none",
+    }
+    folder = run_folder(settings, f"{cell_label(settings, TUNED)}-{chosen['retriever']}")
     built = setup(config, grid)
-    described = recorded_option(config)
+    described = recorded_option(settings)
     manifest = make_manifest(plain(config), prints(config, built), chosen, described)
     with folder.writing(manifest):
         found = tuned(config, built, measures, folder)

@@ -13,16 +13,11 @@ from typing import Any
 
 import pytest
 from experiment_samples import TINY
-from hydra import compose, initialize_config_dir
-from hydra.core.global_hydra import GlobalHydra
-from hydra.core.hydra_config import HydraConfig
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
-from omegaconf import DictConfig
 
-from experiments.entry import CONF
 from experiments.recorded import Options, recorded_benchmark
-from experiments.schema import register
+from experiments.settings import Settings
 from toolkit.benchmarks import BeirBenchmark, FictionalWorld
 from toolkit.errors import InputError
 from toolkit.runs import RunFolder
@@ -248,28 +243,23 @@ def watched() -> Iterator[list[tuple[str, str]]]:
 @pytest.fixture
 def context(
     tmp_path: Path, beir: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[tuple[DictConfig, Options]]:
+) -> tuple[Settings, Options]:
     """As an evaluation's own: a composed configuration, and the options beside it."""
     monkeypatch.chdir(tmp_path)  # the path `beir` leads to a benchmark
     monkeypatch.setenv("SOUNDINGLINE_CANARY", SECRET)
     monkeypatch.setenv("SOUNDINGLINE_DATA", str(tmp_path / "absent"))
-    register()
-    GlobalHydra.instance().clear()
-    with initialize_config_dir(version_base="1.3", config_dir=str(CONF)):
-        config = compose("config", return_hydra_config=True)
-        HydraConfig.instance().set_config(config)
-        options = Options()
-        for name in options.names():
-            # What an ordinary manifest makes is loaded before anything is watched.
-            place = tmp_path / f"run of {name}"
-            place.mkdir()
-            for arguments in ({}, {"path": str(beir)}):
-                recorded = {"benchmark": {"option": name, "arguments": arguments}}
-                (place / "manifest.json").write_text(json.dumps(recorded))
-                with suppress(InputError):
-                    recorded_benchmark(RunFolder(place), config, options)
-        yield config, options
-    HydraConfig.instance().cfg = None
+    composed = Settings.compose()
+    options = Options(composed)
+    for name in options.names():
+        # What an ordinary manifest makes is loaded before anything is watched.
+        place = tmp_path / f"run of {name}"
+        place.mkdir()
+        for arguments in ({}, {"path": str(beir)}):
+            recorded = {"benchmark": {"option": name, "arguments": arguments}}
+            (place / "manifest.json").write_text(json.dumps(recorded))
+            with suppress(InputError):
+                recorded_benchmark(RunFolder(place), composed, options)
+    return composed, options
 
 
 TARGETS = [f"{CANARY}.write", CANARY, "os.system", "subprocess.run", "pathlib.Path.touch", BEIR]
@@ -325,7 +315,7 @@ manifests = st.fixed_dictionaries(
 @settings(max_examples=400, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(manifest=manifests | values)
 def test_whatever_a_manifest_holds_nothing_is_imported_run_or_written(
-    manifest: Any, context: tuple[DictConfig, Options], canary: Path, tmp_path: Path
+    manifest: Any, context: tuple[Settings, Options], canary: Path, tmp_path: Path
 ) -> None:
     folder = RunFolder(tmp_path / "run")
     folder.path.mkdir(exist_ok=True)

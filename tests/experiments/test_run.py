@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -109,7 +110,7 @@ def test_a_sweep_is_compared_and_reported(entry: Entry, capsys: pytest.CaptureFi
     code = entry("run", "-m", *TINY, "unit=document,maxp", "retriever=bm25_default", "name=sweep")
     assert code == 0
     cells = sorted(path.parent.name for path in Path("runs/sweep").glob("*/metrics.json"))
-    assert cells == ["document-bm25_default-keyword", "maxp-bm25_default-keyword"]
+    assert [cell.split("-")[0] for cell in cells] == ["document", "maxp"]
     report = Path("runs/sweep/report.html").read_text()
     assert "document" in report and "maxp" in report and "http" not in report
     assert "runs/sweep/report.html" in capsys.readouterr().out
@@ -125,16 +126,17 @@ def test_a_sweep_without_a_name_finds_its_folder_again(entry: Entry) -> None:
     made = sorted(Path("runs").iterdir())
     assert entry("run", *given) == 0
     assert sorted(Path("runs").iterdir()) == made
-    cells = {path.parent.name for path in made[0].glob("*/metrics.json")}
-    assert cells == {f"document-bm25_default-keyword-retriever.k1={k1}" for k1 in (1, 2)}
+    cells = sorted(path.parent.name for path in made[0].glob("*/metrics.json"))
+    assert [re.findall(r"retriever\.k1=(\d)", cell) for cell in cells] == [["1"], ["2"]]
 
 
 def test_a_sweep_over_benchmarks_keeps_them_apart(entry: Entry, data_root: Path) -> None:
     given = ("benchmark=cacm,vaswani", f"paths.data={data_root}", "name=both")
     assert entry("rank", "-m", *given) == 0
-    found = {path.parent.name for path in Path("runs/both").glob("*/metrics.json")}
-    assert found == {"cacm-document-bm25_default", "vaswani-document-bm25_default"}
-    assert metrics("runs/both/cacm-document-bm25_default")["AP"] == pytest.approx(0.3123, abs=1e-3)
+    cacm, vaswani = sorted(path.parent.name for path in Path("runs/both").glob("*/metrics.json"))
+    assert re.fullmatch(r"cacm-document-bm25_default-[0-9a-f]{8}", cacm)
+    assert re.fullmatch(r"vaswani-document-bm25_default-[0-9a-f]{8}", vaswani)
+    assert metrics(f"runs/both/{cacm}")["AP"] == pytest.approx(0.3123, abs=1e-3)
 
 
 def test_a_cell_with_bad_input_does_not_stop_the_sweep(
@@ -142,9 +144,8 @@ def test_a_cell_with_bad_input_does_not_stop_the_sweep(
 ) -> None:
     assert entry("run", "-m", *small, "retriever.k1=-1,2", "name=part") == 2
     assert "k1=-1" in capsys.readouterr().err
-    assert [path.parent.name for path in Path("runs/part").glob("*/metrics.json")] == [
-        "document-bm25_default-keyword-retriever.k1=2"
-    ]
+    (cell,) = Path("runs/part").glob("*/metrics.json")
+    assert "retriever.k1=2" in cell.parent.name
 
 
 def test_kill_9_at_any_moment_loses_doubles_and_halves_nothing(

@@ -1,0 +1,63 @@
+"""`Experiment`: a cell in Python, without a command line."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from pathlib import Path
+
+import pyterrier as pt
+
+from experiments.build import make
+from experiments.cell import Ranking, ranking, run_folder
+from experiments.evaluate import evaluate_folder
+from experiments.naming import cell_name
+from experiments.rank import rank
+from experiments.run import run
+from experiments.settings import Settings
+from toolkit.evaluation import Cell
+
+
+class Experiment:
+    """One configuration: a benchmark, a pipeline over its corpus, a search tool and an agent.
+
+    `Experiment.compose("benchmark=vaswani", "unit=maxp", "retriever=bm25_tuned")` takes what the
+    command line takes, without a Hydra application. Nothing is read or built before it is needed;
+    what cannot work is an `InputError` before an index is built.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+
+    @classmethod
+    def compose(cls, *overrides: str, config_dir: Path | str | None = None) -> Experiment:
+        """The experiment of these overrides; `config_dir` is a folder of options of one's own."""
+        search = [f"file://{Path(config_dir).resolve()}"] if config_dir else []
+        return cls(Settings.compose(overrides, search))
+
+    def pipeline(self) -> pt.Transformer:
+        """The pipeline as a PyTerrier transformer, over indexes that are built where they are
+        missing. Stages that ask a language model rank inside `rank` and `run` only."""
+        return self.collection.pipeline
+
+    @cached_property
+    def collection(self) -> Ranking:
+        """Benchmark, document store, opened indexes, and the pipeline over them."""
+        return ranking(self.settings.config)
+
+    def rank(self) -> Cell:
+        """Rank the benchmark's questions without an agent; as `python -m experiments.rank`."""
+        return rank(self.settings)
+
+    def run(self) -> Cell:
+        """Let the agent answer the questions, or go on where it stopped; as
+        `python -m experiments.run`."""
+        return run(self.settings)
+
+    def evaluate(self) -> Cell:
+        """Evaluate again what the run folder holds; no agent runs."""
+        folder = run_folder(self.settings, cell_name(self.settings))
+        return evaluate_folder(folder, make(self.settings.config.benchmark), self.settings)
+
+    def __repr__(self) -> str:
+        overrides = ", ".join(map(repr, self.settings.overrides))
+        return f"Experiment.compose({overrides})"

@@ -1,0 +1,142 @@
+"""What a cell is called: a function of its own configuration and of nothing else.
+
+So a sweep can be widened, moved to a cluster, or run twice, and finds the cells that it has.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import PurePath
+from typing import Any
+
+from hydra.errors import HydraException
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from experiments.settings import Settings, key_of
+from experiments.stages import STAGES, active
+from toolkit.errors import InputError
+from toolkit.files import fingerprint
+from toolkit.masking import masked
+
+# Groups whose settings decide what a trajectory is.
+RANKING = ("benchmark", "unit", "engine", *STAGES)
+AGENT = (*RANKING, "tool", "agent", "llm", "budget")
+STAGE_MODELS = {"rewriter_llm": "rewriter", "reranker_llm": "reranker"}
+# Settings that say where, how fast and for how much money, at any depth: a run may be resumed with
+# others.
+FREE = frozenset(
+    {
+        *("base_url", "key_env", "price", "run_dollars", "attempts", "longest_wait", "timeout"),
+        *("device", "compute", "batch_tokens", "gather_ms", "concurrency", "threads", "processes"),
+        *("memory_mb", "heap", "jar", "java_home", "launcher", "environment", "start_seconds"),
+        *("tensor_parallel", "data_parallel", "gpu_memory", "max_sequences", "prefix_caching"),
+        *("prompt_token_details",),
+    }
+)
+_SHOWN_ALWAYS = ("unit", "retriever")
+_USUAL = {
+    "benchmark": "fictional",
+    "engine": "lexical",
+    "tool": "ranked_browsing",
+    "agent": "keyword",
+}
+_NO_OPTION = ("None", "null")
+_LONGEST = 120  # characters of a label, so that a name fits every file system
+
+
+def cell_name(settings: Settings, groups: Sequence[str] = AGENT) -> str:
+    """`<label>-<hash>`: the options and single values that are not the default, and a hash of all
+    that can change a trajectory."""
+    digest = fingerprint(lasting(settings, groups))[:8]
+    return f"{cell_label(settings, groups)}-{digest}"
+
+
+def cell_label(settings: Settings, groups: Sequence[str] = AGENT) -> str:
+    """What a person reads: unit and retriever, other options that are not the default, and single
+    values as `key=value`."""
+    options = [_option(settings, group) for group in present(settings, groups)]
+    parts = [option for option in options if option]
+    different = changed(settings, groups).items()
+    # Those of the benchmark come last: they are often the same in a whole sweep.
+    values = sorted(different, key=lambda item: (item[0].startswith("benchmark."), item[0]))
+    parts += [f"{key}={value}" for key, value in values]
+    label = re.sub(r"[^\w=,.+-]", "_", "-".join(parts))
+    return label[:_LONGEST].rstrip("-.")
+
+
+def lasting(settings: Settings, groups: Sequence[str] = AGENT) -> dict[str, Any]:
+    """The settings that can change a trajectory, by group. Nothing of a stage that is not there,
+    nor of a language model that nobody asks; of a path its last part, because a collection that
+    moves is the same collection (its content has a fingerprint of its own)."""
+    values = {
+        group: _lasting(_plain(settings.config[group]))
+        for group in present(settings, groups)
+        if settings.config[group] is not None
+    }
+    if "path" in values.get("benchmark", {}):
+        values["benchmark"]["path"] = PurePath(str(values["benchmark"]["path"])).name
+    values.get("retriever", {}).pop("path", None)  # of a tuning, whose choice stands beside it
+    return values
+
+
+def changed(settings: Settings, groups: Sequence[str] = AGENT) -> dict[str, Any]:
+    """Single values that are not those of the chosen options, by key; without secrets."""
+    if not settings.changes_values:
+        return {}
+    values = dict(_flat(lasting(settings, groups)))
+    try:
+        usual = dict(_flat(lasting(settings.chosen_only, groups)))
+    except (InputError, HydraException, OmegaConfBaseException):
+        # An option may need the value that the command line gives it: all that were given count.
+        given = set(map(key_of, settings.overrides))
+        usual = {key: value for key, value in values.items() if key not in given}
+    different = {key: value for key, value in values.items() if usual.get(key) != value}
+    return {key: masked(value, key) for key, value in different.items()}
+
+
+def factors(settings: Settings, groups: Sequence[str] = AGENT) -> dict[str, str]:
+    """A cell's coordinates in a sweep: the option of each group, and each changed value."""
+    chosen = dict.fromkeys(STAGES, "none")
+    for group in present(settings, groups):
+        option = settings.choices.get(f"llm@{group}" if group in STAGE_MODELS else group, "None")
+        if option not in _NO_OPTION:
+            chosen[group] = option.replace("/", "-")
+    values = {key: str(value) for key, value in changed(settings, groups).items()}
+    return {**chosen, **values}
+
+
+def present(settings: Settings, groups: Sequence[str]) -> list[str]:
+    """Those of `groups` that have a part in this cell, and the stages' own language models."""
+    config = settings.config
+    idle = {group for group in STAGES if not active(config, group)}
+    idle |= set() if config.llm else {"budget"}
+    models = [group for group, stage in STAGE_MODELS.items() if stage not in idle]
+    return [group for group in groups if group not in idle] + models
+
+
+def _option(settings: Settings, group: str) -> str:
+    name = f"llm@{group}" if group in STAGE_MODELS else group
+    option = settings.choices.get(name, "None").replace("/", "-")
+    usual = {**_USUAL, "budget": settings.choices["agent"]}
+    idle = option in (*_NO_OPTION, "none") or option == usual.get(group)
+    return "" if idle and group not in _SHOWN_ALWAYS else option
+
+
+def _plain(config: Any) -> Any:
+    return OmegaConf.to_container(config, resolve=True) if OmegaConf.is_config(config) else config
+
+
+def _lasting(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _lasting(inner) for key, inner in value.items() if key not in FREE}
+    return value
+
+
+def _flat(value: Any, place: str = "") -> Iterator[tuple[str, Any]]:
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from _flat(inner, f"{place}.{key}".lstrip("."))
+    else:
+        yield place, value

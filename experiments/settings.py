@@ -1,0 +1,165 @@
+"""A composed configuration, with or without a Hydra application around it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf
+
+from experiments.schema import register
+
+CONF = Path(__file__).resolve().parents[1] / "conf"
+_ROOT = "config"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a command line composes.
+
+    - `config`: the resolved configuration.
+    - `choices`: the chosen option by group, such as `retriever` or `llm@rewriter_llm`.
+    - `overrides`: the command line, without what is for Hydra itself.
+    - `search_path`: folders of one's own options (`--config-dir`, `hydra.searchpath`).
+    - `benchmark`: the benchmark's values before references to other settings were resolved.
+    - `multirun`: whether this is one job of a sweep.
+    """
+
+    config: DictConfig
+    choices: Mapping[str, str]
+    overrides: Sequence[str] = ()
+    search_path: Sequence[str] = ()
+    benchmark: Mapping[str, Any] = field(default_factory=dict)
+    multirun: bool = False
+
+    @classmethod
+    def compose(cls, overrides: Sequence[str] = (), search_path: Sequence[str] = ()) -> Settings:
+        """Compose the options of `conf/` and of the folders in `search_path`. What Hydra and
+        OmegaConf refuse is raised as they raise it."""
+        register()
+        with _composing():
+            given = [*_search(search_path), *overrides]
+            config = compose(_ROOT, overrides=given, return_hydra_config=True)
+            unresolved = _unresolved(config)
+            with _hydra_config(config):
+                values = {key: _resolved(config, key) for key in config if key != "hydra"}
+        resolved = OmegaConf.create(values, flags={"struct": True})
+        choices = _choices(config.hydra)
+        return cls(resolved, choices, tuple(overrides), tuple(search_path), unresolved)
+
+    @classmethod
+    def of_job(cls, config: DictConfig) -> Settings:
+        """Those of the Hydra job that runs now."""
+        hydra = HydraConfig.get()
+        return cls(
+            config,
+            _choices(hydra),
+            tuple(map(str, hydra.overrides.task)),
+            tuple(_search_path(hydra)),
+            _unresolved(config),
+            hydra.mode == RunMode.MULTIRUN,
+        )
+
+    @property
+    def chosen_only(self) -> Settings:
+        """The same options without the single values that the command line changed."""
+        return Settings.compose(
+            [item for item in self.overrides if is_choice(item)], self.search_path
+        )
+
+    def option_names(self, group: str) -> list[str]:
+        """The options of a group, or of a folder below one, that this command line can choose."""
+        with _composing():
+            loader: Any = GlobalHydra.instance().config_loader()
+            given = _search(self.search_path)
+            return sorted(loader.get_group_options(group, config_name=_ROOT, overrides=given))
+
+    def option(self, group: str, name: str) -> dict[str, Any]:
+        """The resolved values of an option, its `_target_` included, with this command line's
+        paths; what it leaves to its user is `???`."""
+        paths = [item for item in self.overrides if key_of(item).partition(".")[0] == "paths"]
+        config = Settings.compose([*paths, f"{group}={name}"], self.search_path).config
+        return plain_values(config[group])
+
+    @property
+    def changes_values(self) -> bool:
+        """Whether the command line changed any single value."""
+        return not all(map(is_choice, self.overrides))
+
+
+def plain_values(option: Any) -> dict[str, Any]:
+    """An option's resolved values; empty for what is no option."""
+    values = OmegaConf.to_container(option, resolve=True) if OmegaConf.is_dict(option) else {}
+    return {str(key): value for key, value in values.items()} if isinstance(values, dict) else {}
+
+
+def key_of(override: str) -> str:
+    """The key of an override: `retriever.k1` of `+retriever.k1=2`."""
+    return override.lstrip("+~").partition("=")[0]
+
+
+def is_choice(override: str) -> bool:
+    """Whether an override chooses an option of a group, such as `unit=maxp` or
+    `retriever@retriever.second=ql`, rather than a single value."""
+    key = key_of(override)
+    group = key.partition("@")[0]
+    return "@" in key or (CONF / group).is_dir() or "/" in group
+
+
+def _search(paths: Sequence[str]) -> list[str]:
+    return [f"hydra.searchpath=[{','.join(paths)}]"] if paths else []
+
+
+def _unresolved(config: DictConfig) -> dict[str, Any]:
+    node = config._get_node("benchmark")
+    values = OmegaConf.to_container(node) if OmegaConf.is_dict(node) else {}
+    return {str(key): value for key, value in values.items()} if isinstance(values, dict) else {}
+
+
+def _resolved(config: DictConfig, key: Any) -> Any:
+    if OmegaConf.is_missing(config, key):
+        return "???"
+    value = config[key]
+    return OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
+
+
+@contextmanager
+def _composing() -> Iterator[None]:
+    """Hydra's own composition, also inside a job of Hydra's, which finds itself as before."""
+    holder = GlobalHydra.instance()
+    before = holder.hydra
+    holder.clear()
+    try:
+        with initialize_config_dir(str(CONF), version_base="1.3"):
+            yield
+    finally:
+        holder.hydra = before
+
+
+def _choices(hydra: Any) -> dict[str, str]:
+    return {str(group): str(option) for group, option in hydra.runtime.choices.items()}
+
+
+def _search_path(hydra: Any) -> Iterator[str]:
+    for source in hydra.runtime.config_sources:
+        if source.provider not in ("hydra", "main", "schema"):
+            yield f"{source.schema}://{source.path}"
+
+
+@contextmanager
+def _hydra_config(config: DictConfig) -> Iterator[None]:
+    """`${hydra:...}` reads `config` in this block, and what it read before behind it."""
+    holder = HydraConfig.instance()
+    before = holder.cfg
+    holder.set_config(config)
+    try:
+        yield
+    finally:
+        holder.cfg = before

@@ -1,0 +1,122 @@
+"""A cell is named by its own configuration, and found again by it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from experiments import Experiment
+from experiments.naming import RANKING, cell_name
+from experiments.settings import Settings
+
+OPTIONS = Path(__file__).parent / "options"
+
+
+def name(*overrides: str) -> str:
+    return cell_name(Settings.compose(overrides, [f"file://{OPTIONS}"]))
+
+
+MODEL = ("agent=pi_serini", "llm=vllm/gpt_oss_20b")
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "budget.run_dollars=50",
+        "llm.base_url=http://127.0.0.1:9000/v1",
+        "llm.key_env=OTHER_KEY",
+        "llm.concurrency=3",
+        "llm.price.input=0.1",
+        "llm.server.options.tensor_parallel=4",
+        "reranker.device=cpu",
+        "reranker.batch_tokens=512",
+        "paths.runs=elsewhere",
+        "paths.indexes=elsewhere",
+        "paths.caches=null",
+        "engine.memory_mb=64",
+        "engine.processes=1",
+        "concurrency=8",
+        "preflight=0",
+        "measures=[AP]",
+        "name=other",
+        "hydra.verbose=true",
+    ],
+)
+def test_what_changes_no_trajectory_changes_no_name(override: str) -> None:
+    plain = (*MODEL, "reranker=monot5")
+    assert name(*plain, override) == name(*plain)
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "benchmark.questions=7",
+        "unit=passage",
+        "retriever.k1=2",
+        "retriever=bm25_tuned",
+        "reranker.depth=10",
+        "reranker.model=other/model",
+        "tool=top_k",
+        "tool.page=7",
+        "budget.turns=3",
+        "budget.dollars=1",
+        "llm.settings.temperature=0",
+        "engine=pisa",
+    ],
+)
+def test_what_can_change_a_trajectory_changes_the_name(override: str) -> None:
+    plain = (*MODEL, "reranker=monot5")
+    assert name(*plain, override) != name(*plain)
+
+
+def test_a_default_that_is_written_out_is_the_default() -> None:
+    assert name("retriever.k1=0.9", "unit=document") == name()
+    assert name("retriever=bm25_default") == name()
+
+
+def test_settings_of_a_stage_that_is_not_there_change_nothing() -> None:
+    assert name("reranker=none", "reranker.depth=10") == name()
+    assert name("rewriter=none", "rewriter.apply_to=reranker") == name()
+    assert name("llm@reranker_llm=scripted") == name()
+
+
+def test_the_label_tells_what_is_not_the_default() -> None:
+    label = name("unit=passage", "reranker=monot5", "reranker.depth=10").rpartition("-")[0]
+    assert label == "passage-bm25_default-monot5-reranker.depth=10"
+
+
+def test_a_secret_is_never_part_of_a_name() -> None:
+    cell = name(*MODEL, "+llm.settings.extra.api_key=sk-1234567890abcdef")
+    assert "sk-1234567890abcdef" not in cell
+
+
+def test_a_ranking_without_an_agent_is_not_named_after_one() -> None:
+    plain = Settings.compose(["retriever=bm25_tuned"])
+    other = Settings.compose(["retriever=bm25_tuned", "tool=top_k"])
+    assert cell_name(plain, RANKING) == cell_name(other, RANKING)
+
+
+def test_an_experiment_is_composed_without_a_hydra_application(tmp_path: Path) -> None:
+    folders = [f"paths.{name}={tmp_path / name}" for name in ("indexes", "runs", "caches")]
+    world = ("benchmark.documents=64", "benchmark.questions=6", "benchmark.median_words=60")
+    small = (*world, "benchmark.p90_words=200", "benchmark.hops=1", *folders)
+    experiment = Experiment.compose(*small, "unit=maxp", "retriever=bm25_tuned")
+    ranking = experiment.pipeline().search("a harbour town in the north")
+    assert {"docno", "score", "rank"} <= set(ranking.columns) and len(ranking)
+    assert not any("%p" in docno for docno in ranking["docno"])
+    ranked = experiment.rank()
+    assert ranked.metrics["R@1000"] == pytest.approx(1.0)
+    answered = experiment.run()
+    assert answered.counts["questions"] == 6
+    again = experiment.evaluate()
+    assert again.metrics == answered.metrics
+    assert {path.name for path in (tmp_path / "runs").iterdir()} == {ranked.name, answered.name}
+
+
+def test_own_options_are_found_in_a_folder_of_ones_own(tmp_path: Path) -> None:
+    (tmp_path / "retriever").mkdir()
+    option = "_target_: pipelines.retrievers.BM25Retriever\nk1: 7\nb: 1\ndepth: 10\n"
+    (tmp_path / "retriever" / "mine.yaml").write_text(option)
+    experiment = Experiment.compose("retriever=mine", config_dir=tmp_path)
+    assert experiment.settings.config.retriever.k1 == 7
