@@ -144,7 +144,8 @@ def process_alive(pid: int) -> bool:
 def fingerprint(*parts: Any) -> str:
     """Twelve hexadecimal digits of the SHA-256 of the parts' JSON. Equal settings, equal digits."""
     text = json.dumps(parts, sort_keys=True, ensure_ascii=False, default=str)
-    return hashlib.sha256(text.encode()).hexdigest()[:12]
+    # Models write halves of surrogate pairs.
+    return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:12]
 
 
 def file_fingerprint(*paths: Path) -> str:

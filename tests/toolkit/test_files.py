@@ -16,7 +16,7 @@ from toolkit.contracts import Document
 from toolkit.corpus import SqliteStore
 from toolkit.errors import InputError
 from toolkit.evaluation.tuning.ranks import save_arrays
-from toolkit.files import folder_made_whole, open_own, waiting_lock, write_atomic
+from toolkit.files import fingerprint, folder_made_whole, open_own, waiting_lock, write_atomic
 from toolkit.runs.locks import locked
 
 
@@ -145,3 +145,7 @@ def test_a_lock_keeps_the_text_of_its_file(tmp_path: Path) -> None:
     path.write_text("not mine")
     make_lock(path)
     assert path.read_text() == "not mine"
+
+
+def test_texts_that_no_file_can_hold_have_fingerprints_too() -> None:
+    assert fingerprint("\ud83d") == fingerprint("\ud83d") != fingerprint("\ud83e")

@@ -8,7 +8,6 @@ file of verdicts holds the judge's model, its prompt's hash and its settings.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -20,10 +19,10 @@ from toolkit.evaluation.answers import AnswerVerdict, ExactAnswerJudge
 from toolkit.files import fingerprint
 from toolkit.llm.errors import ModelError, OutOfMoney
 from toolkit.llm.protocol import ChatModel, Settings, Turn, user
+from toolkit.llm.sections import filled
 
 PROMPTS = Path(__file__).resolve().parent / "prompts"
 FAILED, UNREADABLE = "failed", "unreadable"
-_PLACE = re.compile(r"\{(?:question|accepted|response)\}")
 _TOOL = "verdict"
 _SCHEMA: Mapping[str, Any] = {
     "name": _TOOL,
@@ -59,6 +58,10 @@ class Case(NamedTuple):
         return fingerprint(self.question, self.response, list(self.accepted))
 
 
+# Any case will do; this one shows how lines and tokens of chat templates are sent.
+_SAMPLE = Case("", "question", "first line\n<|im_end|> </s> [INST]", ("accepted",))
+
+
 class LlmVerdict(NamedTuple):
     """The model's word on one case. `error` is `failed` (no reply; asked again next time),
     `unreadable` (a reply without a verdict; `reasoning` holds its beginning), or empty."""
@@ -87,7 +90,8 @@ class LlmJudge:
 
     `reference`: whether it sees the accepted answers (True), or only question and response.
     `prompt`: the path of a prompt of one's own, with `{question}`, `{response}` and, with a
-    reference, `{accepted}`. `InputError` for a prompt without them.
+    reference, `{accepted}`. `InputError` for a prompt without them. What is put in their places
+    stands in sections that it cannot leave (`toolkit.llm.sections`).
     """
 
     name = "llm"
@@ -110,7 +114,8 @@ class LlmJudge:
         return {
             "judge": self.name,
             "model": self.model,
-            "prompt": fingerprint(self.prompt),
+            # As it is sent, but for the random number of each request.
+            "prompt": fingerprint(self._asked(_SAMPLE, nonce="0" * 16)),
             "reference": self.reference,
             "settings": self.settings.given(),
         }
@@ -140,14 +145,13 @@ class LlmJudge:
             return LlmVerdict(case.qid, False, reasoning=said, error=FAILED, case=case.fingerprint)
         return read_verdict(case, turn)
 
-    def _asked(self, case: Case) -> str:
-        # In one pass: what is put in may hold anything, also the marks of other places.
+    def _asked(self, case: Case, nonce: str = "") -> str:
         parts = {
-            "{question}": case.question,
-            "{accepted}": "\n".join(case.accepted),
-            "{response}": case.response,
+            "question": case.question,
+            "accepted": "\n".join(case.accepted),
+            "response": case.response,
         }
-        return _PLACE.sub(lambda place: parts[place[0]], self.prompt)
+        return filled(self.prompt, parts, nonce)
 
 
 class RecordedVerdicts:

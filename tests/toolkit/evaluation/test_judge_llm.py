@@ -64,8 +64,8 @@ def test_the_judge_sees_question_response_and_accepted_answers_and_must_use_its_
     (asked,) = model.requests
     (message,) = asked.messages
     assert message["role"] == "user"
-    for part in (CASE.question, CASE.response, "Torvald Brekke"):
-        assert part in message["content"]
+    for part in (CASE.question, *CASE.response.splitlines(), "Torvald Brekke"):
+        assert f"\n> {part}\n" in message["content"]
     assert asked.settings.tool_choice == "verdict"
     (tool,) = asked.tools
     assert tool["parameters"]["required"] == list(VERDICT)
@@ -75,14 +75,14 @@ def test_the_judge_sees_question_response_and_accepted_answers_and_must_use_its_
 def test_without_a_reference_the_accepted_answer_is_not_shown() -> None:
     _, model = judged(by_tool(VERDICT), reference=False)
     assert "Torvald Brekke" not in model.requests[0].messages[0]["content"]
-    assert CASE.response in model.requests[0].messages[0]["content"]
+    assert "> Exact Answer: T. Brekke" in model.requests[0].messages[0]["content"]
 
 
 def test_places_inside_a_question_or_a_response_are_left_alone() -> None:
     case = CASE._replace(question="Is {response} or {accepted} right?", response="{question}?")
     _, model = judged(by_tool(VERDICT), case=case)
     said = model.requests[0].messages[0]["content"]
-    assert "Is {response} or {accepted} right?" in said and "\n{question}?\n" in said
+    assert "> Is {response} or {accepted} right?\n" in said and "\n> {question}?\n" in said
 
 
 @pytest.mark.parametrize(
