@@ -30,6 +30,7 @@ FLOORS = {
             "text",
             "files",
             "filesystems",
+            "identifiers",
             "journal",
             "console",
             "masking",

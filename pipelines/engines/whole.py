@@ -14,6 +14,7 @@ from typing import Any
 from toolkit.contracts import Unit
 from toolkit.errors import InputError
 from toolkit.files import write_json
+from toolkit.identifiers import DistinctIds
 
 MANIFEST = "manifest.json"
 REBUILD = "build it again: python -m experiments.index"
@@ -74,24 +75,28 @@ def read_manifest(folder: Path, engine: str, corpus_fingerprint: str | None) -> 
 class Checked:
     """Units on their way into an engine: counted, and each `unit_id` seen once.
 
-    `InputError` for a repeated id; `finish` raises it for a corpus without units.
+    `InputError` for a repeated id (at once, or up to 65,536 units later); `finish` raises it for a
+    corpus without units.
     """
 
     def __init__(self, units: Iterable[Unit]) -> None:
         self._units = units
-        self._seen: set[str] = set()
+        self._ids = DistinctIds[None]()
 
     def __iter__(self) -> Iterator[Unit]:
         for unit in self._units:
-            if unit.unit_id in self._seen:
-                raise InputError(
-                    f"unit id '{unit.unit_id}' comes twice", do="give every unit its own id"
-                )
-            self._seen.add(unit.unit_id)
+            _refuse(self._ids.add(unit.unit_id, None))
             yield unit
+        _refuse(self._ids.close())
 
     def finish(self) -> int:
         """Number of units that came."""
-        if not self._seen:
+        _refuse(self._ids.close())  # not every engine takes the end of its input, or an error there
+        if not len(self._ids):
             raise InputError("the corpus is empty: no unit to index", do="check the benchmark")
-        return len(self._seen)
+        return len(self._ids)
+
+
+def _refuse(doubled: tuple[str, None] | None) -> None:
+    if doubled:
+        raise InputError(f"unit id '{doubled[0]}' comes twice", do="give every unit its own id")

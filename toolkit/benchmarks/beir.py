@@ -18,6 +18,7 @@ from toolkit.benchmarks.reading import (
 from toolkit.contracts import Document, Topic
 from toolkit.errors import InputError
 from toolkit.files import file_fingerprint, fingerprint
+from toolkit.identifiers import DistinctIds
 
 GOLD = ".gold"
 _HASHES: dict[tuple[str, int, int], str] = {}
@@ -108,16 +109,16 @@ class BeirBenchmark:
         return fingerprint("beir", *hashes, self.split, self.limit)
 
     def documents(self) -> Iterator[Document]:
-        """The corpus in the file's order. Holds the docids seen, so that a doubled one is found."""
-        seen: set[str] = set()
+        """The corpus in the file's order. A doubled docid raises `InputError` too: at once, or up
+        to 65,536 documents later where more than that lie between the two."""
+        ids = DistinctIds[Place]()
         for place, record in records(self._corpus):
             docid = identifier(place, record)
-            if docid in seen:
-                raise InputError(f"{place} has the docid {docid!r} a second time", do="Rename it")
-            seen.add(docid)
+            _refuse(ids.add(docid, place))
             title = text_field(place, record, "title", default="")
             yield Document(docid, title, text_field(place, record, "text"), _url(place, record))
-        if not seen:
+        _refuse(ids.close())
+        if not len(ids):
             raise InputError(f"{self._corpus} holds no document", valid="at least one")
 
     @property
@@ -133,13 +134,23 @@ class BeirBenchmark:
 
     def report(self) -> BeirReport:
         """Counts of what does not fit together. Reads the whole corpus, and so also checks it."""
-        docids = {document.docid for document in self.documents()}
+        judged = {
+            docid
+            for rows in self.judgements.values()
+            for grades in rows.values()
+            for docid in grades
+        }
+        documents, present = 0, set()
+        for document in self.documents():
+            documents += 1
+            if document.docid in judged:
+                present.add(document.docid)
         return BeirReport(
-            documents=len(docids),
+            documents=documents,
             questions=len(self.topics),
             judged=len(self.topics) - len(self.unjudged),
             unjudged=self.unjudged,
-            unknown_judged=self.unknown_judged(docids),
+            unknown_judged=self.unknown_judged(present),
             unknown_questions=self.unknown_questions,
         )
 
@@ -157,6 +168,12 @@ def unknown_judged(
     }
     unknown = {docid for docid in {docid for _, docid in pairs} if docid not in docids}
     return [pair for pair in pairs if pair[1] in unknown]
+
+
+def _refuse(doubled: tuple[str, Place] | None) -> None:
+    if doubled:
+        docid, place = doubled
+        raise InputError(f"{place} has the docid {docid!r} a second time", do="Rename it")
 
 
 def _checked_limit(limit: int | None) -> int | None:

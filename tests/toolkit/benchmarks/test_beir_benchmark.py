@@ -214,6 +214,14 @@ def test_malformed_documents_are_refused(tmp_path: Path, content: bytes, message
     assert "\n" not in str(caught.value)
 
 
+def test_a_docid_that_comes_again_far_behind_is_refused_with_its_place(tmp_path: Path) -> None:
+    rows = [f'{{"_id": "d{n}", "text": "a"}}\n' for n in range(70_000)]
+    corpus = write(tmp_path) / "corpus.jsonl"
+    corpus.write_text("".join([*rows, "\n", rows[5]]))
+    with pytest.raises(InputError, match=r"corpus\.jsonl:70002 has the docid 'd5' a second time"):
+        list(BeirBenchmark(tmp_path).documents())
+
+
 def test_a_byte_order_mark_and_windows_line_ends_are_accepted(tmp_path: Path) -> None:
     (write(tmp_path) / "corpus.jsonl").write_bytes(b'\xef\xbb\xbf{"_id": "d1", "text": "a"}\r\n')
     assert [document.docid for document in BeirBenchmark(tmp_path).documents()] == ["d1"]
