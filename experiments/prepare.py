@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from experiments.entry import tell
 from pipelines.engines.base import Engine
 from toolkit.benchmarks.beir import unknown_judged
 from toolkit.contracts import Benchmark, Segmenter, Unit
@@ -74,6 +75,8 @@ def _place(folder: Path, segmenter: Segmenter, engine: Engine, corpus: str) -> t
 
 def _opened(engine: Engine, store: SqliteStore, path: Path, corpus: str) -> Any:
     if not path.exists():
+        if notice := getattr(engine, "notice", lambda units: "")(store.unit_count):
+            tell(notice)
         engine.build(StoredUnits(store), path, corpus_fingerprint=corpus)
     return engine.open(path, corpus_fingerprint=corpus)
 

@@ -8,9 +8,13 @@ from pathlib import Path
 from typing import ClassVar
 
 from pipelines.lexical import LexicalIndex, make_analyzer
+from pipelines.lexical.build import BYTES_A_UNIT
+from pipelines.lexical.searcher import searches_at_once
 from toolkit.contracts import Unit
 from toolkit.errors import InputError
 from toolkit.files import fingerprint
+
+_MANY = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -48,6 +52,18 @@ class LexicalEngine:
             processes=self.processes,
             keep_texts=False,  # the run's document store has them
             corpus_fingerprint=corpus_fingerprint,
+        )
+
+    def notice(self, units: int) -> str:
+        """What so many units take, in one line for a person; empty below a million."""
+        if units < _MANY:
+            return ""
+        building = BYTES_A_UNIT * units // 1_000_000
+        searching = 4 * units // 1_000_000
+        return (
+            f"{units:,} units to index: building keeps about {building:,} MB beside "
+            f"engine.memory_mb={self.memory_mb}; each search takes {searching:,} MB while it runs, "
+            f"and at most {searches_at_once(units)} run at once"
         )
 
     def open(self, path: Path, *, corpus_fingerprint: str) -> LexicalIndex:

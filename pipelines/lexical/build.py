@@ -7,7 +7,6 @@ processes, nor on the memory allowed.
 from __future__ import annotations
 
 import errno
-import hashlib
 import multiprocessing
 import os
 import platform
@@ -20,6 +19,7 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from functools import partial
 from itertools import chain, islice
+from operator import length_hint
 from pathlib import Path
 
 import numpy as np
@@ -29,7 +29,7 @@ from pipelines.lexical.analyzer import make_analyzer
 from pipelines.lexical.forward import Batch, SegmentWriter, start_worker, write_in_worker
 from pipelines.lexical.invert import invert, read_segments
 from pipelines.lexical.storage import TEXTS, TITLES, UNITS, array_path, is_index, write_manifest
-from pipelines.lexical.strings import StringWriter, to_bytes
+from pipelines.lexical.strings import Places, StringWriter, to_bytes
 from pipelines.lexical.vocabulary import merge_vocabularies
 from toolkit.contracts import Unit
 from toolkit.errors import InputError
@@ -37,6 +37,8 @@ from toolkit.files import folder_made_whole
 from toolkit.progress import track
 
 LEAST_MEMORY_MB = 16
+BYTES_A_UNIT = 35  # kept until a build ends, most of it while repeated ids are looked for
+LARGEST_INDEX = 2**31 - 1  # units: rankings number them in 32 bits with a sign
 _MB = 1 << 20
 _WORD_BYTES = 300  # of a word form in a worker's dictionaries: seen with English web text
 _BATCH_CHARACTERS = 1 << 20
@@ -63,8 +65,10 @@ def build_index(
     if processes is not None and processes < 1:
         raise InputError(f"processes={processes}", valid="1 or more, or none for all cores")
     _check_target(path)
+    if (known := total or length_hint(units)) > LARGEST_INDEX:
+        raise too_many(known)
     analysis = make_analyzer(analyzer)
-    workers = processes or _cores()
+    workers = processes or cores()
     with _clear_errors(path), folder_made_whole(path) as folder:
         work = folder / "work"
         work.mkdir()
@@ -87,7 +91,16 @@ def build_index(
         )
 
 
-def _cores() -> int:
+def too_many(units: int) -> InputError:
+    """For more units than one index holds."""
+    return InputError(
+        f"there are {units:,} units or more to index",
+        valid=f"at most {LARGEST_INDEX:,} in one lexical index",
+        do="choose a larger unit, or split the corpus",
+    )
+
+
+def cores() -> int:
     """Cores that this process may use, where the system tells; else those of the machine."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
@@ -130,17 +143,17 @@ class _Reader:
         self._ids = StringWriter(folder / UNITS)
         names = (TITLES, TEXTS) if keep_texts else ()
         self._kept = [StringWriter(folder / name) for name in names]
-        self._hashes = array("Q")
+        self._hashes = array("q")
         self._next_check = 1024
         self._characters = min(_BATCH_CHARACTERS, memory // 64)
 
     def batches(self) -> Iterator[list[str]]:
         texts: list[str] = []
-        ids: list[bytes] = []
+        ids: list[str] = []
         size = 0
         for unit in self._units:
             texts.append(unit.contents)
-            ids.append(to_bytes(unit.unit_id))
+            ids.append(unit.unit_id)
             for writer, text in zip(self._kept, (unit.title, unit.text), strict=False):
                 writer.extend([to_bytes(text)])
             size += len(texts[-1])
@@ -152,11 +165,11 @@ class _Reader:
         if texts:
             yield texts
 
-    def _note(self, ids: Sequence[bytes]) -> None:
-        self._ids.extend(ids)
-        self._hashes.extend(
-            int.from_bytes(hashlib.blake2b(name, digest_size=8).digest(), "little") for name in ids
-        )
+    def _note(self, ids: Sequence[str]) -> None:
+        self._ids.extend(map(to_bytes, ids))
+        self._hashes.extend(map(hash, ids))
+        if len(self._hashes) > LARGEST_INDEX:
+            raise too_many(len(self._hashes))
         # Checked each time the count has doubled: early for the user, and cheap in all.
         if len(self._hashes) >= self._next_check:
             self._check()
@@ -170,11 +183,10 @@ class _Reader:
             writer.close()
 
     def _check(self) -> None:
-        hashes = np.frombuffer(self._hashes, dtype=np.uint64)
-        ordered = np.argsort(hashes, kind="stable")
-        double = np.flatnonzero(np.diff(hashes[ordered]) == 0)
-        if len(double):
-            first, second = sorted(ordered[double[0] : double[0] + 2].tolist())
+        hashes = np.frombuffer(self._hashes, np.int64)
+        doubled = Places(hashes, self._ids.read).doubled()
+        if doubled:
+            first, second = doubled
             raise InputError(
                 f"units {first + 1} and {second + 1} have the same id '{self._ids.read(second)}'",
                 valid="every unit_id once",

@@ -8,6 +8,7 @@ scores behind them the same bits. Measures and the choice of a cell are not made
 from __future__ import annotations
 
 import os
+from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from itertools import islice
@@ -20,6 +21,7 @@ from pipelines.lexical.grid_kernel import GridTables, Postings, judged_scores, r
 from pipelines.lexical.grid_tables import grid_tables
 from pipelines.lexical.index import LexicalIndex
 from pipelines.lexical.searcher import check_settings
+from pipelines.lexical.strings import Places
 from toolkit.contracts import parent
 from toolkit.errors import InputError
 
@@ -162,36 +164,39 @@ class GridBM25:
 class _Documents(NamedTuple):
     """Which units belong to which document. `parents` is empty where each is one of its own."""
 
-    numbers: dict[str, int]
+    places: Places
     starts: NDArray[np.int64]
     parents: NDArray[np.int32]
     blocks: NDArray[np.int64]
 
     @classmethod
     def of(cls, index: LexicalIndex) -> _Documents:
-        numbers: dict[str, int] = {}
-        starts: list[int] = []
+        starts, hashes = array("q"), array("q")
         before = None
         for unit in range(len(index)):
             document = parent(index.docnos[unit])
             if document != before:
-                if document in numbers:
-                    raise InputError(
-                        f"the passages of document {document!r} do not stand together in the index",
-                        do="build the index from units in the order of their documents",
-                    )
-                numbers[document] = len(starts)
                 starts.append(unit)
+                hashes.append(hash(document))
                 before = document
+        places = Places(
+            np.frombuffer(hashes, np.int64), lambda place: parent(index.docnos[starts[place]])
+        )
+        if doubled := places.doubled():
+            document = parent(index.docnos[starts[doubled[0]]])
+            raise InputError(
+                f"the passages of document {document!r} do not stand together in the index",
+                do="build the index from units in the order of their documents",
+            )
         bounds = np.array([*starts, len(index)], dtype=np.int64)
         parents = np.empty(0, np.int32)
         if len(starts) < len(index):
             parents = np.repeat(np.arange(len(starts), dtype=np.int32), np.diff(bounds))
-        return cls(numbers, bounds, parents, _blocks(bounds))
+        return cls(places, bounds, parents, _blocks(bounds))
 
     def spans(self, docids: Sequence[str]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """First and one after the last unit of each document; no unit of an unknown one."""
-        number = np.array([self.numbers.get(docid, -1) for docid in docids], dtype=np.int64)
+        number = np.array([self.places.find(docid) for docid in docids], dtype=np.int64)
         known = number >= 0
         return np.where(known, self.starts[number], 0), np.where(known, self.starts[number + 1], 0)
 

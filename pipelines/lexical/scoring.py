@@ -161,8 +161,10 @@ def best(
     else:
         maxima = np.empty(-(-len(sums) // _RUN), np.uint32)
         _maxima(sums, maxima)
-        keys = np.empty(len(sums), np.uint64)
-        keys = keys[: _collect_above(sums, maxima, _threshold(maxima, depth), keys)]
+        # At most `depth` runs have a maximum above the threshold, and of the documents at the
+        # threshold the first `depth` are enough.
+        keys = np.empty(min(len(sums), (_RUN + 1) * depth), np.uint64)
+        keys = keys[: _collect_above(sums, maxima, _threshold(maxima, depth), depth, keys)]
     if len(keys) > 2 * depth:
         keys = np.partition(keys, depth - 1)[:depth]
     keys = np.sort(keys)[:depth]
@@ -203,15 +205,19 @@ def _collect_above(
     sums: NDArray[np.float32],
     maxima: NDArray[np.uint32],
     threshold: np.uint32,
+    depth: int,
     keys: NDArray[np.uint64],
 ) -> int:
-    """Keys that sort by falling sum, then by document; clears `sums`."""
+    """Keys that sort by falling sum, then by document, of all sums above the threshold and of the
+    first `depth` that equal it; clears `sums`."""
     bits = sums.view(np.uint32)
     found = 0
+    equal = 0
     for run in range(len(maxima)):
-        if maxima[run] >= threshold:
+        if maxima[run] > threshold or (maxima[run] == threshold and equal < depth):
             for document in range(run * _RUN, min(run * _RUN + _RUN, len(bits))):
-                if bits[document] >= threshold:
+                if bits[document] > threshold or (bits[document] == threshold and equal < depth):
+                    equal += bits[document] == threshold
                     keys[found] = _key(bits[document], document)
                     found += 1
     sums[:] = 0

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
+import os
 from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable
 from numbers import Integral, Real
-from threading import Lock
+from threading import Lock, Semaphore
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pipelines.lexical.build import cores
 from pipelines.lexical.dirichlet import Dirichlet, collection_frequency
 from pipelines.lexical.scoring import Saturation, best
 from pipelines.lexical.storage import Arrays, Postings, Statistics
@@ -19,34 +21,49 @@ from toolkit.errors import InputError
 
 LENGTHS = ("lucene", "exact")
 _TABLES_KEPT = 8
+_SUMS_BYTES = 2 << 30
 Found = tuple[NDArray[np.int32], NDArray[np.float32]]
 Tables = TypeVar("Tables", Saturation, Dirichlet)
 
 
 class Sums:
-    """One float32 sum a document, for any number of searches at once.
+    """One float32 sum a document, for searches in any number of threads.
 
-    A search takes an all-zero array and gives it back all zero: as many exist as searches ever ran
-    at once.
+    A search takes an all-zero array and gives it back all zero. There are `searches_at_once` arrays
+    at most; further searches wait, which costs no time, because they would share the same cores.
     """
 
     def __init__(self, postings: Postings, documents: int) -> None:
         self._postings, self._documents = postings, documents
         self._free: deque[NDArray[np.float32]] = deque()
+        self._begin()
+
+    def _begin(self) -> None:
+        self._process = os.getpid()
+        self._turns = Semaphore(searches_at_once(self._documents))
 
     def best(
         self, terms: NDArray[np.int64], add: Callable[[NDArray[np.float32]], None], depth: int
     ) -> Found:
         """The `depth` documents of highest sum above 0 once `add` has filled the sums, which it
         may do for documents of `terms` (at least one) alone."""
-        try:
-            sums = self._free.pop()
-        except IndexError:
-            sums = np.zeros(self._documents, np.float32)
-        add(sums)
-        found = best(self._postings, terms, sums, min(depth, self._documents))
-        self._free.append(sums)  # not reached on an interrupt, which may leave sums half-done
+        if self._process != os.getpid():
+            self._begin()  # after a fork nobody gives back the turns of the parent's threads
+        with self._turns:
+            try:
+                sums = self._free.pop()
+            except IndexError:
+                sums = np.zeros(self._documents, np.float32)
+            add(sums)
+            found = best(self._postings, terms, sums, min(depth, self._documents))
+            self._free.append(sums)  # not reached on an interrupt, which may leave sums half-done
         return found
+
+
+def searches_at_once(documents: int) -> int:
+    """How many searches of an index run at once: one a core, and no more than have room for their
+    sums in 2 GiB; at least one."""
+    return max(1, min(cores(), _SUMS_BYTES // (4 * max(documents, 1))))
 
 
 class Searcher:

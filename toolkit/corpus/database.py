@@ -17,6 +17,7 @@ from toolkit.files import folder_made_whole
 _FILE = "data.sqlite"
 # Long texts lie on chains of pages; larger pages make the chains shorter.
 _PAGE_BYTES = 16384
+LARGEST_VALUE = 1_000_000_000  # bytes of a row, unless SQLite was compiled with another limit
 
 
 @contextmanager
@@ -45,6 +46,20 @@ def written_once(folder: Path, schema: str) -> Iterator[sqlite3.Connection]:
         finally:
             connection.close()
         _flush(temporary / _FILE)
+
+
+@contextmanager
+def within_limits(what: str) -> Iterator[None]:
+    """Around what writes a row: a value that SQLite does not take is an `InputError` that names
+    `what` is too large."""
+    try:
+        yield
+    except (sqlite3.DataError, OverflowError):
+        raise InputError(
+            f"{what} is too large for the document store",
+            valid=f"less than {LARGEST_VALUE:,} bytes, SQLite's limit (sqlite.org/limits.html)",
+            do="split it into several documents, or shorten it",
+        ) from None
 
 
 def _flush(path: Path) -> None:

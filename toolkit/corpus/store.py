@@ -49,7 +49,8 @@ class SqliteStore:
         """Write the texts of `documents` into the folder `path`, whole or not at all, and open it.
 
         `InputError` for an empty corpus, a docid that comes twice or is empty, one that ends like
-        a passage id (`%p3`), and text that is not valid Unicode.
+        a passage id (`%p3`), text that is not valid Unicode, and a document of 1,000,000,000 bytes
+        or more, which is SQLite's limit.
         """
         write_texts(Path(path), documents, corpus_fingerprint)
         return cls.open(path, corpus_fingerprint=corpus_fingerprint)

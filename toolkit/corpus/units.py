@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from toolkit.contracts import Segmenter
-from toolkit.corpus.database import write_meta, written_once
+from toolkit.corpus.database import within_limits, write_meta, written_once
 from toolkit.corpus.store import SPAN, UNITS_KIND, UNITS_VERSION, SqliteStore
 from toolkit.progress import track
 
@@ -23,7 +23,8 @@ def build_units(path: Path | str, store: SqliteStore, segmenter: Segmenter) -> i
         for number, document in enumerate(documents, start=1):
             spans = segmenter.spans(document)
             blob = np.asarray(spans, dtype=SPAN).tobytes()
-            connection.execute("INSERT INTO spans VALUES (?, ?)", (number, blob))
+            with within_limits(f"the list of {len(spans):,} units of document {document.docid!r}"):
+                connection.execute("INSERT INTO spans VALUES (?, ?)", (number, blob))
             total += len(spans)
         meta = {"kind": UNITS_KIND, "version": UNITS_VERSION, "units": total}
         meta["passages"] = int(_marks_passages(store, segmenter))

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from toolkit.contracts import PASSAGE_MARK, Document, parent
-from toolkit.corpus.database import write_meta, written_once
+from toolkit.corpus.database import within_limits, write_meta, written_once
 from toolkit.errors import InputError
 
 KIND = "document store"
@@ -41,8 +41,10 @@ def _insert(connection: sqlite3.Connection, number: int, document: Document) -> 
             valid=f"a non-empty docid that does not end like a passage's ({PASSAGE_MARK}<digits>)",
             do="rename it in the corpus and in the judgements",
         )
+    row = (number, *document)
     try:
-        connection.execute("INSERT INTO documents VALUES (?, ?, ?, ?, ?)", (number, *document))
+        with within_limits(f"document {docid!r} ({len(document.text):,} characters)"):
+            connection.execute("INSERT INTO documents VALUES (?, ?, ?, ?, ?)", row)
     except sqlite3.IntegrityError:
         raise InputError(
             f"docid {docid!r} comes twice (again as document {number})",

@@ -165,6 +165,30 @@ def test_a_bad_corpus_is_refused_and_leaves_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="sqlite3 sets limits from Python 3.11 on")
+def test_a_document_beyond_sqlites_limit_of_a_value_is_refused_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connect = sqlite3.connect
+
+    def limited(*arguments: object, **named: object) -> sqlite3.Connection:
+        connection = connect(*arguments, **named)  # type: ignore[call-overload]
+        connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 10_000)
+        return connection
+
+    monkeypatch.setattr("toolkit.corpus.database.sqlite3.connect", limited)
+    fitting, many = Document("d1", "t", "x" * 9900), Document("d2", "", "go\n" * 3000)
+    for document in (Document("big", "", "x" * 10_001), Document("big", "x" * 5000, "é" * 2600)):
+        with pytest.raises(InputError, match=r"document 'big' \([\d,]+ char.*too large.*SQLite's"):
+            SqliteStore.build(tmp_path / "no", [fitting, document], corpus_fingerprint="c")
+    with (
+        SqliteStore.build(tmp_path / "texts", [fitting, many], corpus_fingerprint="c") as store,
+        pytest.raises(InputError, match=r"list of 3,000 units of document 'd2' is too large"),
+    ):
+        build_units(tmp_path / "units", store, Passages(1))
+    assert [path.name for path in tmp_path.iterdir()] == ["texts"]
+
+
 def test_a_failing_reader_leaves_the_old_store_as_it_was(
     store: SqliteStore, tmp_path: Path
 ) -> None:
