@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from experiments.entry import tell
 from pipelines.engines.base import Engine
 from toolkit.benchmarks.beir import unknown_judged
+from toolkit.console import tell
 from toolkit.contracts import Benchmark, Segmenter, Unit
 from toolkit.corpus import SqliteStore, build_units
 from toolkit.files import fingerprint, waiting_lock

@@ -13,13 +13,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 
 from experiments.bench.measure import in_own_process
 from experiments.bench.page import setup_text, table_text, write_section
 from pipelines.lexical import LexicalIndex
 from toolkit.benchmarks import BeirBenchmark
+from toolkit.console import Console, tell
 from toolkit.contracts import Unit
 from toolkit.errors import InputError
 
@@ -123,5 +123,5 @@ if __name__ == "__main__":
     try:
         main(sys.argv[1:])
     except InputError as error:
-        sys.stderr.write(f"soundingline: {error}\n")
+        tell(str(error))
         sys.exit(2)
