@@ -62,7 +62,7 @@ def read(folder: Path) -> None:
 
 
 def build(index: Path, documents: int) -> None:
-    LexicalIndex.build(Drawn(documents), index, processes=1, memory_mb=BUILD_MB)
+    LexicalIndex.build(Drawn(documents), index, processes=1, memory_mb=BUILD_MB, keep_texts=False)
 
 
 def search(index: Path, threads: int, queries: int) -> None:

@@ -1,7 +1,5 @@
 import random
-import subprocess
-import sys
-from pathlib import Path
+import tracemalloc
 
 import pytest
 from hypothesis import given, settings
@@ -66,25 +64,20 @@ def test_one_among_very_many_is_told_in_random_order() -> None:
     assert told == [(names[7], 300_000)]
 
 
-def test_two_million_take_less_than_a_third_of_a_set_of_them() -> None:
-    program = """
-import resource
-from toolkit.identifiers import DistinctIds
-names = ("document number %d" % n for n in range(2_000_000))
-before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-if {kind!r} == "set":
-    seen = set(names)
-else:
-    ids = DistinctIds()
-    assert not any(ids.add(name, None) for name in names)
-    assert not ids.close()
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
-"""
-    root = Path(__file__).resolve().parents[2]
-    taken = {
-        kind: int(
-            subprocess.check_output([sys.executable, "-c", program.format(kind=kind)], cwd=root)
-        )
-        for kind in ("set", "hashes")
-    }
-    assert taken["hashes"] < taken["set"] / 3
+def test_an_identifier_takes_few_bytes_whatever_its_length(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(identifiers, "_RECENT", 1 << 10)
+    monkeypatch.setattr(identifiers, "_LARGEST", 1 << 13)
+    peaks = {}
+    for count in (50_000, 150_000):
+        ids = DistinctIds[None]()
+        tracemalloc.start()
+        try:
+            for number in range(count):
+                assert not ids.add(f"{'long ' * 20}{number}", None)
+            peaks[count] = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+        assert not ids.close()
+        assert len(ids) == count
+    # A set takes more than 150 bytes for each of these.
+    assert peaks[150_000] - peaks[50_000] < 20 * 100_000

@@ -188,6 +188,7 @@ class Sized:
 
     def __iter__(self) -> Iterator[Unit]:
         raise AssertionError("work has begun")
+        yield
 
 
 def test_more_units_than_an_index_numbers_are_refused_before_work_begins(tmp_path: Path) -> None:
