@@ -27,6 +27,7 @@ ROOT = Path(__file__).resolve().parents[2]
 HEAD = ("step", "s", "peak MiB")
 THREADS = 32
 BUILD_MB = 64
+PACKAGES = ("numba", "numpy")
 _DOCID = "msmarco_doc_{:010d}"
 _TEXT = "tide harbour {}"
 
@@ -116,7 +117,9 @@ def main(arguments: Sequence[str]) -> None:
             "(Python and its libraries take some 60 MiB), with what of mapped files is in memory. "
             "All documents tie in the searches for frequent terms; depth 1000."
         )
-        write_section("scale", "Scale", [setup_text(command), intro, table_text(HEAD, rows)])
+        write_section(
+            "scale", "Scale", [setup_text(command, PACKAGES), intro, table_text(HEAD, rows)]
+        )
 
 
 if __name__ == "__main__":
