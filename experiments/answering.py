@@ -69,10 +69,13 @@ class Answering:
                 trajectory = replace(trajectory, usage=self.tally.usage(topic.qid))
             # A write that has begun ends even where this task is cancelled: the loop waits for its
             # threads before it closes.
-            await asyncio.to_thread(self._folder.write, trajectory)
-            self.tally.add(trajectory)
+            await asyncio.to_thread(self._record, trajectory)
             if stops_run(trajectory.reason):
                 self.stopped = trajectory
+
+    def _record(self, trajectory: Trajectory) -> None:
+        self._folder.write(trajectory)
+        self.tally.add(trajectory)
 
 
 async def answer_all(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 
@@ -16,7 +17,7 @@ _MOST_COSTS = 100
 
 class Tally:
     """Counts trajectories as they end. `accepted` are the answers by question, for the accuracy by
-    the exact rule; `changed` is called with a line for the bar."""
+    the exact rule; `changed` is called with a line for the bar. Safe for many threads."""
 
     def __init__(
         self,
@@ -37,9 +38,22 @@ class Tally:
         self._judge = ExactAnswerJudge()
         self._clock = clock
         self._began = clock()
+        self._lock = threading.Lock()
 
     def add(self, trajectory: Trajectory) -> None:
-        """One more question has ended."""
+        """One more question has ended. Judging takes time in proportion to the answer."""
+        right = self._is_right(trajectory)
+        with self._lock:
+            self._count(trajectory, right)
+            self._changed(self.line())
+
+    def _is_right(self, trajectory: Trajectory) -> bool:
+        accepted = self._accepted.get(trajectory.qid)
+        if not accepted or trajectory.status == "failed":
+            return False
+        return self._judge.verdict(trajectory.qid, trajectory.answer, accepted).correct
+
+    def _count(self, trajectory: Trajectory, right: bool) -> None:
         self.trajectories += 1
         self._failed += trajectory.status == "failed"
         self._warnings += len(trajectory.warnings)
@@ -47,12 +61,8 @@ class Tally:
             self._warned += [f"question {trajectory.qid}: {line}" for line in trajectory.warnings]
         if trajectory.usage and len(self.costs) < _MOST_COSTS:
             self.costs.append(trajectory.usage)
-        if accepted := self._accepted.get(trajectory.qid):
-            self._judged += 1
-            if trajectory.status != "failed":
-                verdict = self._judge.verdict(trajectory.qid, trajectory.answer, accepted)
-                self._right += verdict.correct
-        self._changed(self.line())
+        self._judged += bool(self._accepted.get(trajectory.qid))
+        self._right += right
 
     def usage(self, qid: str) -> dict[str, float]:
         """What the question has taken so far, the stages of its pipeline included."""

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from experiments.answering import stops_run
+from experiments.answering import Answering, stops_run
 from experiments.tally import Tally, expected
-from toolkit.contracts import RUN_OUT_OF_MONEY, Answer, Trajectory
+from toolkit.contracts import RUN_OUT_OF_MONEY, Answer, SearchTool, Topic, Trajectory
 from toolkit.errors import InputError
+from toolkit.evaluation.answers import AnswerVerdict, ExactAnswerJudge
 from toolkit.llm import ModelError, Turn, Usage
 from toolkit.llm.estimate import estimate
 from toolkit.llm.ledger import Ledger
 from toolkit.llm.prices import UNKNOWN, Price
+from toolkit.runs import RunFolder
 from toolkit.supply import supply
 
 
@@ -61,6 +65,41 @@ def test_what_is_unknown_is_left_out_of_the_line(clock: Clock) -> None:
     spend(ledger, Usage(input=10, output=0))
     count.add(Trajectory("y", "?", "completed", warnings=("broken",)))
     assert "$" not in lines[-1]
+
+
+def test_an_answer_is_judged_while_the_event_loop_goes_on(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = list[str]()
+    count = tally(clock, Ledger(), lines)
+    verdict, judging, go_on = ExactAnswerJudge.verdict, threading.Event(), threading.Event()
+
+    def slow(*arguments: Any) -> AnswerVerdict:
+        judging.set()
+        assert go_on.wait(timeout=10), "the event loop stood still"
+        return verdict(*arguments)
+
+    class Immediate:
+        name = "immediate"
+
+        async def run(self, topic: Topic, tool: SearchTool) -> Trajectory:
+            return Trajectory(topic.qid, topic.text, "completed", Answer(exact="Ada"))
+
+    class Folder:
+        def write(self, trajectory: Trajectory) -> None: ...
+
+    async def run() -> None:
+        folder, session = cast(RunFolder, Folder()), cast(Callable[[str], SearchTool], str)
+        answering = Answering(Immediate(), session, folder, count, 1)
+        task = asyncio.create_task(answering.answer([Topic("a", "?")]))
+        while not judging.is_set():
+            await asyncio.sleep(0.001)
+        go_on.set()
+        await task
+
+    monkeypatch.setattr(ExactAnswerJudge, "verdict", slow)
+    asyncio.run(run())
+    assert lines == ["accuracy 1.00"]
 
 
 def test_few_warnings_are_shown_and_the_others_counted(clock: Clock) -> None:

@@ -12,6 +12,7 @@ from toolkit.contracts import ToolCall, Trajectory, parent
 from toolkit.evaluation.answers import AnswerVerdict
 from toolkit.evaluation.calibration import calibration_error, calibration_error_published
 from toolkit.evaluation.funnel import SHOWN, Judgements, reach_by_tier, relevant_documents
+from toolkit.llm.accounts import known
 
 PerQuestion = dict[str, dict[str, float]]
 
@@ -59,13 +60,16 @@ def citations(ended: Sequence[Trajectory], evidence: Judgements) -> PerQuestion:
 
 
 def effort(recorded: Sequence[Trajectory]) -> PerQuestion:
-    """Calls, exposure, seconds and usage of every recorded trajectory."""
-    efforts = {trajectory.qid: _effort_of(trajectory) for trajectory in recorded}
-    measures = dict.fromkeys(measure for effort in efforts.values() for measure in effort)
-    return {
-        measure: {qid: effort.get(measure, 0.0) for qid, effort in efforts.items()}
-        for measure in measures
-    }
+    """Calls, exposure and seconds of every recorded trajectory, and its usage where that is known:
+    a reply without a price or without token counts costs something, and nobody knows how much."""
+    measures: PerQuestion = {}
+    for trajectory in recorded:
+        for measure, value in _effort_of(trajectory).items():
+            measures.setdefault(measure, {})[trajectory.qid] = value
+    for name in dict.fromkeys(name for trajectory in recorded for name in trajectory.usage):
+        values = {trajectory.qid: known(trajectory.usage, name) for trajectory in recorded}
+        measures[f"usage_{name}"] = {q: float(v) for q, v in values.items() if v is not None}
+    return measures
 
 
 def _succeeded(calls: Sequence[ToolCall], tools: Collection[str]) -> int:
@@ -82,7 +86,6 @@ def _effort_of(trajectory: Trajectory) -> dict[str, float]:
         "documents_exposed": float(len(shown)),
         "tokens_exposed": float(sum(call.tokens for call in calls)),
         "seconds": float(trajectory.seconds),
-        **{f"usage_{name}": float(value) for name, value in trajectory.usage.items()},
     }
 
 

@@ -4,6 +4,8 @@ Denominators. Measures of quality are means over ALL questions of the split that
 judge; a question without a trajectory, and one whose trajectory failed, counts 0. Measures of
 effort (calls, tokens, seconds, money) are means over the recorded trajectories, failed ones
 included: a question that was not asked has cost nothing, and a 0 for it would flatter the run.
+Money and tokens that are unknown (a reply without a price or without counts) are no 0 either: the
+mean is over the questions of which they are known, and the denominators say how many these are.
 """
 
 from __future__ import annotations
@@ -60,7 +62,8 @@ def evaluate_run(
     - `calibration_error`: over answers with a stated confidence, 0 to 100.
     - `search_calls`, `browse_calls`, `read_calls` (successful ones), `tool_calls`, `tool_errors`,
       `documents_exposed` (distinct documents previewed or opened), `tokens_exposed` (of all tool
-      output), `seconds`, and `usage_<name>`: over recorded trajectories.
+      output), `seconds`: over recorded trajectories. `usage_<name>`: over those of which the
+      number is known; left out where it is known of none.
     - `accuracy_published`, `calibration_error_published`: what BrowseComp-Plus's evaluator would
       give on the verdicts of `judge`: recorded trajectories as the denominator; an absent
       confidence taken for 100 and the last bin left out.

@@ -13,7 +13,8 @@ class Cell:
 
     - `factors`: what was varied, option names by group, e.g. `{"unit": "passage"}`.
     - `metrics`: flat measure -> value, as in `metrics.json`.
-    - `per_question`: measure -> qid -> value; every judged question has a value.
+    - `per_question`: measure -> qid -> value; every judged question has a value, and of effort
+      every recorded question of which it is known.
     - `funnel`: judged tier -> exposure tier -> `{"macro": .., "micro": .., "documents": ..}`,
       recall of judged documents and mean number of documents exposed a question.
     - `curves`: `documents` and `tokens` -> points (exposed so far, mean recall), ascending.

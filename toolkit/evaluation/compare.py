@@ -55,10 +55,13 @@ def compare(
       `pt.Experiment`) or `all` of this call.
     - `test`, `interval`, `resamples`, `seed`: see `statistics.paired`. Each comparison starts from
       the same seed, so that adding a cell does not change the others' intervals.
-    - A measure of effort is taken over the questions that both runs recorded.
+    - A measure of effort is taken over the questions that both runs recorded and of which both know
+      it (money and tokens may be unknown): `n` says how many these are, and the means of the row
+      are over them.
 
     `InputError` for cells of different benchmarks or questions (telling how many they share), for
-    names that are unknown or not unique, and for a measure that a cell lacks.
+    names that are unknown or not unique, for a measure that a cell lacks, and for one that two
+    cells share on fewer than two questions.
     """
     if family not in FAMILIES:
         raise InputError(f"the family is {family!r}", valid=", ".join(FAMILIES))
@@ -105,6 +108,13 @@ def _paired(
     if first.keys() != second.keys():
         _check_questions(a, b, measure)
         shared = [qid for qid in first if qid in second]
+        if len(shared) < 2:
+            raise InputError(
+                f"{measure} is known of {len(first)} questions of the run {a.name}, of "
+                f"{len(second)} of {b.name}, and of {len(shared)} of both",
+                valid="two questions or more",
+                do="leave that measure out, or run both with known prices and usage",
+            )
         first = {qid: first[qid] for qid in shared}
         second = {qid: second[qid] for qid in shared}
     return paired(first, second, test=test, interval=interval, resamples=resamples, seed=seed)
@@ -115,7 +125,8 @@ def _values(cell: Cell, measure: str) -> Mapping[str, float]:
         raise InputError(
             f"the run {cell.name} has no measure {measure!r} by question",
             valid=", ".join(cell.per_question) or "none",
-            do="evaluate it again with that measure",
+            do="evaluate it again with that measure; money and tokens are left out where they are "
+            "known of no question",
         )
     return cell.per_question[measure]
 

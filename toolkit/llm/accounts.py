@@ -108,3 +108,12 @@ def flat(by_role: Mapping[str, Account]) -> dict[str, float]:
     totals = total(by_role.values()).flat() if by_role else {}
     parts = (by_role[role].flat(f"{role}_") for role in ROLES if role in by_role)
     return {**totals, **{name: value for part in parts for name, value in part.items()}}
+
+
+def known(usage: Mapping[str, float], name: str) -> float | None:
+    """The number `name` of a question's usage, as `flat` gives it. Where it is absent: 0 if no
+    request was made that could count towards it, else None, for `flat` leaves out the unknown."""
+    if name in usage:
+        return usage[name]
+    role = next((f"{role}_" for role in ROLES if name.startswith(f"{role}_")), "")
+    return None if any(each.startswith(role) for each in usage) else 0.0

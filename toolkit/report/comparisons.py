@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from toolkit.report.figures import Interval, forest
-from toolkit.report.measures import describe, number, ordered, probability
-from toolkit.report.results import interval_text
+from toolkit.report.measures import describe, is_usage, number, ordered, probability
+from toolkit.report.results import interval_text, recorded, spread
 from toolkit.report.setting import Setting
 from toolkit.report.tables import Column, Entry, Figure, Section, Table
 from toolkit.report.verdicts import Pair
@@ -66,10 +66,27 @@ def verdict_table(setting: Setting, pairs: Sequence[Pair], *, folded: str = "") 
     Where every pair is against the same cell, that cell is named in the note alone.
     """
     against = _common(pairs)
-    note = f"Against {setting.label(against)}, {_mean(pairs[0])}." if against else ""
+    notes = [f"Against {setting.label(against)}, {_mean(pairs[0])}."] if against else []
+    notes += _left_out(setting, pairs)
     columns = [*(_SIDES[:1] if against else _SIDES), *_COLUMNS]
     rows = [_row(setting, pair, bool(against)) for pair in pairs]
-    return Table(columns, rows, note=note, folded=folded)
+    return Table(columns, rows, note=" ".join(notes), folded=folded)
+
+
+def _left_out(setting: Setting, pairs: Sequence[Pair]) -> list[str]:
+    """A line on questions of which one of the cells does not know what it took."""
+    if not pairs or not is_usage(pairs[0].measure):
+        return []
+    counts = {look.cell.name: recorded(look.cell) for look in setting.looks}
+    most = max(min(counts[pair.one], counts[pair.other]) for pair in pairs)
+    least = min(pair.n for pair in pairs)
+    if least == most:
+        return []
+    both = spread([pair.n for pair in pairs])
+    return [
+        f"{pairs[0].measure} is not known of every question: each pair is compared, and its means "
+        f"taken, over the questions of which both cells know it, {both} of {most:,}."
+    ]
 
 
 def _common(pairs: Sequence[Pair]) -> str:

@@ -11,6 +11,8 @@ import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from toolkit.llm.accounts import ROLES
+
 HIGHER, LOWER, NEITHER = 1, -1, 0
 
 
@@ -93,6 +95,21 @@ _RANKING = {
     "Bpref": "Share of judged irrelevant documents ranked below the relevant ones.",
     "Judged": "Share of the first {k} results that have a judgement.",
 }
+_USAGE = "usage_"
+_WHERE_KNOWN = "{} a question, over the questions of which this is known."
+_USED = {
+    "dollars": f"Dollars{_WHERE_KNOWN}",
+    "input_tokens": f"Input tokens{_WHERE_KNOWN}",
+    "cached_tokens": f"Input tokens from a prefix cache{_WHERE_KNOWN}",
+    "reasoning_tokens": f"Reasoning tokens{_WHERE_KNOWN}",
+    "output_tokens": f"Output tokens, reasoning included{_WHERE_KNOWN}",
+    "calls": "Requests to language models{} a question.",
+    "failed": "Requests to language models{} a question that brought no reply.",
+    "retries": "Attempts{} a question beyond the first of each request.",
+    "seconds": "Seconds of waiting for language models{} a question.",
+    "unmetered": "Replies{} a question whose server told no usage.",
+    "unpriced": "Replies{} a question whose cost is unknown.",
+}
 _IR_NAME = re.compile(r"(?P<family>[A-Za-z]+)(\([^)]*\))?(@(?P<k>\d+))?$")
 
 HEADLINE = (
@@ -116,6 +133,8 @@ def describe(name: str) -> Measure:
     """The entry of `name`; an unknown name gets four digits and no claim about direction."""
     if name in _BY_NAME:
         return _BY_NAME[name]
+    if is_usage(name):
+        return _usage(name)
     match = _IR_NAME.fullmatch(name)
     text = _RANKING.get(match["family"]) if match else None
     if match and text:
@@ -125,6 +144,20 @@ def describe(name: str) -> Measure:
     if name.endswith("_calls"):
         return Measure(name, 2, NEITHER, f"Mean number of {name[:-6]} calls a question.")
     return Measure(name, 0 if "tokens" in name else 4, NEITHER, "")
+
+
+def is_usage(name: str) -> bool:
+    """Whether it is what models took, which may be unknown of a question."""
+    return name.startswith(_USAGE)
+
+
+def _usage(name: str) -> Measure:
+    used = name.removeprefix(_USAGE)
+    role = next((role for role in ROLES if used.startswith(f"{role}_")), "")
+    quantity = used.removeprefix(f"{role}_")
+    digits = 4 if quantity == "dollars" else 0 if "tokens" in quantity else 2
+    of = f" of the {role}" if role else ""
+    return Measure(name, digits, NEITHER, _USED.get(quantity, "").format(of))
 
 
 def ordered(names: Iterable[str]) -> list[str]:

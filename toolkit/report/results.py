@@ -8,7 +8,7 @@ from dataclasses import replace
 from toolkit.contracts import STATUSES
 from toolkit.evaluation.cells import Cell
 from toolkit.report.intervals import cell_interval
-from toolkit.report.measures import describe, number, ordered
+from toolkit.report.measures import describe, is_usage, number, ordered
 from toolkit.report.setting import Setting, varied_factors
 from toolkit.report.tables import Column, Entry, Look, Section, Table
 
@@ -18,6 +18,17 @@ def questions(cell: Cell) -> int:
     if "questions" in cell.counts:
         return cell.counts["questions"]
     return len({qid for values in cell.per_question.values() for qid in values})
+
+
+def recorded(cell: Cell) -> int:
+    """How many questions a cell has trajectories of."""
+    return cell.counts.get("recorded", questions(cell))
+
+
+def spread(counts: Sequence[int]) -> str:
+    """`12`, or `3 to 12`."""
+    low, high = min(counts), max(counts)
+    return f"{low:,}" if low == high else f"{low:,} to {high:,}"
 
 
 def interval_text(low: float, high: float, digits: int) -> str:
@@ -40,7 +51,8 @@ def cells_section(setting: Setting) -> Section:
 def _cells_note(setting: Setting) -> str:
     note = (
         "Measures of quality are means over all questions that can be judged; a failed question "
-        "counts 0. Calls, tokens and seconds are means over the questions that were run. In "
+        "counts 0. Calls, tokens and seconds are means over the questions that were run; money and "
+        "tokens of models are left out where they are unknown, and n questions remain. In "
         "brackets the 95% interval of the mean (Wilson for yes/no measures, Student’s t otherwise)."
     )
     if any(setting.marks(measure) for measure in setting.measures):
@@ -82,12 +94,15 @@ def cells_table(
 
 def _measured(cell: Cell, measure: str, mark: str) -> Entry:
     digits = describe(measure).digits
-    found = cell_interval(cell, measure)
-    sub = interval_text(*found, digits) if found else ""
-    over = len(cell.per_question.get(measure, {}))
-    if sub and over != questions(cell):
-        sub += f" n={over:,}"
-    return Entry(number(cell.metrics.get(measure), digits), sub=sub, mark=mark)
+    interval = cell_interval(cell, measure)
+    sub = interval_text(*interval, digits) if interval else ""
+    count = len(cell.per_question.get(measure, {}))
+    text = number(cell.metrics.get(measure), digits)
+    if count and is_usage(measure) and count < recorded(cell):
+        text += f" (n={count:,})"  # not beside the interval, which the terminal leaves out
+    elif sub and count != questions(cell):
+        sub += f" n={count:,}"
+    return Entry(text, sub=sub, mark=mark)
 
 
 def count_names(setting: Setting) -> list[str]:

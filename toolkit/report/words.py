@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 from toolkit.report.measures import LOWER, describe, number, probability
-from toolkit.report.results import interval_text, questions
+from toolkit.report.results import interval_text, questions, spread
 from toolkit.report.setting import Setting
 from toolkit.report.tables import Span
 from toolkit.report.verdicts import Pair
@@ -116,13 +115,8 @@ def _unlike_questions(setting: Setting) -> str:
     shared = frozenset.intersection(*sets)
     return (
         f"The cells do not have the same questions on {setting.main}: {len(shared):,} are shared "
-        f"by all, of {_sizes([len(s) for s in sets])}. Means are over each cell’s own."
+        f"by all, of {spread([len(s) for s in sets])}. Means are over each cell’s own."
     )
-
-
-def _sizes(sizes: Sequence[int]) -> str:
-    low, high = min(sizes), max(sizes)
-    return f"{low:,}" if low == high else f"{low:,} to {high:,}"
 
 
 def _unlike_benchmarks(setting: Setting) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from toolkit.contracts import Answer, Exposure, ToolCall, Topic, Trajectory
@@ -9,6 +11,9 @@ from toolkit.errors import InputError
 from toolkit.evaluation.agent_run import evaluate_run, final_ranking
 from toolkit.evaluation.answers import ExactAnswerJudge
 from toolkit.evaluation.evaluations import Evaluation
+from toolkit.llm.ledger import Ledger
+from toolkit.llm.prices import UNKNOWN, Price
+from toolkit.llm.protocol import Turn, Usage
 
 TOPICS = [Topic(qid, f"question {qid}") for qid in ("right", "wrong", "broken", "missing")]
 EVIDENCE = {"right": {"a": 1, "b": 1}, "wrong": {"x": 1}, "broken": {"y": 1}, "missing": {"z": 1}}
@@ -235,3 +240,60 @@ def test_trajectories_of_another_split_are_refused() -> None:
 def test_two_trajectories_of_one_question_are_refused() -> None:
     with pytest.raises(InputError, match="'right' has 2 trajectories"):
         evaluated(RIGHT, RIGHT)
+
+
+TOLD, SILENT = Usage(input=100, cached=0, output=10), Usage()
+PRICE = Price(input=10_000.0, output=100_000.0)  # a reply of 100 and 10 tokens costs $2
+
+
+def asked(qid: str, *requests: tuple[str, Usage, Price]) -> Trajectory:
+    """A question whose usage a ledger counted: role, the server's counts, and the price."""
+    ledger = Ledger()
+    for role, usage, price in requests:
+        with ledger.request(role, qid, price) as entry:
+            entry.reply(Turn(text="x", usage=usage))
+    return replace(RIGHT, qid=qid, usage=ledger.usage(qid))
+
+
+def test_unknown_money_and_tokens_are_left_out_of_means_and_not_zero() -> None:
+    found = evaluated(
+        asked("right", ("agent", TOLD, PRICE)),
+        asked("wrong", ("agent", TOLD, UNKNOWN)),
+        asked("broken", ("agent", SILENT, PRICE)),
+    )
+    assert found.per_question["usage_dollars"] == {"right": 2.0}
+    assert found.metrics["usage_dollars"] == found.metrics["usage_agent_dollars"] == 2.0
+    assert found.per_question["usage_input_tokens"] == {"right": 100.0, "wrong": 100.0}
+    assert found.metrics["usage_output_tokens"] == 10.0
+    counted = ("usage_dollars", "usage_input_tokens", "usage_calls", "tool_calls")
+    assert [found.denominators[measure] for measure in counted] == [1, 2, 3, 3]
+
+
+def test_one_unpriced_reply_makes_the_cost_of_its_question_unknown() -> None:
+    found = evaluated(
+        asked("right", ("agent", TOLD, PRICE), ("rewriter", TOLD, UNKNOWN)),
+        asked("wrong", ("agent", TOLD, PRICE), ("rewriter", TOLD, PRICE)),
+    )
+    assert found.per_question["usage_dollars"] == {"wrong": 4.0}
+    assert found.per_question["usage_agent_dollars"] == {"right": 2.0, "wrong": 2.0}
+    assert found.per_question["usage_rewriter_dollars"] == {"wrong": 2.0}
+
+
+def test_what_was_never_asked_for_cost_nothing() -> None:
+    found = evaluated(
+        asked("right", ("agent", TOLD, PRICE), ("rewriter", TOLD, PRICE)),
+        asked("wrong", ("agent", TOLD, PRICE)),
+        asked("broken"),
+    )
+    assert found.per_question["usage_dollars"] == {"right": 4.0, "wrong": 2.0, "broken": 0.0}
+    assert found.per_question["usage_rewriter_dollars"] == {
+        "right": 2.0,
+        "wrong": 0.0,
+        "broken": 0.0,
+    }
+
+
+def test_what_is_known_of_no_question_is_no_measure() -> None:
+    found = evaluated(asked("right", ("agent", SILENT, UNKNOWN)), asked("wrong"))
+    assert not {"usage_dollars", "usage_input_tokens"} & (found.metrics.keys())
+    assert found.per_question["usage_unpriced"] == {"right": 1.0, "wrong": 0.0}

@@ -94,6 +94,23 @@ def test_effort_is_compared_over_what_both_runs_recorded() -> None:
     assert (row.mean_a, row.mean_b) == (1.0, pytest.approx((3 + 4 + 5 + 6) / 4))
 
 
+def test_cost_is_compared_over_the_questions_of_which_both_runs_know_it() -> None:
+    recorded = {f"q{n}": 1.0 for n in range(6)}
+    one = cell("one", tool_calls=recorded, usage_dollars={f"q{n}": 2.0 for n in range(4)})
+    two = cell("two", tool_calls=recorded, usage_dollars={f"q{n}": n / 2 for n in range(1, 6)})
+    (row,) = compare([one, two], ["usage_dollars"])
+    assert (row.n, row.mean_b, row.mean_a) == (3, 2.0, pytest.approx((0.5 + 1.0 + 1.5) / 3))
+    assert (row.wins, row.losses) == (0, 3)
+
+
+def test_cost_that_both_runs_know_of_one_question_alone_is_not_compared() -> None:
+    recorded = {f"q{n}": 1.0 for n in range(6)}
+    one = cell("one", tool_calls=recorded, usage_dollars={f"q{n}": 2.0 for n in range(4)})
+    two = cell("two", tool_calls=recorded, usage_dollars={"q3": 1.0, "q4": 1.0})
+    with pytest.raises(InputError, match="known of 2 questions of the run two, of 4 of one, and"):
+        compare([one, two], ["usage_dollars"])
+
+
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
