@@ -35,6 +35,7 @@ from toolkit.llm.completions import Token
 from toolkit.llm.faults import fault
 from toolkit.llm.protocol import Turn
 from toolkit.llm.wire import sendable_arguments, sendable_name
+from toolkit.masking import masked
 from toolkit.runs.names import escape_qid
 from toolkit.search import DictionaryBackend, DictionaryStore, RankedBrowsing, TopK, parse_answer
 from toolkit.search.answers import find_citations
@@ -156,6 +157,10 @@ READERS: dict[str, tuple[Callable[[str], object], Sequence[str]]] = {
     "answer of a server": (
         lambda text: fault(400, {"message": text}, {}, where="m", now=0),
         ("model ", "does not exist", "context ", "input length", "a", "longer than the "),
+    ),
+    "masked text": (
+        lambda text: (masked(text), masked({"name": f"key={text}"})),
+        pieces("api_key·=·: ·\"·'·\\\\·{·}·${·://·@·:·?·&·%·bearer ·a·A·_·-· ·\n"),
     ),
     "sentences": (rule_spans, (".", "!", "…", "\n", "。", " ", "'", '"', ")", "(", "A", "a", "Mr")),
     "lines": (line_spans, (".", "!", "\r", "\n", "。", " ", '"', ")", "A", "a", "1", "Mr. ")),
