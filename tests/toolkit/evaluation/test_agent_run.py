@@ -242,11 +242,11 @@ def test_two_trajectories_of_one_question_are_refused() -> None:
         evaluated(RIGHT, RIGHT)
 
 
-TOLD, SILENT = Usage(input=100, cached=0, output=10), Usage()
+COUNTED, SILENT = Usage(input=100, cached=0, output=10), Usage()
 PRICE = Price(input=10_000.0, output=100_000.0)  # a reply of 100 and 10 tokens costs $2
 
 
-def asked(qid: str, *requests: tuple[str, Usage, Price]) -> Trajectory:
+def metered(qid: str, *requests: tuple[str, Usage, Price]) -> Trajectory:
     """A question whose usage a ledger counted: role, the server's counts, and the price."""
     ledger = Ledger()
     for role, usage, price in requests:
@@ -256,37 +256,37 @@ def asked(qid: str, *requests: tuple[str, Usage, Price]) -> Trajectory:
 
 
 def test_unknown_money_and_tokens_are_left_out_of_means_and_not_zero() -> None:
-    found = evaluated(
-        asked("right", ("agent", TOLD, PRICE)),
-        asked("wrong", ("agent", TOLD, UNKNOWN)),
-        asked("broken", ("agent", SILENT, PRICE)),
+    result = evaluated(
+        metered("right", ("agent", COUNTED, PRICE)),
+        metered("wrong", ("agent", COUNTED, UNKNOWN)),
+        metered("broken", ("agent", SILENT, PRICE)),
     )
-    assert found.per_question["usage_dollars"] == {"right": 2.0}
-    assert found.metrics["usage_dollars"] == found.metrics["usage_agent_dollars"] == 2.0
-    assert found.per_question["usage_input_tokens"] == {"right": 100.0, "wrong": 100.0}
-    assert found.metrics["usage_output_tokens"] == 10.0
-    counted = ("usage_dollars", "usage_input_tokens", "usage_calls", "tool_calls")
-    assert [found.denominators[measure] for measure in counted] == [1, 2, 3, 3]
+    assert result.per_question["usage_dollars"] == {"right": 2.0}
+    assert result.metrics["usage_dollars"] == result.metrics["usage_agent_dollars"] == 2.0
+    assert result.per_question["usage_input_tokens"] == {"right": 100.0, "wrong": 100.0}
+    assert result.metrics["usage_output_tokens"] == 10.0
+    measures = ("usage_dollars", "usage_input_tokens", "usage_calls", "tool_calls")
+    assert [result.denominators[measure] for measure in measures] == [1, 2, 3, 3]
 
 
 def test_one_unpriced_reply_makes_the_cost_of_its_question_unknown() -> None:
-    found = evaluated(
-        asked("right", ("agent", TOLD, PRICE), ("rewriter", TOLD, UNKNOWN)),
-        asked("wrong", ("agent", TOLD, PRICE), ("rewriter", TOLD, PRICE)),
+    result = evaluated(
+        metered("right", ("agent", COUNTED, PRICE), ("rewriter", COUNTED, UNKNOWN)),
+        metered("wrong", ("agent", COUNTED, PRICE), ("rewriter", COUNTED, PRICE)),
     )
-    assert found.per_question["usage_dollars"] == {"wrong": 4.0}
-    assert found.per_question["usage_agent_dollars"] == {"right": 2.0, "wrong": 2.0}
-    assert found.per_question["usage_rewriter_dollars"] == {"wrong": 2.0}
+    assert result.per_question["usage_dollars"] == {"wrong": 4.0}
+    assert result.per_question["usage_agent_dollars"] == {"right": 2.0, "wrong": 2.0}
+    assert result.per_question["usage_rewriter_dollars"] == {"wrong": 2.0}
 
 
 def test_what_was_never_asked_for_cost_nothing() -> None:
-    found = evaluated(
-        asked("right", ("agent", TOLD, PRICE), ("rewriter", TOLD, PRICE)),
-        asked("wrong", ("agent", TOLD, PRICE)),
-        asked("broken"),
+    result = evaluated(
+        metered("right", ("agent", COUNTED, PRICE), ("rewriter", COUNTED, PRICE)),
+        metered("wrong", ("agent", COUNTED, PRICE)),
+        metered("broken"),
     )
-    assert found.per_question["usage_dollars"] == {"right": 4.0, "wrong": 2.0, "broken": 0.0}
-    assert found.per_question["usage_rewriter_dollars"] == {
+    assert result.per_question["usage_dollars"] == {"right": 4.0, "wrong": 2.0, "broken": 0.0}
+    assert result.per_question["usage_rewriter_dollars"] == {
         "right": 2.0,
         "wrong": 0.0,
         "broken": 0.0,
@@ -294,6 +294,6 @@ def test_what_was_never_asked_for_cost_nothing() -> None:
 
 
 def test_what_is_known_of_no_question_is_no_measure() -> None:
-    found = evaluated(asked("right", ("agent", SILENT, UNKNOWN)), asked("wrong"))
-    assert not {"usage_dollars", "usage_input_tokens"} & (found.metrics.keys())
-    assert found.per_question["usage_unpriced"] == {"right": 1.0, "wrong": 0.0}
+    result = evaluated(metered("right", ("agent", SILENT, UNKNOWN)), metered("wrong"))
+    assert not {"usage_dollars", "usage_input_tokens"} & (result.metrics.keys())
+    assert result.per_question["usage_unpriced"] == {"right": 1.0, "wrong": 0.0}
