@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import errno
 import os
 import re
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -18,22 +20,30 @@ from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from experiments.schema import Root, register
 from experiments.settings import CONF, Settings
+from experiments.sweep import CellFailed, CellStatus, SweepStart, end_sweep, recorded_cell
 from toolkit.console import tell, tell_defect
 from toolkit.errors import InputError
 from toolkit.files import fingerprint
 from toolkit.llm.errors import ModelError
 
 BAD_INPUT = 2
+DEFECT = 1
 INTERRUPTED = 130
+BAD_INPUTS = (InputError, ModelError, OmegaConfBaseException, OSError)
+_OF_THE_DISK = {
+    *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO),
+    *(errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG),
+}
 
 
 def main(task: Callable[[Settings], Any], *, takes_runs: bool = False) -> None:
     """Run `task` with the configuration that the command line composes; where it `takes_runs`,
     plain paths among the arguments are run folders.
 
-    Exit code 0 when it ended well, 2 for bad input (one line on standard error), 130 for Ctrl-C;
-    a defect keeps its traceback and leaves with 1. In a sweep, a cell with bad input is told and
-    the others go on.
+    Exit code 0 when it ended well, 2 for bad input (one line on standard error), 130 for Ctrl-C; a
+    defect keeps its traceback and leaves with 1. In a sweep, a cell that fails is a failed job, the
+    others go on, and the report tells of it; the exit code is then 2, or 1 where a defect or a kill
+    ended a cell.
     """
     # Hydra swallows tracebacks and leaves with 1 unless this is set; we sort the errors ourselves.
     os.environ["HYDRA_FULL_ERROR"] = "1"
@@ -42,24 +52,47 @@ def main(task: Callable[[Settings], Any], *, takes_runs: bool = False) -> None:
     sys.argv[1:] = named_sweep(with_runs(sys.argv[1:]) if takes_runs else sys.argv[1:])
     refused: list[str] = []
 
-    def told(config: DictConfig) -> None:
-        try:
-            task(Settings.of_job(config))
-        except (InputError, ModelError, OmegaConfBaseException, OSError) as error:
-            refused.append(one_line(error))
-            tell(refused[-1])
+    def one_job(config: DictConfig) -> None:
+        register()  # again, because a launcher may run this in a process of its own
+        settings = Settings.of_job(config)
+        with recorded_cell(settings) if settings.multirun else nullcontext():
+            try:
+                task(settings)
+            except BAD_INPUTS as error:
+                if not is_bad_input(error):
+                    raise
+                refused.append(one_line(error))
+                tell(refused[-1])
+                if settings.multirun:
+                    raise CellFailed(refused[-1]) from None
 
     decorated = hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")
+    SweepStart.folder = None
+    unfinished: list[CellStatus] = []
     try:
-        decorated(told)()
+        try:
+            decorated(one_job)()
+        finally:
+            unfinished = end_sweep(SweepStart.folder) if SweepStart.folder else []
     except (InputError, HydraException, OmegaConfBaseException) as error:
-        tell(one_line(error))
-        sys.exit(BAD_INPUT)
+        if not isinstance(error, CellFailed):
+            tell(one_line(error))
+        sys.exit(DEFECT if any(status.defect for status in unfinished) else BAD_INPUT)
     except KeyboardInterrupt:
         tell("interrupted; the same command goes on where this stopped.")
         sys.exit(INTERRUPTED)
-    if refused:
-        sys.exit(BAD_INPUT)
+    except Exception:
+        if not unfinished:
+            raise
+        sys.exit(DEFECT)  # told, with its traceback, among the cells that did not finish
+    if refused or unfinished:
+        sys.exit(DEFECT if any(not status.reason for status in unfinished) else BAD_INPUT)
+
+
+def is_bad_input(error: BaseException) -> bool:
+    """Whether an error is the user's to mend. Of the operating system's, that is a disk or a right;
+    a file that is missing because of a defect keeps its traceback."""
+    return not isinstance(error, OSError) or error.errno in _OF_THE_DISK
 
 
 def with_runs(arguments: Sequence[str]) -> list[str]:

@@ -1,26 +1,116 @@
-"""What happens when the last cell of a sweep ends: its cells are compared."""
+"""A sweep as a whole: what became of each cell, and the report over all of them.
+
+Cells meet on disk only, so it does not matter which launcher ran them, on which machine, or in
+which session. Hydra's sweeper raises where a cell failed, and then ends without a word to its
+callbacks; so the report is written by the entry point, from what the cells have left on disk.
+"""
 
 from __future__ import annotations
 
+import json
+import os
+import shutil
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig
 
-from experiments.compare import compare_folders
+from experiments.comparison import compare_folders
+from experiments.settings import Settings
+from toolkit.console import Console
+from toolkit.errors import InputError
+from toolkit.files import fingerprint, write_json
+from toolkit.masking import masked
+from toolkit.runs.locks import SWEEP
+
+CELLS = ".cells"
+RUNNING, DONE, FAILED = "running", "done", "failed"
 
 
-class SweepReport(Callback):
-    """Hydra callback: compares every evaluated cell below `runs/<name>/`.
+class CellStatus(NamedTuple):
+    """What became of a cell: its overrides, `running`, `done` or `failed`, and why it failed.
+    `defect` is a traceback, empty for bad input."""
 
-    Cells meet on disk only, so it does not matter which launcher ran them, or in which session.
-    """
+    overrides: Sequence[str]
+    state: str
+    reason: str = ""
+    defect: str = ""
 
-    def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
-        if config.name is None:
-            return
-        folder = Path(config.paths.runs) / str(config.name)
-        cells = sorted(path.parent for path in folder.glob("*/metrics.json"))
-        if cells:
-            compare_folders(cells, folder, title=str(config.name))
+
+class CellFailed(InputError):
+    """A cell of a sweep had bad input, which has been told already."""
+
+
+class SweepStart(Callback):
+    """Hydra callback: notes where the sweep of this process stands, before its first cell runs."""
+
+    folder: Path | None = None
+
+    def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
+        SweepStart.folder = Path(config.hydra.sweep.dir)
+        shutil.rmtree(SweepStart.folder / CELLS, ignore_errors=True)
+        # Launchers hand the environment on to the processes and jobs that they start.
+        os.environ[SWEEP] = fingerprint(os.getpid(), os.urandom(8).hex())
+
+
+@contextmanager
+def recorded_cell(settings: Settings) -> Iterator[None]:
+    """Around one cell of a sweep: its status on disk. A cell that is killed stays `running`."""
+    folder = Path(settings.config.paths.runs) / str(settings.config.name) / CELLS
+    overrides = [str(masked(item)) for item in settings.overrides]
+    path = folder / f"{fingerprint(overrides)}.json"
+    write_json(path, CellStatus(overrides, RUNNING)._asdict())
+    try:
+        yield
+    except CellFailed as error:
+        write_json(path, CellStatus(overrides, FAILED, str(error))._asdict())
+        raise
+    except BaseException as error:
+        reason = f"{type(error).__name__}: {error}"
+        defect = traceback.format_exc()
+        write_json(path, CellStatus(overrides, FAILED, reason, defect)._asdict())
+        raise
+    write_json(path, CellStatus(overrides, DONE)._asdict())
+
+
+def cell_statuses(sweep: Path) -> list[CellStatus]:
+    """What the cells of a sweep have left; an unreadable status is that of a killed cell."""
+    return [_status(path) for path in sorted((sweep / CELLS).glob("*.json"))]
+
+
+def _status(path: Path) -> CellStatus:
+    try:
+        fields = json.loads(path.read_text(encoding="utf-8"))
+        return CellStatus(*(fields[name] for name in CellStatus._fields))
+    except (OSError, ValueError, TypeError, KeyError):
+        return CellStatus([path.stem], RUNNING)
+
+
+def end_sweep(sweep: Path) -> list[CellStatus]:
+    """Compare every evaluated cell below `sweep`, and tell of the cells that did not end well,
+    which are given back. To be called when no cell runs any more."""
+    unfinished = [status for status in cell_statuses(sweep) if status.state != DONE]
+    lines = [_line(status) for status in unfinished]
+    cells = sorted(path.parent for path in sweep.glob("*/metrics.json"))
+    if cells:
+        compare_folders(cells, sweep, title=sweep.name, unfinished=lines)
+    console = Console(stderr=True, soft_wrap=True)
+    for status, line in zip(unfinished, lines, strict=True):
+        console.print(line)
+        if status.defect:
+            console.print(status.defect)
+    if unfinished:
+        console.print(
+            f"{len(unfinished)} cells did not finish; the same command completes them and keeps "
+            "what is done"
+        )
+    return unfinished
+
+
+def _line(status: CellStatus) -> str:
+    reason = status.reason or "it was killed, or its job never ended"
+    return f"The cell {' '.join(status.overrides) or 'without overrides'} failed: {reason}"

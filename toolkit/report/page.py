@@ -60,6 +60,7 @@ def render(
     baseline: str | None = None,
     measures: Sequence[str] = (),
     alpha: float = 0.05,
+    unfinished: Sequence[str] = (),
 ) -> Report:
     """The report on `cells`.
 
@@ -67,12 +68,14 @@ def render(
     `cells` are left out. `main` is the measure of the verdict in words (default: the first tested
     one, accuracy before ranking measures); `baseline` the cell that others are held against
     (default: the first); `measures` the columns of the first table (default: the first eight).
+    `unfinished`: lines about cells that have no numbers, which come first of the notes.
     A difference is called resolved when its p value after Holm's correction is at most `alpha`.
     Raises `InputError` for no cells, cells named alike, and an unknown measure or baseline.
     """
     setting = settle(cells, verdicts, main=main, baseline=baseline, measures=measures, alpha=alpha)
     sections: list[Section] = [made for make in _SECTIONS if (made := make(setting)) is not None]
-    return page(title, _subtitle(setting), verdict(setting), notes(setting), sections)
+    told = [*unfinished, *notes(setting)]
+    return page(title, _subtitle(setting), verdict(setting), told, sections)
 
 
 def page(

@@ -22,21 +22,26 @@ from typing import NamedTuple
 from toolkit.errors import InputError
 from toolkit.files import open_own
 
+# The environment variable with the identity of the sweep that this process is a part of.
+SWEEP = "SOUNDINGLINE_SWEEP"
+
 
 class _Holder(NamedTuple):
-    """What a lock file's text names: a process id (0: none), its host and when the process started
-    (both empty where unknown)."""
+    """What a lock file's text names: a process id (0: none), its host, when the process started,
+    and the sweep that it is a part of (the latter three empty where unknown)."""
 
     pid: int
     host: str
     started: str
+    sweep: str
 
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold the lock file `path` during the block. `InputError` with the holder's process id and
-    host if another one holds it, or if `path` is a symbolic link. The file stays when the block
-    ends: removing it would let two processes lock two files of one name."""
+    """Hold the lock file `path` during the block, waiting for a holder of the same sweep.
+    `InputError` with the holder's process id and host if any other one holds it, or if `path` is a
+    symbolic link. The file stays when the block ends: removing it would let two processes lock two
+    files of one name."""
     handle = _open(path)
     try:
         _take(handle, path)
@@ -71,7 +76,11 @@ def _take(handle: int, path: Path) -> None:
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        raise _refusal(path, _read(handle)) from None
+        holder = _read(handle)
+        if not holder.sweep or holder.sweep != os.environ.get(SWEEP):
+            raise _refusal(path, holder) from None
+        # Two cells of one sweep that mean the same: this one waits, and finds the work done.
+        fcntl.flock(handle, fcntl.LOCK_EX)
     except OSError as error:
         if error.errno not in (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS):
             raise
@@ -113,17 +122,18 @@ def _read(handle: int) -> _Holder:
     except (ValueError, RecursionError):
         text = None
     values = text if isinstance(text, dict) else {}
-    pid, host, started = (values.get(name) for name in _Holder._fields)
+    pid, host, started, sweep = (values.get(name) for name in _Holder._fields)
     return _Holder(
         pid if isinstance(pid, int) and pid > 0 else 0,
         host if isinstance(host, str) else "",
         started if isinstance(started, str) else "",
+        sweep if isinstance(sweep, str) else "",
     )
 
 
 def _write(handle: int) -> None:
     pid = os.getpid()
-    holder = _Holder(pid, socket.gethostname(), process_started(pid))
+    holder = _Holder(pid, socket.gethostname(), process_started(pid), os.environ.get(SWEEP, ""))
     os.ftruncate(handle, 0)
     os.pwrite(handle, json.dumps(holder._asdict()).encode(), 0)
     os.fsync(handle)

@@ -1,0 +1,59 @@
+"""Cells into verdicts, a table and a report."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from toolkit.console import Console
+from toolkit.evaluation import Cell, Verdict, compare, load_cells
+from toolkit.files import write_json
+from toolkit.report import comparison_table, render, write_report
+
+ALL_PAIRS = 8  # cells, above which each is tested against the baseline (or the first) only
+TESTED = ("accuracy", "recall_opened", "nDCG@10", "AP")
+
+
+def compare_folders(
+    paths: Sequence[Path],
+    folder: Path,
+    *,
+    title: str,
+    tested: Sequence[str] | None = None,
+    baseline: str | None = None,
+    test: str = "randomisation",
+    unfinished: Sequence[str] = (),
+) -> None:
+    """Load, test, print the table, write `report.html`, `report.md` and `verdicts.json`.
+
+    Verdicts are between runs over the same benchmark content; a sweep over several benchmarks is
+    compared within each. `unfinished` are lines about cells that have no numbers.
+    """
+    cells = load_cells(paths)
+    verdicts: list[Verdict] = []
+    for group in by_benchmark(cells):
+        inside = baseline if baseline in {cell.name for cell in group} else None
+        if inside is None and len(group) > ALL_PAIRS:
+            inside = group[0].name
+        if len(group) > 1:
+            verdicts += compare(group, shared(group, tested), inside, test=test)
+    write_json(folder / "verdicts.json", [verdict._asdict() for verdict in verdicts])
+    report = render(cells, verdicts, title=title, baseline=baseline, unfinished=unfinished)
+    place = write_report(folder, report)
+    console = Console()
+    console.print(comparison_table(cells, verdicts, baseline=baseline))
+    console.print(f"Report: {place}", highlight=False, soft_wrap=True)
+
+
+def by_benchmark(cells: Sequence[Cell]) -> list[list[Cell]]:
+    """The cells of each benchmark content, in order of first appearance."""
+    groups: dict[str, list[Cell]] = {}
+    for cell in cells:
+        key = str(cell.manifest.get("fingerprints", {}).get("benchmark"))
+        groups.setdefault(key, []).append(cell)
+    return list(groups.values())
+
+
+def shared(cells: Sequence[Cell], tested: Sequence[str] | None) -> list[str]:
+    """The measures to test: those asked for, or the usual ones that all cells have."""
+    return list(tested or [m for m in TESTED if all(m in cell.per_question for cell in cells)])

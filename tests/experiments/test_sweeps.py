@@ -1,0 +1,171 @@
+"""Sweeps: failed cells are failed jobs, the others finish, and the same command completes them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from experiment_samples import TINY
+
+ROOT = Path(__file__).resolve().parents[2]
+# A stranger's retriever, which fails in one of the ways that cells fail.
+FAILING = """
+import os, signal, time
+from pathlib import Path
+from pipelines.retrievers import BM25Retriever
+
+class Failing(BM25Retriever):
+    def __init__(self, *, k1=0.9, b=0.4, depth=1000, way=""):
+        super().__init__(k1=k1, b=b, depth=depth)
+        self.way = way
+
+    def ranker(self, collection):
+        if self.way == "defect":
+            return open("/nowhere/at all")
+        if self.way == "kill" and not Path("mended").exists():
+            os.kill(os.getpid(), signal.SIGKILL)
+        if self.way == "slow":
+            Path(f"begun-{os.getpid()}").touch()
+            time.sleep(1)
+        return super().ranker(collection)
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "options" / "retriever").mkdir(parents=True)
+    option = "_target_: stranger.Failing\nk1: 0.9\nb: 0.4\ndepth: 1000\nway: ''\n"
+    (tmp_path / "options" / "retriever" / "failing.yaml").write_text(option)
+    (tmp_path / "stranger.py").write_text(FAILING)
+    return tmp_path
+
+
+def command(*overrides: str) -> list[str]:
+    given = (*TINY, "name=s", "hydra.searchpath=[file://options]", *overrides)
+    return [sys.executable, "-m", "experiments.rank", "-m", *given]
+
+
+def sweep(folder: Path, *overrides: str) -> subprocess.CompletedProcess[str]:
+    path = os.pathsep.join([str(ROOT), str(folder)])
+    return subprocess.run(
+        command(*overrides),
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def cells(folder: Path) -> dict[str, int]:
+    """Finished cells, and when their numbers were written."""
+    found = (folder / "runs" / "s").glob("*/metrics.json")
+    return {path.parent.name: path.stat().st_mtime_ns for path in found}
+
+
+def report(folder: Path) -> str:
+    return (folder / "runs" / "s" / "report.md").read_text()
+
+
+LAUNCHERS = ["basic", "processes", "jobs_here"]
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_a_failed_cell_is_a_failed_job_and_the_others_finish(folder: Path, launcher: str) -> None:
+    given = (f"hydra/launcher={launcher}", "retriever.b=-1,0.4,0.5")
+    done = sweep(folder, "retriever=bm25", *given)
+    assert done.returncode == 2, done.stderr
+    assert "b=-1" in done.stderr and "Traceback" not in done.stderr
+    assert len(cells(folder)) == 2
+    assert "failed" in report(folder) and "b=-1" in report(folder)
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_a_defect_keeps_its_traceback_and_the_report_is_written(
+    folder: Path, launcher: str
+) -> None:
+    given = (f"hydra/launcher={launcher}", "retriever=failing", "retriever.way=defect,''")
+    done = sweep(folder, *given)
+    assert done.returncode == 1
+    # A file that is missing because of a defect is no bad input.
+    assert "FileNotFoundError" in done.stderr and "stranger.py" in done.stderr
+    assert len(cells(folder)) == 1 and "FileNotFoundError" in report(folder)
+
+
+def test_a_killed_cell_is_told_and_the_same_command_completes_it(folder: Path) -> None:
+    given = ("hydra/launcher=jobs_here", "retriever=failing", "retriever.way=kill,''")
+    done = sweep(folder, *given)
+    assert done.returncode == 1
+    assert "killed" in report(folder)
+    before = cells(folder)
+    assert len(before) == 1
+    (folder / "mended").touch()
+    assert sweep(folder, *given).returncode == 0
+    assert len(cells(folder)) == 2 and "killed" not in report(folder)
+
+
+def test_cells_that_mean_the_same_are_one_cell_also_at_once(folder: Path) -> None:
+    same = ("reranker=none", "reranker.depth=10,20,30")
+    given = ("retriever=failing", "retriever.way=slow", "hydra/launcher=processes", *same)
+    done = sweep(folder, *given, "hydra.launcher.n_jobs=3")
+    assert done.returncode == 0, done.stderr
+    assert len(cells(folder)) == 1
+
+
+def test_a_sweep_may_be_widened_and_touches_no_old_cell(folder: Path) -> None:
+    assert sweep(folder, "retriever=bm25", "retriever.k1=1").returncode == 0
+    (old,) = (folder / "runs" / "s").glob("*/manifest.json")
+    manifest = old.read_bytes()
+    assert sweep(folder, "retriever=bm25", "retriever.k1=1,2").returncode == 0
+    assert len(cells(folder)) == 2
+    assert old.read_bytes() == manifest
+
+
+def test_an_interrupted_sweep_says_so_and_goes_on(folder: Path) -> None:
+    path = os.pathsep.join([str(ROOT), str(folder)])
+    process = subprocess.Popen(
+        command("retriever=failing", "retriever.way=slow,''"),
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": path},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    until = time.monotonic() + 120
+    while not list(folder.glob("begun-*")) and time.monotonic() < until:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, stderr = process.communicate(timeout=120)
+    assert process.returncode == 130 and "the same command goes on" in stderr
+    assert sweep(folder, "retriever=failing", "retriever.way=slow,''").returncode == 0
+    assert len(cells(folder)) == 2
+
+
+def test_the_slurm_preset_hands_its_settings_on(folder: Path) -> None:
+    given = ("hydra/launcher=slurm", "hydra.launcher.partition=gpu", "--cfg", "hydra")
+    path = os.pathsep.join([str(ROOT), str(folder)])
+    done = subprocess.run(
+        [sys.executable, "-m", "experiments.run", *given],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    for line in ("partition: gpu", "max_num_timeout: 20", "gpus_per_node: 1", "timeout_min: 720"):
+        assert line in done.stdout
+    assert "submitit_launcher.SlurmLauncher" in done.stdout
+
+
+def test_a_status_that_cannot_be_read_is_that_of_a_killed_cell(tmp_path: Path) -> None:
+    from experiments.sweep import CELLS, RUNNING, cell_statuses
+
+    (tmp_path / CELLS).mkdir()
+    (tmp_path / CELLS / "a.json").write_text(json.dumps({"state": "done"}))
+    (tmp_path / CELLS / "b.json").write_text("{")
+    assert [status.state for status in cell_statuses(tmp_path)] == [RUNNING, RUNNING]
