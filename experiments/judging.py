@@ -6,7 +6,6 @@ import asyncio
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
 from omegaconf import DictConfig
@@ -28,7 +27,6 @@ from toolkit.llm.ledger_file import last_cap, ledger_on_record
 from toolkit.llm.protocol import ChatModel
 from toolkit.progress import bar
 from toolkit.runs import RunFolder
-from toolkit.supply import supply
 
 ROLE = "judge"
 
@@ -130,11 +128,16 @@ def _cap(config: DictConfig, folder: RunFolder) -> float | None:
 
 
 def _judge(config: DictConfig) -> tuple[Any, LanguageModel | None]:
-    made = make(config.judge)
+    judge = make(config.judge)
     llm = language_model(config.judge_llm, "judge_llm")
-    if not isinstance(made, partial):
-        return made, llm
-    return supply(made, {"model": llm} if llm else {}, what="the judge"), llm
+    if not isinstance(judge, LlmJudge):
+        return judge, llm
+    if llm is None:
+        raise InputError(
+            "the judge asks a language model, and none is chosen",
+            do="choose one: llm@judge_llm=..., or judge=exact",
+        )
+    return judge.bind(llm), llm
 
 
 async def _ask(

@@ -35,7 +35,6 @@ FLOORS = {
             "console",
             "masking",
             "progress",
-            "supply",
         ),
         0,
     ),

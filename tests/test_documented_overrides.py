@@ -34,7 +34,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 MENTIONS = [mention for path in documents() for mention in mentions(path)]
 # What documents name in the form of overrides and is none: arguments of Python functions, and an
 # option of mounts.
-NO_OVERRIDES = {"lengths", "query_weighted", "local_lock"}
+NO_OVERRIDES = {"lengths", "query_weighted", "local_lock", "n", "offset"}
 OPTIONS = {
     f"{group}={path.relative_to(CONF / group).with_suffix('')}": path.read_text(encoding="utf-8")
     for group in GROUPS
@@ -67,7 +67,7 @@ def wrong(mention: Mention) -> str:
     if mention.command:
         return wrong_command(mention)
     keys = [override.partition("=")[0].lstrip("+") for override in mention.overrides]
-    if all(re.split("[.@]", key)[0] in roots() for key in keys):
+    if all(re.split("[.@/]", key)[0] in roots() for key in keys):
         return wrong_alone(mention)
     # A setting without its group, or a variable of the environment.
     known = SETTINGS | NO_OVERRIDES

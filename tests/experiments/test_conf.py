@@ -16,7 +16,9 @@ from experiments.entry import CONF
 from experiments.schema import register
 from toolkit.errors import InputError
 
-GROUPS = sorted(path.name for path in CONF.iterdir() if path.is_dir() and path.name != "paths")
+GROUPS = sorted(
+    path.name for path in CONF.iterdir() if path.is_dir() and path.name not in ("paths", "hydra")
+)
 OPTIONS = [
     (group, str(path.relative_to(CONF / group).with_suffix("")))
     for group in GROUPS

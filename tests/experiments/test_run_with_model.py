@@ -136,8 +136,9 @@ def test_a_cap_without_a_price_is_refused_before_anything_is_built(
 def test_cells_of_a_sweep_over_models_have_folders_of_their_own(entry: Entry) -> None:
     assert entry("run", "-m", *TINY, *MODEL, "llm.turns=1,2", "budget=none", "name=s") == 0
     cells = sorted(path.parent.name for path in Path("runs/s").glob("*/metrics.json"))
-    for turns, cell in zip((1, 2), cells, strict=True):
-        assert cell.startswith(f"document-bm25_default-pi_serini-scripted-llm.turns={turns}-")
+    assert len(cells) == 2
+    # Two turns are the option's own value, which a name does not repeat.
+    assert ["llm.turns=1" in cell for cell in cells] == [False, True]
 
 
 # Processes that are ended from outside.

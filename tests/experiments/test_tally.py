@@ -5,22 +5,19 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
-from functools import partial
 from typing import Any, cast
 
 import pytest
 
-from experiments.answering import Answering, stops_run
+from experiments.answering import Answering
 from experiments.tally import Tally, expected
-from toolkit.contracts import RUN_OUT_OF_MONEY, Answer, SearchTool, Topic, Trajectory
-from toolkit.errors import InputError
+from toolkit.contracts import Answer, SearchTool, Topic, Trajectory
 from toolkit.evaluation.answers import AnswerVerdict, ExactAnswerJudge
-from toolkit.llm import ModelError, Turn, Usage
+from toolkit.llm import Turn, Usage
 from toolkit.llm.estimate import estimate
 from toolkit.llm.ledger import Ledger
 from toolkit.llm.prices import UNKNOWN, Price
 from toolkit.runs import RunFolder
-from toolkit.supply import supply
 
 
 class Clock:
@@ -121,28 +118,3 @@ def test_the_estimate_has_the_bounds_of_the_prediction_interval() -> None:
 
 def test_a_cost_that_some_question_does_not_tell_is_not_estimated() -> None:
     assert "$" not in expected([{"dollars": 1.0, "input_tokens": 5}, {"input_tokens": 7}], 30)
-
-
-def test_only_what_every_question_would_meet_stops_a_run() -> None:
-    codes = {kind.code for kind in ModelError.__subclasses__()}
-    stopping = {code for code in codes if stops_run(code)}
-    lost = {"authentication_failed", "unknown_model", "out_of_quota", "ledger_failed"}
-    assert stopping == lost
-    assert stops_run(RUN_OUT_OF_MONEY) and not stops_run("defect") and not stops_run("")
-
-
-def agent(*, model: Any, budget: Any = None, turns: int = 1) -> tuple[Any, ...]:
-    return model, budget, turns
-
-
-@pytest.mark.parametrize("factory", [agent, partial(agent, turns=3)])
-def test_a_factory_is_given_what_its_signature_names(factory: Callable[..., Any]) -> None:
-    given = {"model": "m", "budget": "b", "documents": 7}
-    turns = getattr(factory, "keywords", {}).get("turns", 1)
-    assert supply(factory, given, what="the agent") == ("m", "b", turns)
-
-
-def test_what_is_needed_and_not_given_is_told() -> None:
-    with pytest.raises(InputError, match=r"the agent needs model.*llm=\.\.\."):
-        supply(agent, {"budget": 1}, what="the agent")
-    assert supply(partial(agent, model="own"), {}, what="the agent")[0] == "own"

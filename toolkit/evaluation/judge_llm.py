@@ -7,6 +7,7 @@ file of verdicts holds the judge's model, its prompt's hash and its settings.
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -86,7 +87,8 @@ class Sampled(Protocol):
 
 
 class LlmJudge:
-    """Judges by `model`, which is given for its name and settings; it need not run until `judge`.
+    """Judges by `model` (None: that of `bind`), which is given for its name and settings; it need
+    not run until `judge`.
 
     `reference`: whether it sees the accepted answers (True), or only question and response.
     `prompt`: the path of a prompt of one's own, with `{question}`, `{response}` and, with a
@@ -99,15 +101,21 @@ class LlmJudge:
     def __init__(
         self,
         *,
-        model: Sampled,
+        model: Sampled | None = None,
         reference: bool = True,
         prompt: str | None = None,
     ) -> None:
-        self.model = model.name
-        self.settings = model.settings
+        self.model = model.name if model else ""
+        self.settings = model.settings if model else Settings()
         self.reference = reference
         own = PROMPTS / ("judge.txt" if reference else "judge_reference_free.txt")
         self.prompt = _prompt(Path(prompt) if prompt else own, reference)
+
+    def bind(self, model: Sampled) -> LlmJudge:
+        """The same judge with a model; this one stays as it is."""
+        bound = copy.copy(self)
+        bound.model, bound.settings = model.name, model.settings
+        return bound
 
     def record(self) -> dict[str, Any]:
         """What a file of its verdicts tells of it."""
