@@ -13,7 +13,9 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 CONF = ROOT / "conf"
-GROUPS = sorted({path.parent.relative_to(CONF).parts[0] for path in CONF.glob("*/**/*.yaml")})
+FILES = {path.relative_to(CONF) for path in CONF.glob("*/**/*.yaml")}
+# Launchers stand below `hydra/`, which is no group of ours.
+GROUPS = sorted({path.parts[0] for path in FILES} - {"hydra"})
 
 # Options that stand for `group=...`; a language model may also be one of a stage or a judge.
 ANY_OPTION = {
@@ -78,7 +80,8 @@ def mentions(path: Path, content: str | None = None) -> list[Mention]:
     is_option = path.suffix == ".yaml"
     option = ""
     if is_option and path.parent != CONF:
-        option = str(path.relative_to(CONF).with_suffix("")).replace("/", "=", 1)
+        group, _, name = str(path.relative_to(CONF).with_suffix("")).partition("/")
+        option = f"{group}={name}".replace("hydra=launcher/", "hydra/launcher=")
     results: list[Mention] = []
     for text in comments(content) if is_option else markdown(content):
         source = f"{name}:{text.line}"
