@@ -1,0 +1,180 @@
+"""A stranger's re-ranker, agent and search tool: a package of their own, named in YAML files of a
+`--config-dir`, swept beside ours. Nothing of this repository is edited."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from experiment_samples import TINY
+
+ROOT = Path(__file__).resolve().parents[2]
+
+PYPROJECT = """
+[build-system]
+requires = ["setuptools"]
+build-backend = "setuptools.build_meta"
+[project]
+name = "stranger"
+version = "1.0"
+[tool.setuptools]
+py-modules = ["stranger"]
+"""
+PACKAGE = '''
+import pyterrier as pt
+from dataclasses import dataclass
+
+from agents.base import play
+from toolkit.contracts import ResultsPage
+from toolkit.search.schemas import Text, ToolSpec
+from toolkit.search.session import Session, Tool
+
+
+class Shortest(pt.Transformer):
+    """A re-ranker that knows nothing of Soundingline."""
+
+    def __init__(self, factor: float = 1.0):
+        self.factor = factor
+
+    def transform(self, frame):
+        return frame.assign(score=-self.factor * frame["text"].str.len())
+
+
+class OneSearch:
+    """An agent without our base class."""
+
+    name = "one_search"
+
+    def __init__(self, words: int = 8):
+        self.words = words
+
+    async def run(self, topic, tool):
+        return await play(topic, tool, self.work)
+
+    async def work(self, episode):
+        query = " ".join(episode.topic.text.split()[: self.words])
+        page = episode.call("find", {"query": query}).details
+        first = page.hits[0].docid if page.hits else ""
+        episode.finish(f"Explanation: seen [{first}]\\nExact Answer: none\\nConfidence: 1%")
+
+
+class FindSession(Session):
+    def tools(self):
+        yield Tool(ToolSpec("find", "Search.", (Text("query", "Words."),)), self.find)
+
+    def find(self, query):
+        _, ranking = self.rank(query)
+        hits = ranking.hits[: self.settings.shown]
+        page = ResultsPage(query=query, hits=hits, total=len(ranking.hits), first=1)
+        return "\\n".join(hit.docid for hit in hits), page
+
+
+@dataclass(frozen=True)
+class Find:
+    shown: int = 3
+    depth: int = 20
+    max_rankings: int = 4
+
+    def session(self, backend, store, **options):
+        return FindSession(self, backend, store, **options)
+'''
+OPTIONS = {
+    "reranker/shortest.yaml": "_target_: stranger.Shortest\nfactor: 1.0\n",
+    "reranker/shortest_head.yaml": "_target_: pipelines.rerank.stage.RerankHead\ndepth: 5\n"
+    "stage:\n  _target_: stranger.Shortest\n  factor: 2.0\n",
+    "agent/one_search.yaml": "_target_: stranger.OneSearch\nwords: 8\n",
+    "tool/find.yaml": "_target_: stranger.Find\nshown: 3\n",
+}
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the stranger's package is installed, from a wheel."""
+    source, place = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("site")
+    (source / "pyproject.toml").write_text(PYPROJECT)
+    (source / "stranger.py").write_text(PACKAGE)
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "-q"]
+    wheel = [*pip, "wheel", "--no-deps", "--no-build-isolation", "-w", str(source / "dist"), "."]
+    subprocess.run(wheel, cwd=source, check=True, capture_output=True)
+    (built,) = (source / "dist").glob("*.whl")
+    install = [*pip, "install", "--no-deps", "--target", str(place), str(built)]
+    subprocess.run(install, check=True, capture_output=True)
+    return place
+
+
+def run(folder: Path, site: Path, command: str, *overrides: str) -> Path:
+    for name, text in OPTIONS.items():
+        (folder / "own" / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / "own" / name).write_text(text)
+    given = ("-m", "--config-dir", "own", *TINY, "name=s", *overrides)
+    done = subprocess.run(
+        [sys.executable, "-m", f"experiments.{command}", *given],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(site)])},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return folder / "runs" / "s"
+
+
+def test_a_strangers_agent_and_tool_are_swept_beside_ours(tmp_path: Path, site: Path) -> None:
+    sweep = run(tmp_path, site, "run", "tool=find", "agent=one_search,keyword")
+    cells = {
+        path.parent.name: json.loads(path.read_text()) for path in sweep.glob("*/metrics.json")
+    }
+    assert len(cells) == 2
+    (own,) = (metrics for name, metrics in cells.items() if "one_search" in name)
+    assert own["completion"] == 1.0 and own["recall_surfaced"] > 0
+    assert (sweep / "report.html").exists()
+
+
+def test_a_strangers_reranker_is_given_texts_and_swept_beside_none(
+    tmp_path: Path, site: Path
+) -> None:
+    sweep = run(tmp_path, site, "rank", "reranker=none,shortest,shortest_head")
+    rankings = {}
+    for path in sweep.glob("*/run.trec"):
+        lines = [line.split() for line in path.read_text().splitlines()]
+        rankings[path.parent.name.split("-")[2]] = [
+            row[2] for row in lines if row[0] == lines[0][0]
+        ]
+    assert len(rankings) == 3
+    head, whole = rankings["shortest_head"], rankings["shortest"]
+    (plain,) = (docids for name, docids in rankings.items() if not name.startswith("shortest"))
+    # Its head alone has a new order; without a depth, all of the ranking has.
+    assert sorted(head[:5]) == sorted(plain[:5]) and head[5:] == plain[5:] and head != plain
+    assert sorted(whole) == sorted(plain) and whole[5:] != plain[5:]
+
+
+def test_pyterriers_own_monot5_is_a_reranker_as_it_is(tmp_path: Path) -> None:
+    pytest.importorskip("pyterrier_t5")
+    import pandas as pd
+    import tiny_t5
+
+    from experiments.build import make
+    from pipelines.lexical import LexicalIndex
+    from pipelines.rerank.stage import RerankHead
+
+    config = pytest.importorskip("omegaconf").OmegaConf.create(
+        {
+            "reranker": {
+                "_target_": "pyterrier_t5.MonoT5ReRanker",
+                "tok_model": str(tiny_t5.save_t5(tmp_path / "model")),
+                "model": str(tmp_path / "model"),
+                "verbose": False,
+            }
+        }
+    )
+    rows = [{"docno": f"d{n}", "text": f"the old mill {n}"} for n in range(4)]
+    index = LexicalIndex.build(rows, tmp_path / "index", processes=1)
+    pipeline = index.bm25() >> RerankHead(make(config.reranker), depth=2)
+    ranking = pipeline(pd.DataFrame({"qid": ["1"], "query": ["mill"]}))
+    assert sorted(ranking["docno"]) == ["d0", "d1", "d2", "d3"]
+    assert ranking["docno"].tolist()[2:] == ["d2", "d3"]
+    assert ranking["score"].iloc[0] < 0
