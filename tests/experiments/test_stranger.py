@@ -30,8 +30,7 @@ from dataclasses import dataclass
 
 from agents.base import play
 from toolkit.contracts import ResultsPage
-from toolkit.search.schemas import Text, ToolSpec
-from toolkit.search.session import Session, Tool
+from toolkit.search import Page, Session, Text, Tool, ToolSpec
 
 
 class Shortest(pt.Transformer):
@@ -64,23 +63,22 @@ class OneSearch:
 
 class FindSession(Session):
     def tools(self):
-        yield Tool(ToolSpec("find", "Search.", (Text("query", "Words."),)), self.find)
+        spec = ToolSpec("find", "Search.", (Text("query", "Words."),))
+        yield Tool(spec, self.find, searches_by="query")
 
     def find(self, query):
         _, ranking = self.rank(query)
         hits = ranking.hits[: self.settings.shown]
-        page = ResultsPage(query=query, hits=hits, total=len(ranking.hits), first=1)
-        return "\\n".join(hit.docid for hit in hits), page
+        page = ResultsPage(query, tuple(hits), len(ranking.hits), 1)
+        return Page("\\n".join(hit.docid for hit in hits), page, ranking=ranking)
 
 
 @dataclass(frozen=True)
 class Find:
     shown: int = 3
-    depth: int = 20
-    max_rankings: int = 4
 
-    def session(self, backend, store, **options):
-        return FindSession(self, backend, store, **options)
+    def session(self, backend, store):
+        return FindSession(self, backend, store, depth=20)
 '''
 OPTIONS = {
     "reranker/shortest.yaml": "_target_: stranger.Shortest\nfactor: 1.0\n",
