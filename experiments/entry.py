@@ -25,6 +25,7 @@ from toolkit.console import tell, tell_defect
 from toolkit.errors import InputError
 from toolkit.files import fingerprint
 from toolkit.llm.errors import ModelError
+from toolkit.runs.locks import SWEEP
 
 BAD_INPUT = 2
 DEFECT = 1
@@ -73,6 +74,7 @@ def main(task: Callable[[Settings], Any], *, takes_runs: bool = False) -> None:
         try:
             decorated(one_job)()
         finally:
+            os.environ.pop(SWEEP, None)  # this process may go on, and belongs to no sweep then
             unfinished = end_sweep(SweepStart.folder) if SweepStart.folder else []
     except (InputError, HydraException, OmegaConfBaseException) as error:
         if not isinstance(error, CellFailed):

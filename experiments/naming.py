@@ -98,11 +98,14 @@ def changed(settings: Settings, groups: Sequence[str] = AGENT) -> dict[str, Any]
 
 def factors(settings: Settings, groups: Sequence[str] = AGENT) -> dict[str, str]:
     """A cell's coordinates in a sweep: the option of each group, and each changed value."""
-    chosen = dict.fromkeys(STAGES, "none")
-    for group in present(settings, groups):
+    chosen: dict[str, str] = {}
+    here = present(settings, groups)
+    for group in (*groups, *STAGE_MODELS):
         option = settings.choices.get(f"llm@{group}" if group in STAGE_MODELS else group, "None")
-        if option not in _NO_OPTION:
+        if group in here and option not in _NO_OPTION:
             chosen[group] = option.replace("/", "-")
+        elif group in STAGES:
+            chosen[group] = "none"
     values = {key: str(value) for key, value in changed(settings, groups).items()}
     return {**chosen, **values}
 

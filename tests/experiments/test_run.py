@@ -19,6 +19,7 @@ from experiment_samples import TINY
 from toolkit.errors import InputError
 from toolkit.evaluation import ExactAnswerJudge, load_cell
 from toolkit.runs import RunFolder, read_trajectory
+from toolkit.runs.locks import SWEEP
 
 Entry = Callable[..., int]
 
@@ -113,6 +114,7 @@ def test_a_sweep_is_compared_and_reported(entry: Entry, capsys: pytest.CaptureFi
     assert [cell.split("-")[0] for cell in cells] == ["document", "maxp"]
     report = Path("runs/sweep/report.html").read_text()
     assert "document" in report and "maxp" in report and "http" not in report
+    assert SWEEP not in os.environ  # a process that goes on waits for no other's lock
     assert "runs/sweep/report.html" in capsys.readouterr().out
     paths = [f"runs/sweep/{cell}" for cell in cells]
     assert entry("compare", *paths, "name=both", "comparison.measures=[AP]") == 0
