@@ -14,6 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from toolkit.contracts import ToolInterface
 from toolkit.errors import InputError
+from toolkit.masking import masked
 
 _SCALARS = (bool, int, float, str)
 
@@ -65,7 +66,8 @@ def check_arguments(config: DictConfig) -> None:
     for name, value in values.items():
         if not fits(value, hints.get(name, Any)):
             wanted = str(getattr(parameters[name], "annotation", "")).replace("'", "")
-            raise InputError(f"{group}.{name}={value!r}", valid=f"a value of type {wanted}")
+            shown = masked(value, name)
+            raise InputError(f"{group}.{name}={shown!r}", valid=f"a value of type {wanted}")
 
 
 def fits(value: Any, hint: Any) -> bool:

@@ -18,6 +18,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
+from experiments.overrides import refuse_secrets
 from experiments.schema import Root, register
 from experiments.settings import CONF, Settings
 from experiments.sweep import CellFailed, CellStatus, SweepStart, end_sweep, recorded_cell
@@ -50,7 +51,6 @@ def main(task: Callable[[Settings], Any], *, takes_runs: bool = False) -> None:
     os.environ["HYDRA_FULL_ERROR"] = "1"
     sys.excepthook = tell_defect
     register()
-    sys.argv[1:] = named_sweep(with_runs(sys.argv[1:]) if takes_runs else sys.argv[1:])
     refused: list[str] = []
 
     def one_job(config: DictConfig) -> None:
@@ -58,6 +58,8 @@ def main(task: Callable[[Settings], Any], *, takes_runs: bool = False) -> None:
         settings = Settings.of_job(config)
         with recorded_cell(settings) if settings.multirun else nullcontext():
             try:
+                # Those of a sweep may come from a file of options.
+                refuse_secrets(settings.overrides)
                 task(settings)
             except BAD_INPUTS as error:
                 if not is_bad_input(error):
@@ -71,6 +73,9 @@ def main(task: Callable[[Settings], Any], *, takes_runs: bool = False) -> None:
     SweepStart.folder = None
     unfinished: list[CellStatus] = []
     try:
+        arguments = with_runs(sys.argv[1:]) if takes_runs else sys.argv[1:]
+        refuse_secrets(arguments)
+        sys.argv[1:] = named_sweep(arguments)
         try:
             decorated(one_job)()
         finally:

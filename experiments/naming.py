@@ -71,7 +71,7 @@ def lasting(settings: Settings, groups: Sequence[str] = AGENT) -> dict[str, Any]
     nor of a language model that nobody asks; of a path its last part, because a collection that
     moves is the same collection (its content has a fingerprint of its own)."""
     values = {
-        group: _lasting(_plain(settings.config[group]))
+        group: _lasting(_plain(settings.config[group]), group)
         for group in present(settings, groups)
         if settings.config[group] is not None
     }
@@ -131,9 +131,14 @@ def _plain(config: Any) -> Any:
     return OmegaConf.to_container(config, resolve=True) if OmegaConf.is_config(config) else config
 
 
-def _lasting(value: Any) -> Any:
+def _lasting(value: Any, group: str) -> Any:
+    # A renewed key of a language model is the same model.
+    return _without_free(masked(value) if group.endswith("llm") else value)
+
+
+def _without_free(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {key: _lasting(inner) for key, inner in value.items() if key not in FREE}
+        return {key: _without_free(inner) for key, inner in value.items() if key not in FREE}
     return value
 
 

@@ -61,7 +61,8 @@ class Settings:
         return cls(
             config,
             _choices(hydra),
-            tuple(map(str, hydra.overrides.task)),
+            # As they were given: a reference to the environment stays one.
+            tuple(OmegaConf.to_container(hydra.overrides.task, resolve=False)),
             tuple(_search_path(hydra)),
             _unresolved(config),
             hydra.mode == RunMode.MULTIRUN,

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hydra.experimental.callback import Callback
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf, flag_override
 
 from experiments.comparison import compare_folders
 from experiments.settings import Settings
@@ -28,6 +28,7 @@ from toolkit.masking import masked
 from toolkit.runs.locks import SWEEP
 
 CELLS = ".cells"
+RECORD = "multirun.yaml"
 RUNNING, DONE, FAILED = "running", "done", "failed"
 
 
@@ -46,15 +47,38 @@ class CellFailed(InputError):
 
 
 class SweepStart(Callback):
-    """Hydra callback: notes where the sweep of this process stands, before its first cell runs."""
+    """Hydra callback, before the first cell runs: notes where the sweep of this process stands, and
+    masks the secrets of the configuration that Hydra is about to write to `multirun.yaml` there.
+    Each cell composes its own from the files of options."""
 
     folder: Path | None = None
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
+        mask(config)
         SweepStart.folder = Path(config.hydra.sweep.dir)
+        for name in (RECORD, CELLS):
+            if (
+                SweepStart.folder / name
+            ).is_symlink():  # What is written there would land elsewhere.
+                (SweepStart.folder / name).unlink()
         shutil.rmtree(SweepStart.folder / CELLS, ignore_errors=True)
         # Launchers hand the environment on to the processes and jobs that they start.
         os.environ[SWEEP] = fingerprint(os.getpid(), os.urandom(8).hex())
+
+
+def mask(config: DictConfig) -> None:
+    """Put `***` in the place of every secret of a composed configuration; interpolations stay."""
+    raw: Any = OmegaConf.to_container(config, resolve=False)
+    _replace(config, raw, masked(raw))
+
+
+def _replace(node: Any, raw: Any, safe: Any) -> None:
+    for key in raw if isinstance(raw, dict) else range(len(raw)):
+        if isinstance(raw[key], (dict, list)):
+            _replace(node._get_node(key), raw[key], safe[key])
+        elif raw[key] != safe[key]:
+            with flag_override(node, ["readonly", "struct"], [False, False]):
+                node[key] = safe[key]
 
 
 @contextmanager

@@ -32,17 +32,23 @@ _TEXT = {"bos", "cls", "document", "end", "eos", "extra", "false", "first", "las
 _TEXT |= {"min", "next", "no", "pad", "per", "prompt", "query", "sep", "special", "start", "stop"}
 _TEXT |= {"true", "unk", "yes"}
 
-_REFERENCE = re.compile(r"(?:(?:bearer|basic|token)\s+)?\$\{oc\.env:\w+\}", re.IGNORECASE)
+_SCHEME = r"(?:bearer|basic|token)\s+"
+_REFERENCE = re.compile(rf"(?:{_SCHEME})?\$\{{oc\.env:\w+\}}", re.IGNORECASE)
 # A text that is `name=value` or `name: value` from its beginning, as an override or a header is.
-_WHOLE = re.compile(r"([-+~]*)(?P<name>[\w.@][\w.@-]*)(\s*[:=]\s*)(?P<value>.+)", re.DOTALL)
-# The same inside a text, be it of JSON, YAML or a command line.
-_PAIR = re.compile(
-    r"""(?<![\w.@-])(?P<name>[\w.@-]+)(["']?\s*[:=]\s*)"""
-    r"""(?P<value>"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|\$\{[^{}]*\}|[^\s,;&{}\[\]"']+)"""
+_WHOLE = re.compile(r"[-+~]*(?P<name>[\w.@][\w.@-]*)\s*[:=]\s*(?P<value>.+)", re.DOTALL)
+# What may be inside a text: the password of an address and the pairs of its query, pairs of JSON,
+# YAML or a command line, and what stands in a header.
+_INSIDE = tuple(
+    re.compile(pattern, re.IGNORECASE)
+    for pattern in (
+        r"://[^/\s:@]*:(?P<value>[^/\s@]+)(?=@)",
+        r"(?<=[?&])(?P<name>[\w.~%-]+)=(?P<value>[^&#\s]+)",
+        r"""(?<![\w.@-])(?P<name>[\w.@-]+)["']?\s*[:=]\s*"""
+        r"""(?P<value>"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|\$\{[^{}]*\}|[^\s,;&{}\[\]"']+)""",
+        r"(?:bearer|basic)\s+(?P<value>[\w+/.=~-]{12,})",
+    )
 )
-_QUERY = re.compile(r"(?<=[?&])(?P<name>[\w.~%-]+)(=)(?P<value>[^&#\s]+)")
-_PASSWORD = re.compile(r"(://[^/\s:@]*:)[^/\s@]+(?=@)")  # of an address
-_SCHEME = re.compile(r"((?:bearer|basic)\s+)[\w+/.=~-]{12,}", re.IGNORECASE)
+_NOTHING = ("", MASK, "null", "true", "false")
 
 
 def is_secret_key(name: str) -> bool:
@@ -63,12 +69,12 @@ def masked(value: Any, name: str = "") -> Any:
     if value is None or isinstance(value, bool) or value == "":
         return value
     if is_secret_key(name) or _misplaced(name, value):
-        return value if _REFERENCE.fullmatch(str(value)) else MASK
+        return value if _refers(value) else MASK
     return _text_masked(value) if isinstance(value, str) else value
 
 
 def secrets_in(value: Any, name: str = "") -> Iterator[str]:
-    """The values that `masked` would replace for their names, at any depth."""
+    """The texts that `masked` would replace, at any depth; of a header without `Bearer`."""
     if isinstance(value, Mapping):
         for key, inner in value.items():
             yield from secrets_in(inner, f"{name}.{key}")
@@ -76,7 +82,9 @@ def secrets_in(value: Any, name: str = "") -> Iterator[str]:
         for option, inner in _with_options(value):
             yield from secrets_in(inner, f"{name}.{option}")
     elif masked(value, name) == MASK != value:
-        yield str(value)
+        yield _bare(str(value))
+    elif isinstance(value, str):
+        yield from (_bare(match["value"]) for match in _matches(value))
 
 
 def _is_secret(name: str) -> bool:
@@ -88,6 +96,10 @@ def _is_secret(name: str) -> bool:
     if last == "token":
         return not before or before[-1] not in _TEXT
     return last in ("keys", "tokens") and bool(before) and before[-1] in _OWNERS
+
+
+def _refers(value: Any) -> bool:
+    return bool(_REFERENCE.fullmatch(str(value).strip("\"'")))
 
 
 def _misplaced(name: str, value: Any) -> bool:
@@ -104,16 +116,30 @@ def _with_options(words: Sequence[Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _text_masked(text: str) -> str:
-    if (pair := _WHOLE.fullmatch(text)) and is_secret_key(pair["name"]):
-        return _pair_masked(pair)
-    text = _PASSWORD.sub(rf"\1{MASK}", text)
-    for pattern in (_QUERY, _PAIR):
-        text = pattern.sub(_pair_masked, text)
-    return _SCHEME.sub(rf"\1{MASK}", text)
+    pieces, end = [], 0
+    for first, last in sorted(match.span("value") for match in _matches(text)):
+        if first >= end:
+            pieces += [text[end:first], MASK]
+        end = max(end, last)
+    return "".join([*pieces, text[end:]])
 
 
-def _pair_masked(pair: re.Match[str]) -> str:
-    value = pair["value"].strip("\"'")
-    if not is_secret_key(unquote(pair["name"])) or value in ("", MASK, "null", "true", "false"):
-        return pair[0]
-    return pair[0] if _REFERENCE.fullmatch(value) else pair[0][: -len(pair["value"])] + MASK
+def _matches(text: str) -> Iterator[re.Match[str]]:
+    """Secrets inside a text, as the group `value` of each match."""
+    whole = _WHOLE.fullmatch(text)
+    if whole and _holds_secret(whole):
+        yield whole
+        return
+    for pattern in _INSIDE:
+        yield from filter(_holds_secret, pattern.finditer(text))
+
+
+def _bare(value: str) -> str:
+    return re.sub(f"^{_SCHEME}", "", value.strip("\"'"), flags=re.IGNORECASE)
+
+
+def _holds_secret(match: re.Match[str]) -> bool:
+    named = match.groupdict().get("name")
+    value = match["value"].strip("\"'")
+    secret = named is None or is_secret_key(unquote(named))
+    return secret and value not in _NOTHING and not _refers(value)

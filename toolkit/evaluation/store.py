@@ -20,6 +20,7 @@ from toolkit.errors import InputError
 from toolkit.evaluation.cells import Cell
 from toolkit.evaluation.evaluations import Evaluation
 from toolkit.files import waiting_lock, write_atomic, write_json
+from toolkit.masking import masked
 from toolkit.runs.folder import RunFolder
 
 FORMAT = 1
@@ -65,7 +66,7 @@ def load_cell(path: Path | str, name: str = "") -> Cell:
     is no run, was not evaluated, was evaluated before its newest trajectories, or is evaluated
     anew at this moment."""
     folder = RunFolder(path)
-    manifest = folder.manifest()
+    manifest = masked(folder.manifest())  # those of earlier versions may hold secrets
     again = f"run: python -m experiments.evaluate {folder.path}"
     written = _written(folder)
     if written is None:

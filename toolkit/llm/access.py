@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import importlib
 import os
-import re
 from typing import Any
 from urllib.parse import urlsplit
 
 from toolkit.errors import InputError
+from toolkit.masking import MASK, VARIABLE
 
-_VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]*")
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
@@ -31,7 +30,7 @@ class Key:
 
     def __init__(self, variable: str | None) -> None:
         # The value is not repeated: it may be the key itself.
-        if variable is not None and not _VARIABLE.fullmatch(variable):
+        if variable is not None and not VARIABLE.fullmatch(variable):
             raise InputError(
                 "key_env is not the name of an environment variable",
                 valid="capital letters, digits and underscores, such as OPENAI_API_KEY",
@@ -57,14 +56,18 @@ class Key:
         return key
 
     def hide(self, text: str) -> str:
-        """An error's or a log's `text` with `***` for the key, which a server may quote back.
+        """See `hidden`."""
+        return hidden(text, os.environ.get(self.variable or "", "").strip())
 
-        For messages alone, never for a model's reply. A key that could be a word stays (see
-        `_could_be_a_word`): it guards nothing but a server of one's own, and replacing it would
-        make the message wrong.
-        """
-        key = os.environ.get(self.variable or "", "").strip()
-        return text if _could_be_a_word(key) else text.replace(key, "***")
+
+def hidden(text: str, secret: str) -> str:
+    """An error's or a log's `text` with `***` for a key or password, which a server may quote back.
+
+    For messages alone, never for a model's reply. A secret that could be a word stays (see
+    `_could_be_a_word`): it guards nothing but a server of one's own, and replacing it would make
+    the message wrong.
+    """
+    return text if _could_be_a_word(secret) else text.replace(secret, MASK)
 
 
 def _could_be_a_word(key: str) -> bool:

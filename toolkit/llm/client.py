@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 from toolkit.errors import InputError
 from toolkit.llm import wire
-from toolkit.llm.access import Key, checked_url, is_local, load
+from toolkit.llm.access import Key, checked_url, hidden, is_local, load
 from toolkit.llm.errors import (
     BadReply,
     ContextOverflow,
@@ -29,6 +29,7 @@ from toolkit.llm.errors import (
 from toolkit.llm.faults import fault
 from toolkit.llm.protocol import Message, Settings, Turn
 from toolkit.llm.retries import Retries
+from toolkit.masking import secrets_in
 
 # Below the five seconds after which uvicorn closes an idle connection: reusing one at that moment
 # loses a request.
@@ -184,7 +185,7 @@ class ApiModel(ABC):
             kind, reason = _CUT_SHORT[turn.finish_reason]
             raise kind(f"{self._where} stopped in the middle: {reason}", turn=turn)
         if turn.finish_reason == "refusal":
-            reason = f": {self._key.hide(turn.text)[:200]}" if turn.text else ""
+            reason = f": {self._hide(turn.text)[:200]}" if turn.text else ""
             raise Refused(f"{self._where} refused to answer{reason}", turn=turn)
         return turn
 
@@ -237,8 +238,14 @@ class ApiModel(ABC):
         return sdk.DefaultAsyncHttpxClient(limits=limits)
 
     def _fault(self, status: int, body: Any, headers: Mapping[str, str]) -> ModelError:
-        hide = self._key.hide
+        hide = self._hide
         return fault(status, body, headers, where=self._where, now=time.time(), hide=hide)
 
     def _object(self, content: str) -> dict[str, Any]:
-        return wire.json_object(content, self._where, hide=self._key.hide)
+        return wire.json_object(content, self._where, hide=self._hide)
+
+    def _hide(self, text: str) -> str:
+        # A server may quote whatever it was sent.
+        for secret in secrets_in(self.settings.extra):
+            text = hidden(text, secret)
+        return self._key.hide(text)

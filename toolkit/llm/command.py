@@ -7,8 +7,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from toolkit.errors import InputError
+from toolkit.masking import masked
 
 SERVE = ("vllm", "serve")
+SERVER_KEY = "VLLM_API_KEY"  # the variable from which vLLM reads the key that it asks for
 
 
 def serve_command(
@@ -42,7 +44,8 @@ def serve_command(
     `prompt_token_details` makes the server report cached tokens. `strict_level` is the tool strict
     level of newer servers (`parameter`: arguments follow their schema). `extra` maps further
     options, without dashes: true is a flag, false its `no-` form, null leaves it out, and lists and
-    objects go as JSON. `InputError` for impossible values.
+    objects go as JSON. `InputError` for impossible values, and for a key or token: every user of
+    the machine sees command lines.
     """
     _check(model, launcher, data_parallel, tensor_parallel, gpu_memory)
     # `vllm serve` takes the model by place, the module by option.
@@ -67,6 +70,7 @@ def serve_command(
         "enable-prompt-tokens-details": prompt_token_details or None,
     }
     options.update({name.replace("_", "-"): value for name, value in (extra or {}).items()})
+    _check_secrets(options, launcher)
     return [*launcher, *named, *(word for pair in options.items() for word in _words(*pair))]
 
 
@@ -77,6 +81,17 @@ def _words(name: str, value: Any) -> list[str]:
         return [f"--{name}" if value else f"--no-{name}"]
     text = value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
     return [f"--{name}", text]
+
+
+def _check_secrets(options: Mapping[str, Any], launcher: Sequence[str]) -> None:
+    named = [name for name, value in options.items() if masked(value, name) != value]
+    if named or masked(launcher) != list(launcher):
+        place = f"its option {named[0]}" if named else "its launcher"
+        raise InputError(
+            f"the command line of vLLM would hold a secret ({place})",
+            do=f"export {SERVER_KEY}=... and set key_env={SERVER_KEY}, or HF_TOKEN for the hub: "
+            "servers are handed them by their environment",
+        )
 
 
 def _check(

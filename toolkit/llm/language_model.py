@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from toolkit.files import fingerprint
-from toolkit.llm.command import SERVE, serve_command
+from toolkit.llm.access import Key
+from toolkit.llm.command import SERVE, SERVER_KEY, serve_command
 from toolkit.llm.prices import UNKNOWN, Price
 from toolkit.llm.protocol import ChatModel, Settings
 from toolkit.llm.server import serving
@@ -42,7 +43,8 @@ class VllmServer:
 class LanguageModel:
     """`model` is its name at the server. `client` is an adapter's class, its own arguments bound;
     it is given the rest. `base_url` (None: the API's own, or a server that we start) is a server
-    that runs already; `key_env` names the variable with its key. `server` is None for an API.
+    that runs already; `key_env` names the variable with its key, which a server of ours asks for
+    too. `server` is None for an API.
     `settings` (an attribute too, with what the client fills in) are how it samples;
     `context_window` in tokens is told to whoever budgets. Making one needs no key, no SDK and no
     server."""
@@ -95,7 +97,8 @@ class LanguageModel:
             yield self._made
             return
         server, running = self._server, {} if servers is None else servers
-        started_with = fingerprint(server.command(self.name, 0), dict(server.environment))
+        environment = {**server.environment, **self._server_key()}
+        started_with = fingerprint(server.command(self.name, 0), environment)
         if address := running.get(started_with):
             yield self._client(base_url=address, **self._common)
             return
@@ -103,10 +106,16 @@ class LanguageModel:
             lambda port: server.command(self.name, port),
             log=log,
             start_seconds=server.start_seconds,
-            environment=server.environment,
+            environment=environment,
         ) as host:
             running[started_with] = f"{host}/v1"
             try:
                 yield self._client(base_url=running[started_with], **self._common)
             finally:
                 del running[started_with]
+
+    def _server_key(self) -> dict[str, str]:
+        """The key that our server asks for, where it asks for one, is the one that we send: by
+        the environment, because every user of the machine sees command lines."""
+        key = Key(self._common["key_env"]).value(f"the server of {self.name}")
+        return {SERVER_KEY: key} if key else {}

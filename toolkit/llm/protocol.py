@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Protocol
 
 from toolkit.errors import InputError
+from toolkit.masking import masked
 
 Message = Mapping[str, Any]
 
@@ -141,9 +142,9 @@ class Settings:
             )
 
     def given(self) -> dict[str, Any]:
-        """The settings that are not None, by name, for records."""
+        """The settings that are not None, by name, for records: secrets in `extra` are masked."""
         pairs = ((each.name, getattr(self, each.name)) for each in fields(self))
-        return {name: value for name, value in pairs if value is not None}
+        return {name: masked(value, name) for name, value in pairs if value is not None}
 
     @property
     def forces_a_call(self) -> bool:

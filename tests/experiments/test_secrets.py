@@ -1,0 +1,259 @@
+"""Keys, tokens and passwords: refused on the command line, and in nothing that is written."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from experiment_samples import TINY
+from scripted_peer import Fail, Peer, Say, running_peer
+
+from experiments.overrides import refuse_secrets
+from toolkit.errors import InputError
+
+Entry = Callable[..., int]
+Planted = tuple[Peer, tuple[str, ...]]
+SECRET = "sk-planted-0123456789abcdef"
+
+
+@pytest.mark.parametrize(
+    ("override", "variable"),
+    [
+        ("+llm.settings.extra.api_key={}", "llm.key_env=LLM_API_KEY"),
+        ("++llm.settings.extra.extra_headers.Authorization=Bearer {}", "llm.key_env=LLM_API_KEY"),
+        ("+llm.settings.extra={{top_k: 20, extra_headers: {{x-api-key: {}}}}}", "LLM_API_KEY"),
+        ("+llm.settings.extra.list=[{{token: {}}}]", "LLM_API_KEY"),
+        ("+judge_llm.settings.extra.api_key={}", "judge_llm.key_env=JUDGE_LLM_API_KEY"),
+        ("+llm.server.options.extra.api-key={}", "llm.key_env=VLLM_API_KEY"),
+        ("llm.server.options.extra={{api-key: '{}'}}", "llm.key_env=VLLM_API_KEY"),
+        ("llm.server.launcher=[vllm,serve,--api-key,{}]", "llm.key_env=VLLM_API_KEY"),
+        ("+llm.server.options.extra.hf-token={}", "export HF_TOKEN="),
+        ("+llm.server.environment.HF_TOKEN={}", "export HF_TOKEN="),
+        ("+hydra.job.env_set.OPENAI_API_KEY={}", "export OPENAI_API_KEY="),
+        ("llm.base_url=http://user:{}@host/v1", "LLM_API_KEY"),
+        ("llm.base_url=https://host/v1?api_key={}", "LLM_API_KEY"),
+        ("llm.key_env={}", "OPENAI_API_KEY"),
+        ("+benchmark.password={}", "${oc.env:PASSWORD}"),
+        ("+benchmark.password=12345", "${oc.env:PASSWORD}"),
+        ("+llm.settings.extra.api_key={},other", "LLM_API_KEY"),
+        ("+llm.settings.extra.api_key={} {{", "LLM_API_KEY"),
+        ("+llm.settings.extra.api_key=***", "LLM_API_KEY"),
+        ("+llm.settings.extra.api_key='${{oc.env:NONE,{}}}'", "LLM_API_KEY"),
+    ],
+)
+@pytest.mark.parametrize("sweep", [(), ("-m",)], ids=["one run", "sweep"])
+def test_a_secret_on_the_command_line_is_refused_with_the_variable_to_use(
+    override: str,
+    variable: str,
+    sweep: tuple[str, ...],
+    entry: Entry,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    assert entry("run", *sweep, *TINY, "agent=pi_serini", override.format(SECRET)) == 2
+    told = capfd.readouterr()
+    (line,) = told.err.splitlines()
+    assert line.startswith("soundingline: ") and variable in line
+    assert SECRET not in told.err + told.out
+    assert not list(Path().iterdir())
+
+
+@pytest.mark.parametrize("name", ["evaluate", "rank", "index", "tune", "compare"])
+def test_every_command_refuses_them(
+    name: str, entry: Entry, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert entry(name, f"+llm.settings.extra.api_key={SECRET}") == 2
+    assert SECRET not in capfd.readouterr().err
+
+
+def test_the_variable_that_is_named_already_is_told() -> None:
+    given = ["llm.key_env=MY_OWN_KEY", f"+llm.settings.extra.api_key={SECRET}"]
+    with pytest.raises(InputError, match=r"export MY_OWN_KEY=.*llm\.key_env=MY_OWN_KEY"):
+        refuse_secrets(given)
+
+
+def test_what_is_no_secret_is_not_refused() -> None:
+    refuse_secrets(
+        [
+            *(
+                "llm.settings.max_output_tokens=8192",
+                "reranker.batch_tokens=4096",
+                "budget.tokens=5",
+            ),
+            *("llm.key_env=MY_KEY", "llm.key_env=null", "reranker.tokenizer=t5-base", "-m"),
+            *("+llm.settings.extra.api_key='${oc.env:MY_KEY}'", "+llm.settings.extra.api_key=null"),
+            *("+llm.settings.extra.extra_headers.Authorization='Bearer ${oc.env:MY_KEY}'", "~name"),
+            *("llm.base_url=http://127.0.0.1:8000/v1", "unit=document,passage", "name=key=1"),
+            *("retriever.k1=range(1,3)", "measures=[nDCG@10]", "tuning.references=[[0.9,0.4]]"),
+        ]
+    )
+
+
+# A whole run, in which everything that could be written down is a secret.
+
+PLANTED = {
+    "key": "k1-planted-bd1f6c9e0a7355d2",
+    "api_key": "k2-planted-7c01d2b4e9f88a36",
+    "bearer": "k3-planted-52e7a0c41f96bb8d",
+    "header": "k4-planted-e80d13c6a2745f9b",
+    "password": "k5-planted-19ab47fd03ce682e",
+    "address": "k6-planted-c6f20e7d8b31549a",
+    "query": "k7-planted-8d35b1a6f4097ce2",
+    "hub": "k8-planted-3f9c72e5d0b84a16",
+    "number": "9401736251840937",
+    "reference": "k10-planted-a5d8e1370c94f62b",
+}
+# What a server says that quotes all that it was sent, which is all but the hub's token.
+QUOTED = " ".join(secret for name, secret in PLANTED.items() if name != "hub")
+OPTION = f"""\
+_target_: toolkit.llm.language_model.LanguageModel
+model: m
+base_url: ???
+key_env: PLANTED_KEY
+concurrency: 2
+client:
+  _target_: toolkit.llm.openai_chat.OpenAIChat
+  _partial_: true
+  attempts: 1
+settings:
+  _target_: toolkit.llm.protocol.Settings
+  _convert_: all
+  max_output_tokens: 777
+  extra:
+    api_key: {PLANTED["api_key"]}
+    extra_headers:
+      Authorization: Bearer {PLANTED["bearer"]}
+      X-Api-Key: {PLANTED["header"]}
+    hooks: [{{url: http://hook, password: {PLANTED["password"]}}}]
+    proxy: http://user:{PLANTED["address"]}@proxy:3128
+    callback: https://host/done?id=5&access_token={PLANTED["query"]}
+    client_secret: {PLANTED["number"]}
+    webhook_secret: ${{oc.env:PLANTED_REFERENCE}}
+server:
+  _target_: toolkit.llm.language_model.VllmServer
+  _convert_: all
+  environment:
+    HF_TOKEN: {PLANTED["hub"]}
+"""
+
+
+@pytest.fixture
+def planted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Planted]:
+    """A server that speaks chat completions, and the command of a run that asks it."""
+    options = tmp_path / "options" / "llm"
+    options.mkdir(parents=True)
+    (options / "planted.yaml").write_text(OPTION)
+    work = tmp_path / "work"
+    work.mkdir()
+    monkeypatch.chdir(work)
+    monkeypatch.setenv("PLANTED_KEY", PLANTED["key"])
+    monkeypatch.setenv("PLANTED_REFERENCE", PLANTED["reference"])
+    with running_peer() as peer:
+        yield (
+            peer,
+            (
+                f"--config-dir={options.parent}",
+                *TINY,
+                "agent=pi_serini",
+                "llm=planted",
+                f"llm.base_url={peer.openai_url}",
+                "preflight=0",
+            ),
+        )
+
+
+def leaks(folder: Path) -> list[str]:
+    """Secrets in names and contents of all files below a folder."""
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    assert files
+    return [
+        f"{name} in {path}"
+        for path in files
+        for name, secret in PLANTED.items()
+        if secret.encode() in path.read_bytes() or secret in str(path)
+    ]
+
+
+def test_no_secret_is_in_anything_that_a_run_writes(
+    entry: Entry, planted: Planted, capfd: pytest.CaptureFixture[str]
+) -> None:
+    peer, command = planted
+    peer.default = Say(text="Explanation: none\nExact Answer: x\nConfidence: 1%")
+    peer.script.append(Fail(400, message=QUOTED))
+    judge = ("judge=llm", "llm@judge_llm=planted", f"judge_llm.base_url={peer.openai_url}")
+    assert entry("run", *command, *judge, "name=one") == 0
+    sent = json.dumps([{**request.body, **request.headers} for request in peer.requests])
+    # A test of secrets that are not used would tell nothing.
+    assert [name for name, secret in PLANTED.items() if secret not in sent] == ["hub"]
+    told = capfd.readouterr()
+    assert leaks(Path()) == []
+    assert [secret for secret in PLANTED.values() if secret in told.out + told.err] == []
+    answers = "".join(path.read_text() for path in Path("runs/one/queries").glob("*.json"))
+    assert "HTTP 400, ***" in answers
+    config = json.loads(Path("runs/one/manifest.json").read_text())["config"]["llm"]
+    assert config["key_env"] == "PLANTED_KEY" and config["settings"]["max_output_tokens"] == 777
+    assert config["settings"]["extra"]["proxy"] == "http://user:***@proxy:3128"
+    # Another key is no other model.
+    option = Path("../options/llm/planted.yaml")
+    option.write_text(option.read_text().replace(PLANTED["api_key"], "renewed-" + SECRET))
+    assert entry("run", *command, "name=one") == 0
+
+
+def test_no_secret_is_in_anything_that_a_sweep_writes(
+    entry: Entry, planted: Planted, capfd: pytest.CaptureFixture[str]
+) -> None:
+    peer, command = planted
+    peer.default = Fail(400, message=QUOTED)
+    given = ("+llm.settings.extra.other_key='${oc.env:PLANTED_REFERENCE}'", "unit=document,passage")
+    entry("run", "-m", *command, "name=s", *given)
+    told = capfd.readouterr()
+    assert "soundingline:" not in told.err
+    assert len(list(Path("runs/s").glob("*/manifest.json"))) == 2
+    # What holds for all cells is not in their names.
+    assert not list(Path("runs/s").glob("*other_key*"))
+    assert "PLANTED_REFERENCE" in Path("runs/s/multirun.yaml").read_text()
+    assert leaks(Path()) == []
+    assert [secret for secret in PLANTED.values() if secret in told.out + told.err] == []
+
+
+def test_a_secret_in_the_sweep_of_a_preset_is_refused(
+    entry: Entry, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    preset = tmp_path / "options" / "experiment" / "leaky.yaml"
+    preset.parent.mkdir(parents=True)
+    preset.write_text(
+        "# @package _global_\nname: leaky\nhydra:\n  mode: MULTIRUN\n  sweeper:\n    params:\n"
+        f"      +benchmark.api_key: {SECRET},other\n"
+    )
+    assert entry("run", f"--config-dir={tmp_path / 'options'}", *TINY, "experiment=leaky") == 2
+    told = capfd.readouterr()
+    assert "oc.env:API_KEY" in told.err and SECRET not in told.err + told.out
+    assert SECRET not in "".join(path.read_text() for path in Path("runs").rglob("*.yaml"))
+    assert not list(Path("runs").rglob("manifest.json"))
+
+
+def test_reports_of_runs_of_earlier_versions_keep_their_secrets(entry: Entry) -> None:
+    for name in ("a", "b"):
+        assert entry("run", *TINY, f"name={name}") == 0
+        path = Path(f"runs/{name}/manifest.json")
+        manifest: dict[str, Any] = json.loads(path.read_text())
+        manifest["factors"]["llm.settings.extra.api_key"] = SECRET + name
+        manifest["config"]["extra"] = {"extra_headers": {"Authorization": SECRET}}
+        path.write_text(json.dumps(manifest))
+    assert entry("compare", "runs/a", "runs/b", "name=c") == 0
+    report = "".join(path.read_text() for path in Path("runs/c").rglob("*.*"))
+    assert "Authorization" in report and SECRET not in report
+
+
+def test_a_value_of_a_wrong_type_is_told_without_the_secret_in_it(
+    entry: Entry, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    option = tmp_path / "options" / "benchmark" / "odd.yaml"
+    option.parent.mkdir(parents=True)
+    text = f"_target_: toolkit.benchmarks.FictionalWorld\nseed: {{api_key: {SECRET}}}\n"
+    option.write_text(text)
+    assert entry("rank", f"--config-dir={tmp_path / 'options'}", "benchmark=odd") == 2
+    told = capfd.readouterr().err
+    assert "benchmark.seed" in told and SECRET not in told
