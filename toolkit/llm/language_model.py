@@ -67,6 +67,7 @@ class LanguageModel:
         self.context_window = context_window
         self._server = server
         self._client = client
+        self._key = Key(key_env)
         self._given = base_url is not None
         chosen = settings or Settings()
         self._common = {
@@ -117,5 +118,5 @@ class LanguageModel:
     def _server_key(self) -> dict[str, str]:
         """The key that our server asks for, where it asks for one, is the one that we send: by
         the environment, because every user of the machine sees command lines."""
-        key = Key(self._common["key_env"]).value(f"the server of {self.name}")
+        key = self._key.value(f"the server of {self.name}")
         return {SERVER_KEY: key} if key else {}

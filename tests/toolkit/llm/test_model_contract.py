@@ -626,6 +626,20 @@ def test_the_key_is_sent_and_shown_nowhere(
     assert KEY not in caplog.text
 
 
+def test_secrets_in_the_settings_are_sent_and_hidden_in_errors_alone(
+    peer: Peer, make: Callable[..., ApiModel]
+) -> None:
+    extra = {"gateway": {"headers": [{"Authorization": f"Bearer {KEY}"}]}, "top_k": 20}
+    model = make(settings=Settings(extra=extra), attempts=1)
+    peer.script.extend([Fail(400, f"gateway refused {KEY}", "invalid_request"), Say(text=KEY)])
+    with pytest.raises(errors.BadRequest, match=r"gateway refused \*\*\*") as raised:
+        ask(model)
+    assert KEY not in str(raised.value)
+    assert ask(model).text == KEY
+    assert peer.requests[-1].body["gateway"] == extra["gateway"]
+    assert KEY not in json.dumps(Settings(extra=extra).given()) and KEY not in repr(model)
+
+
 @pytest.mark.parametrize("key", ["test", "e", "authentication", KEY])
 def test_no_key_changes_a_reply(
     peer: Peer, make: Callable[..., ApiModel], monkeypatch: pytest.MonkeyPatch, key: str

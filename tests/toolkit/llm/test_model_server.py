@@ -17,7 +17,7 @@ from scripted_peer import running_peer
 
 from toolkit.errors import InputError
 from toolkit.files import process_alive
-from toolkit.llm.command import serve_command
+from toolkit.llm.command import SERVE, serve_command
 from toolkit.llm.language_model import LanguageModel, VllmServer
 from toolkit.llm.openai_chat import OpenAIChat
 from toolkit.llm.prices import Price
@@ -262,6 +262,48 @@ def test_a_local_model_is_served_and_asked_at_its_own_server(tmp_path: Path) -> 
         assert client.base_url.endswith("/v1")  # type: ignore[attr-defined]
         assert all(map(running, place.pids()))
     until(place.all_gone, 2.0)
+
+
+def test_the_key_of_our_server_is_passed_by_environment_and_stands_on_no_command_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secret = "sk-served-0123456789abcdef"
+    monkeypatch.setenv("MY_KEY", secret)
+    monkeypatch.delenv("VLLM_API_KEY", raising=False)
+    place = Place(tmp_path)
+    server = accepting_fake(place, tmp_path)
+    model = LanguageModel(model="tiny", client=OpenAIChat, key_env="MY_KEY", server=server)
+    with model.running(place.log):
+        (pid, _) = place.pids()
+        environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        assert f"VLLM_API_KEY={secret}".encode() in environment
+        parent = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]
+        for process in (str(pid), parent):
+            assert secret.encode() not in Path(f"/proc/{process}/cmdline").read_bytes()
+    until(place.all_gone, 2.0)
+    assert secret not in place.log.read_text()
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"extra": {"api_key": "sk-1"}},
+        {"extra": {"api-key": ["sk-1", "sk-2"]}},
+        {"extra": {"hf_token": "hf_1"}},
+        {"extra": {"speculative-config": {"model": "m", "auth_token": "t"}}},
+        {"launcher": ["vllm", "serve", "--api-key", "sk-1"]},
+        {"launcher": ["env", "VLLM_API_KEY=sk-1", "vllm", "serve"]},
+    ],
+    ids=str,
+)
+def test_a_secret_for_a_command_line_is_refused_with_the_variable_to_use(
+    wrong: dict[str, Any],
+) -> None:
+    options = {"extra": wrong.get("extra")}
+    server = VllmServer(launcher=wrong.get("launcher", SERVE), options=options)
+    with pytest.raises(InputError, match="VLLM_API_KEY") as raised:
+        LanguageModel(model="m", client=OpenAIChat, server=server)
+    assert not any(secret in str(raised.value) for secret in ("sk-1", "hf_1"))
 
 
 def test_models_of_equal_servers_share_one(tmp_path: Path) -> None:

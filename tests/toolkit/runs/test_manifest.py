@@ -21,21 +21,25 @@ def test_it_holds_config_fingerprints_factors_versions_and_machine() -> None:
     assert json.loads(dump_json(manifest)) == manifest
 
 
-def test_text_under_secret_keys_is_masked_and_token_limits_are_not() -> None:
+def test_secrets_are_masked_in_all_that_is_given_and_token_limits_are_not() -> None:
     config = {
         "llm": {"api_key": "sk-1", "auth_token": "t", "max_tokens": 9, "password": None},
-        "list": [{"secret": "s"}],
-        "key_field": "docid",
+        "list": [{"secret": "s", "extra_headers": {"Authorization": "Bearer sk-2"}}],
+        "key_env": "OPENAI_API_KEY",
+        "batch_tokens": 4096,
     }
-    masked = make_manifest(config, {})["config"]
-    assert masked["llm"] == {
-        "api_key": "***",
-        "auth_token": "***",
-        "max_tokens": 9,
-        "password": None,
+    factors = {"llm": "gpt-5.5", "llm.settings.extra.api_key": "sk-3", "llm.batch_tokens": "4096"}
+    benchmark = {"option": "beir", "arguments": {"path": "/data/x", "password": "p"}}
+    manifest = make_manifest(config, {"llm": "0123456789ab"}, factors, benchmark)
+    assert manifest["config"] == {
+        "llm": {"api_key": "***", "auth_token": "***", "max_tokens": 9, "password": None},
+        "list": [{"secret": "***", "extra_headers": {"Authorization": "***"}}],
+        "key_env": "OPENAI_API_KEY",
+        "batch_tokens": 4096,
     }
-    assert masked["list"] == [{"secret": "***"}]
-    assert masked["key_field"] == "docid"
+    assert manifest["factors"] == {**factors, "llm.settings.extra.api_key": "***"}
+    assert manifest["benchmark"]["arguments"] == {"path": "/data/x", "password": "***"}
+    assert manifest["fingerprints"] == {"llm": "0123456789ab"}
 
 
 def test_the_commit_is_forty_digits_in_a_checkout_and_absent_elsewhere() -> None:
