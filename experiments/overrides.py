@@ -12,7 +12,7 @@ from hydra.errors import HydraException
 
 from experiments.settings import key_of
 from toolkit.errors import InputError
-from toolkit.masking import MASK, VARIABLE, masked
+from toolkit.masking import MASK, VARIABLE, secrets_in
 
 
 def refuse_secrets(overrides: Iterable[str]) -> None:
@@ -22,7 +22,7 @@ def refuse_secrets(overrides: Iterable[str]) -> None:
     texts = [text for text in overrides if "=" in text and not text.startswith("-")]
     for text in texts:
         key, value = key_of(text), _value(text)
-        if masked(value, key) == value and MASK not in text:
+        if MASK not in text and not list(secrets_in(value, key)):
             continue
         if key.endswith("key_env"):
             raise InputError(

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from toolkit.errors import InputError
-from toolkit.masking import masked
+from toolkit.masking import secrets_in
 
 SERVE = ("vllm", "serve")
 SERVER_KEY = "VLLM_API_KEY"  # the variable from which vLLM reads the key that it asks for
@@ -84,8 +84,8 @@ def _words(name: str, value: Any) -> list[str]:
 
 
 def _check_secrets(options: Mapping[str, Any], launcher: Sequence[str]) -> None:
-    named = [name for name, value in options.items() if masked(value, name) != value]
-    if named or masked(launcher) != list(launcher):
+    named = [name for name, value in options.items() if list(secrets_in(value, name))]
+    if named or list(secrets_in(launcher)):
         place = f"its option {named[0]}" if named else "its launcher"
         raise InputError(
             f"the command line of vLLM would hold a secret ({place})",
