@@ -61,8 +61,7 @@ class Settings:
         return cls(
             config,
             _choices(hydra),
-            # As they were given: a reference to the environment stays one.
-            tuple(OmegaConf.to_container(hydra.overrides.task, resolve=False)),
+            tuple(_given(hydra)),
             tuple(_search_path(hydra)),
             _unresolved(config),
             hydra.mode == RunMode.MULTIRUN,
@@ -146,6 +145,12 @@ def _composing() -> Iterator[None]:
 
 def _choices(hydra: Any) -> dict[str, str]:
     return {str(group): str(option) for group, option in hydra.runtime.choices.items()}
+
+
+def _given(hydra: Any) -> Iterator[str]:
+    """The overrides of a job as they were given: a reference to the environment stays one."""
+    texts: Any = OmegaConf.to_container(hydra.overrides.task, resolve=False)
+    yield from map(str, texts)
 
 
 def _search_path(hydra: Any) -> Iterator[str]:
