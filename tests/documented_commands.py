@@ -25,6 +25,7 @@ ANY_OPTION = {
     "agent": "keyword",
     "llm": "openai_compatible",
 }
+ANY_VARIABLE = "API_KEY"
 ANY_VALUE = "x"  # stands for `group.key=...`
 # Commands that are given run folders as plain arguments.
 TAKES_RUNS = {"evaluate", "compare", "judge_agreement"}
@@ -157,8 +158,9 @@ def runs_of_overrides(text: str) -> Iterator[tuple[str, ...]]:
 
 def filled(tokens: Sequence[str]) -> tuple[str, ...]:
     """Placeholders replaced: `...` alone means more of the same, `key=...` and `key=` any value,
-    `<name>` a name."""
-    names = [re.sub(r"<(\w+)>", r"\1", token) for token in tokens if token != "..."]
+    `<name>` a name, `<variable>` one of the environment."""
+    given = [token.replace("<variable>", ANY_VARIABLE) for token in tokens if token != "..."]
+    names = [re.sub(r"<(\w+)>", r"\1", token) for token in given]
     return tuple(any_value(token) for token in names)
 
 
@@ -166,6 +168,8 @@ def any_value(token: str) -> str:
     key, equals, value = token.partition("=")
     if not equals or value.rstrip(".,;:)"):
         return token
+    if key.endswith("key_env"):
+        return f"{key}={ANY_VARIABLE}"
     group = key.partition("@")[0].lstrip("+")
     return f"{key}={ANY_OPTION[group] if group in GROUPS else ANY_VALUE}"
 

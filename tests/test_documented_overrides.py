@@ -211,7 +211,7 @@ def test_placeholders_are_filled_in_and_what_composes_is_passed() -> None:
     text = "`python -m experiments.run benchmark=... llm=... llm.key_env=<variable> ...`, `agent=`"
     command, alone = mentions(Path("document.md"), text)
     assert " ".join(command.arguments) == (
-        "benchmark=fictional llm=openai_compatible llm.key_env=variable"
+        "benchmark=fictional llm=openai_compatible llm.key_env=API_KEY"
     )
     assert alone.arguments == ("agent=keyword",)
     assert not wrong(command) and not wrong(alone)
