@@ -56,11 +56,9 @@ class SweepStart(Callback):
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
         mask(config)
         SweepStart.folder = Path(config.hydra.sweep.dir)
-        for name in (RECORD, CELLS):
-            if (
-                SweepStart.folder / name
-            ).is_symlink():  # What is written there would land elsewhere.
-                (SweepStart.folder / name).unlink()
+        for place in (SweepStart.folder / RECORD, SweepStart.folder / CELLS):
+            if place.is_symlink():  # What is written there would land elsewhere.
+                place.unlink()
         shutil.rmtree(SweepStart.folder / CELLS, ignore_errors=True)
         # Launchers hand the environment on to the processes and jobs that they start.
         os.environ[SWEEP] = fingerprint(os.getpid(), os.urandom(8).hex())
@@ -98,6 +96,8 @@ def recorded_cell(settings: Settings) -> Iterator[None]:
         defect = traceback.format_exc()
         write_json(path, CellStatus(overrides, FAILED, reason, defect)._asdict())
         raise
+    finally:
+        mask(settings.config)  # which launchers of jobs write down with what the job gives back
     write_json(path, CellStatus(overrides, DONE)._asdict())
 
 

@@ -207,13 +207,16 @@ def test_no_secret_is_in_anything_that_a_run_writes(
     assert entry("run", *command, "name=one") == 0
 
 
+@pytest.mark.parametrize("launcher", ["basic", "jobs_here"])
 def test_no_secret_is_in_anything_that_a_sweep_writes(
-    entry: Entry, planted: Planted, capfd: pytest.CaptureFixture[str]
+    launcher: str, entry: Entry, planted: Planted, capfd: pytest.CaptureFixture[str]
 ) -> None:
+    if launcher != "basic":
+        pytest.importorskip("hydra_plugins.hydra_submitit_launcher")
     peer, command = planted
     peer.default = Fail(400, message=QUOTED)
     given = ("+llm.settings.extra.other_key='${oc.env:PLANTED_REFERENCE}'", "unit=document,passage")
-    entry("run", "-m", *command, "name=s", *given)
+    entry("run", "-m", *command, "name=s", f"hydra/launcher={launcher}", *given)
     told = capfd.readouterr()
     assert "soundingline:" not in told.err
     assert len(list(Path("runs/s").glob("*/manifest.json"))) == 2
