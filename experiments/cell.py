@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pyterrier as pt
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from experiments.build import make
 from experiments.naming import AGENT, lasting
@@ -18,7 +17,6 @@ from experiments.stages import Stages, Transformers, composed, make_stages
 from pipelines.stage import Stage
 from toolkit.console import Console
 from toolkit.contracts import Benchmark, Segmenter
-from toolkit.errors import InputError
 from toolkit.files import fingerprint
 from toolkit.runs import RunFolder
 
@@ -76,11 +74,3 @@ def run_folder(settings: Settings, name: str) -> RunFolder:
     if settings.multirun:
         return RunFolder.named(RunFolder.named(root, str(given)).path, name)
     return RunFolder.named(root, given or name)
-
-
-def plain(config: DictConfig) -> dict[str, Any]:
-    """The whole resolved configuration as plain values, for the manifest."""
-    values = OmegaConf.to_container(config, resolve=True)
-    if not isinstance(values, dict):
-        raise InputError("the configuration is not a mapping")
-    return {str(key): value for key, value in values.items()}

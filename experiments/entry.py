@@ -84,7 +84,7 @@ def main(task: Callable[[Settings], Any], *, takes_runs: bool = False) -> None:
     except (InputError, HydraException, OmegaConfBaseException) as error:
         if not isinstance(error, CellFailed):
             tell(one_line(error))
-        sys.exit(DEFECT if any(status.defect for status in unfinished) else BAD_INPUT)
+        sys.exit(exit_code(unfinished))
     except KeyboardInterrupt:
         tell("interrupted; the same command goes on where this stopped.")
         sys.exit(INTERRUPTED)
@@ -93,7 +93,13 @@ def main(task: Callable[[Settings], Any], *, takes_runs: bool = False) -> None:
             raise
         sys.exit(DEFECT)  # told, with its traceback, among the cells that did not finish
     if refused or unfinished:
-        sys.exit(DEFECT if any(not status.reason for status in unfinished) else BAD_INPUT)
+        sys.exit(exit_code(unfinished))
+
+
+def exit_code(unfinished: Sequence[CellStatus]) -> int:
+    """That of a command that failed: of a defect where one, or a kill, ended any cell."""
+    ended = any(status.defect or not status.reason for status in unfinished)
+    return DEFECT if ended else BAD_INPUT
 
 
 def is_bad_input(error: BaseException) -> bool:

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pyterrier as pt
 
-from experiments.build import make
 from experiments.cell import Ranking, ranking, run_folder
 from experiments.evaluate import evaluate_folder
 from experiments.naming import cell_name
 from experiments.rank import rank
+from experiments.recorded import Options, recorded_benchmark
 from experiments.run import run
 from experiments.settings import Settings
 from toolkit.evaluation import Cell
@@ -56,7 +56,8 @@ class Experiment:
     def evaluate(self) -> Cell:
         """Evaluate again what the run folder holds; no agent runs."""
         folder = run_folder(self.settings, cell_name(self.settings))
-        return evaluate_folder(folder, make(self.settings.config.benchmark), self.settings)
+        benchmark = recorded_benchmark(folder, self.settings, Options(self.settings))
+        return evaluate_folder(folder, benchmark, self.settings)
 
     def __repr__(self) -> str:
         overrides = ", ".join(map(repr, self.settings.overrides))

@@ -13,11 +13,11 @@ import pandas as pd
 import pyterrier as pt
 
 from experiments.build import make
-from experiments.cell import fingerprints, plain, ranking, run_folder
+from experiments.cell import fingerprints, ranking, run_folder
 from experiments.entry import main
 from experiments.naming import RANKING, cell_name, factors
 from experiments.recorded import recorded_option
-from experiments.settings import Settings
+from experiments.settings import Settings, plain_values
 from experiments.stages import stage_counts
 from pipelines.aggregation import MaxP
 from toolkit.console import Console
@@ -48,7 +48,7 @@ def rank(settings: Settings) -> Cell:
     built = ranking(config)
     prints = fingerprints(settings, built, RANKING)
     cap = make(config.budget).run_dollars
-    manifest = make_manifest(plain(config), prints, chosen, recorded_option(settings))
+    manifest = make_manifest(plain_values(config), prints, chosen, recorded_option(settings))
     with folder.writing(manifest):
         try:
             with (

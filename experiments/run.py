@@ -13,16 +13,17 @@ from typing import Any
 from omegaconf import DictConfig
 
 from agents.base import BaseAgent
+from agents.budget import Budget
 from experiments.answering import Answering, answer_all
 from experiments.build import make, make_interface
-from experiments.cell import Ranking, fingerprints, plain, ranking, run_folder
+from experiments.cell import Ranking, fingerprints, ranking, run_folder
 from experiments.entry import main
 from experiments.evaluate import evaluate
 from experiments.judging import asks_model, check_judge, judge_run
 from experiments.models import check_agent, language_model, resources, running, within_window
 from experiments.naming import cell_name, factors
 from experiments.recorded import recorded_option
-from experiments.settings import Settings
+from experiments.settings import Settings, plain_values
 from experiments.stages import stage_counts
 from experiments.tally import Tally
 from pipelines.backend import PipelineBackend
@@ -58,14 +59,16 @@ def run(settings: Settings) -> Cell:
         return interface.session(backend.asked_by(qid), built.prepared.store)
 
     session("")  # An interface that cannot make one fails before anything is written.
-    manifest = make_manifest(plain(config), prints, factors(settings), recorded_option(settings))
+    manifest = make_manifest(
+        plain_values(config), prints, factors(settings), recorded_option(settings)
+    )
     with (
         folder.writing(manifest),
         ledger_on_record(
             folder.ledger_path, cap=budget.run_dollars, question_cap=budget.dollars
         ) as ledger,
     ):
-        last = answer(config, folder, built, agent, llm, session, ledger)
+        last = answer(config, folder, built, agent, llm, budget, session, ledger)
         if last and asks_model(config):
             # Judging costs money, and whoever mends the run may have its answers change.
             raise stopped(last, folder, built.benchmark, ledger)
@@ -88,6 +91,7 @@ def answer(
     built: Ranking,
     agent: Agent,
     llm: LanguageModel | None,
+    budget: Budget,
     session: Callable[[str], SearchTool],
     ledger: Ledger,
 ) -> Trajectory | None:
@@ -95,7 +99,6 @@ def answer(
     pending = folder.pending(built.benchmark.topics)
     if not pending:
         return None
-    budget = within_window(make(config.budget), llm)
     if ledger.cap is not None and ledger.unpriced_before:
         Console(stderr=True, soft_wrap=True).print(
             f"{ledger.unpriced_before} replies of earlier starts told no usage: their cost is not "

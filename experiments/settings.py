@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +68,7 @@ class Settings:
             hydra.mode == RunMode.MULTIRUN,
         )
 
-    @property
+    @cached_property
     def chosen_only(self) -> Settings:
         """The same options without the single values that the command line changed."""
         return Settings.compose(
@@ -94,9 +95,9 @@ class Settings:
         return not all(map(is_choice, self.overrides))
 
 
-def plain_values(option: Any) -> dict[str, Any]:
-    """An option's resolved values; empty for what is no option."""
-    values = OmegaConf.to_container(option, resolve=True) if OmegaConf.is_dict(option) else {}
+def plain_values(option: Any, *, resolve: bool = True) -> dict[str, Any]:
+    """The plain values of an option or of a whole configuration; empty for what is none."""
+    values = OmegaConf.to_container(option, resolve=resolve) if OmegaConf.is_dict(option) else {}
     return {str(key): value for key, value in values.items()} if isinstance(values, dict) else {}
 
 
@@ -118,9 +119,7 @@ def _search(paths: Sequence[str]) -> list[str]:
 
 
 def _unresolved(config: DictConfig) -> dict[str, Any]:
-    node = config._get_node("benchmark")
-    values = OmegaConf.to_container(node) if OmegaConf.is_dict(node) else {}
-    return {str(key): value for key, value in values.items()} if isinstance(values, dict) else {}
+    return plain_values(config._get_node("benchmark"), resolve=False)
 
 
 def _resolved(config: DictConfig, key: Any) -> Any:

@@ -16,13 +16,13 @@ from pathlib import Path
 from omegaconf import DictConfig
 
 from experiments.build import make
-from experiments.cell import plain, run_folder
+from experiments.cell import run_folder
 from experiments.chosen import write_chosen
 from experiments.entry import main
 from experiments.naming import cell_label, factors
 from experiments.rank import evaluate_pipeline
 from experiments.recorded import recorded_option
-from experiments.settings import Settings
+from experiments.settings import Settings, plain_values
 from experiments.tune_ranks import Judged, judged_ranks
 from experiments.tune_setup import Setup, prints, setup, wanted_measures
 from pipelines.composition import compose
@@ -51,7 +51,7 @@ def tune(settings: Settings) -> None:
     folder = run_folder(settings, f"{cell_label(settings, TUNED)}-{chosen['retriever']}")
     built = setup(config, grid)
     described = recorded_option(settings)
-    manifest = make_manifest(plain(config), prints(config, built), chosen, described)
+    manifest = make_manifest(plain_values(config), prints(config, built), chosen, described)
     with folder.writing(manifest):
         found = tuned(config, built, measures, folder)
         write_results(folder, found, config, built, manifest)
