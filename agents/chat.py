@@ -13,7 +13,7 @@ from agents.prompt import load_prompt
 from toolkit.contracts import SearchTool, Topic, Trajectory
 from toolkit.errors import InputError
 from toolkit.llm.errors import ContextOverflow, OutOfMoney, Truncated
-from toolkit.llm.ledger import Ledger, Metered
+from toolkit.llm.ledger import Ledger, LedgeredModel
 from toolkit.llm.prices import UNKNOWN, Price
 from toolkit.llm.protocol import ChatModel, Settings
 
@@ -118,7 +118,7 @@ class ChatAgent(BaseAgent):
         qid, ledger = episode.topic.qid, self._terms.ledger
         if self._model is None:
             raise RuntimeError("the agent has no model: bind it to one")
-        model = Metered(self._model, ledger, role="agent", qid=qid, price=self._price)
+        model = LedgeredModel(self._model, ledger, role="agent", qid=qid, price=self._price)
         talk = Conversation(episode, model, self._terms)
         try:
             await self._converse(talk)

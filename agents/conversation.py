@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from agents.base import Episode
 from agents.budget import Budget
 from agents.prefix import PrefixWatch
-from agents.prompt import Prompt
+from agents.prompt import AgentPrompt
 from agents.window import Window, written
 from toolkit.contracts import ToolResult
 from toolkit.llm.errors import ContextOverflow, ModelError
@@ -38,7 +38,7 @@ class NoAnswer(Exception):
 class Terms:
     """What holds for all questions of an agent."""
 
-    prompt: Prompt
+    prompt: AgentPrompt
     budget: Budget
     settings: Settings
     answer_extra: Mapping[str, Any]

@@ -18,7 +18,7 @@ _QUESTION = "{question}"
 
 
 @dataclass(frozen=True)
-class Prompt:
+class AgentPrompt:
     """What an agent tells its model: `sections` by name.
 
     `system` opens the transcript (left out where empty) and `question` follows, with `{question}`
@@ -42,7 +42,7 @@ class Prompt:
         return [system(instructions), asked] if instructions else [asked]
 
 
-def load_prompt(name: str) -> Prompt:
+def load_prompt(name: str) -> AgentPrompt:
     """The prompt of this name that comes with the package, or that of the user's own file (a path
     that ends in `.txt`). `InputError` where there is none, or where a section is missing."""
     path = Path(name) if name.endswith(".txt") else FOLDER / f"{name}.txt"
@@ -60,4 +60,4 @@ def load_prompt(name: str) -> Prompt:
             valid=f"=== name === lines for each of {', '.join(SECTIONS)}, and {_QUESTION} in the "
             "section question",
         )
-    return Prompt(path.stem, sections)
+    return AgentPrompt(path.stem, sections)

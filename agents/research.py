@@ -11,7 +11,7 @@ from typing import NamedTuple
 from agents.base import Episode
 from agents.clues import Query, find_clues, follow_up, weights
 from agents.feedback import feedback_terms
-from agents.notes import Notes, Place
+from agents.reading_notes import Notes, Place
 from agents.sentences import coverage
 from agents.toolbox import Toolbox
 from agents.words import stem, words

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
-from experiments.tally import Tally, expected
+from experiments.run_progress import RunProgress, expected
 from toolkit.contracts import RUN_OUT_OF_MONEY, Agent, SearchTool, Topic, Trajectory
 from toolkit.llm.errors import ModelError
 from toolkit.llm.protocol import ChatModel
@@ -33,7 +33,7 @@ class Answering:
         agent: Agent,
         session: Callable[[str], SearchTool],
         folder: RunFolder,
-        tally: Tally,
+        tally: RunProgress,
         concurrency: int,
     ) -> None:
         self.stopped: Trajectory | None = None

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pyterrier as pt
 
-from experiments.cell import Ranking, ranking, run_folder
 from experiments.evaluate import evaluate_folder
 from experiments.naming import cell_name
+from experiments.prepared_pipeline import PreparedPipeline, ranking, run_folder
 from experiments.rank import rank
 from experiments.recorded import Options, recorded_benchmark
 from experiments.run import run
@@ -40,7 +40,7 @@ class Experiment:
         return self.collection.pipeline
 
     @cached_property
-    def collection(self) -> Ranking:
+    def collection(self) -> PreparedPipeline:
         """Benchmark, document store, opened indexes, and the pipeline over them."""
         return ranking(self.settings.config)
 

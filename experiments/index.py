@@ -6,8 +6,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from experiments.build import make
+from experiments.collection import notes, prepare
 from experiments.entry import main
-from experiments.prepare import notes, prepare
 from experiments.settings import Settings
 from experiments.stages import Stages
 from toolkit.console import Console

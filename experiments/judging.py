@@ -22,7 +22,7 @@ from toolkit.evaluation.verdict_files import VerdictFile, judge_cases
 from toolkit.llm.accounts import Account
 from toolkit.llm.errors import ModelError, OutOfMoney
 from toolkit.llm.language_model import LanguageModel
-from toolkit.llm.ledger import Ledger, Metered
+from toolkit.llm.ledger import Ledger, LedgeredModel
 from toolkit.llm.ledger_file import last_cap, ledger_on_record
 from toolkit.llm.protocol import ChatModel
 from toolkit.progress import bar
@@ -152,7 +152,7 @@ async def _ask(
     """Judge the cases; each verdict is written when it is given, however this ends."""
 
     async def ask(case: Case) -> LlmVerdict:
-        metered = Metered(model, ledger, role=ROLE, qid=case.qid, price=llm.price)
+        metered = LedgeredModel(model, ledger, role=ROLE, qid=case.qid, price=llm.price)
         return await judge.judge(metered, case)
 
     with bar() as progress, record.writing() as write:

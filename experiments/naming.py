@@ -29,7 +29,15 @@ STAGE_MODELS = {"rewriter_llm": "rewriter", "reranker_llm": "reranker"}
 FREE = frozenset(
     {
         *("base_url", "key_env", "price", "run_dollars", "attempts", "longest_wait", "timeout"),
-        *("device", "compute", "batch_tokens", "gather_ms", "concurrency", "threads", "processes"),
+        *(
+            "device",
+            "compute",
+            "batch_tokens",
+            "max_wait_ms",
+            "concurrency",
+            "threads",
+            "processes",
+        ),
         *("memory_mb", "heap", "jar", "java_home", "launcher", "environment", "start_seconds"),
         *("tensor_parallel", "data_parallel", "gpu_memory", "max_sequences", "prefix_caching"),
         *("prompt_token_details",),

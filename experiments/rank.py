@@ -13,9 +13,9 @@ import pandas as pd
 import pyterrier as pt
 
 from experiments.build import make
-from experiments.cell import fingerprints, ranking, run_folder
 from experiments.entry import main
 from experiments.naming import RANKING, cell_name, factors
+from experiments.prepared_pipeline import fingerprints, ranking, run_folder
 from experiments.recorded import recorded_option
 from experiments.settings import Settings, plain_values
 from experiments.stages import stage_counts

@@ -16,16 +16,16 @@ from agents.base import BaseAgent
 from agents.budget import Budget
 from experiments.answering import Answering, answer_all
 from experiments.build import make, make_interface
-from experiments.cell import Ranking, fingerprints, ranking, run_folder
 from experiments.entry import main
 from experiments.evaluate import evaluate
 from experiments.judging import asks_model, check_judge, judge_run
 from experiments.models import check_agent, language_model, resources, running, within_window
 from experiments.naming import cell_name, factors
+from experiments.prepared_pipeline import PreparedPipeline, fingerprints, ranking, run_folder
 from experiments.recorded import recorded_option
+from experiments.run_progress import RunProgress
 from experiments.settings import Settings, plain_values
 from experiments.stages import stage_counts
-from experiments.tally import Tally
 from pipelines.backend import PipelineBackend
 from pipelines.engines import word_frequency
 from toolkit.console import Console
@@ -88,7 +88,7 @@ def run(settings: Settings) -> Cell:
 def answer(
     config: DictConfig,
     folder: RunFolder,
-    built: Ranking,
+    built: PreparedPipeline,
     agent: Agent,
     llm: LanguageModel | None,
     budget: Budget,
@@ -118,7 +118,7 @@ def answer(
         def ended(line: str) -> None:
             progress.update(task, advance=1, note=line)
 
-        tally = Tally(ledger, built.benchmark.answers, ended)
+        tally = RunProgress(ledger, built.benchmark.answers, ended)
         answering = Answering(agent, session, folder, tally, config.concurrency)
         first = config.preflight if llm else 0
         try:
@@ -134,7 +134,7 @@ def answer(
     return answering.stopped
 
 
-def statistics(built: Ranking) -> dict[str, Any]:
+def statistics(built: PreparedPipeline) -> dict[str, Any]:
     """What the index tells of its collection."""
     index = built.prepared.index
     return {"document_frequency": word_frequency(index), "documents": len(index)}

@@ -12,8 +12,8 @@ from omegaconf import DictConfig
 
 from experiments.build import make
 from experiments.caches import keep_bound
+from experiments.collection import PreparedCollection
 from experiments.models import check_price, language_model
-from experiments.prepare import Prepared
 from pipelines.composition import compose
 from pipelines.engines.base import Engine
 from pipelines.rerank.stage import RerankHead
@@ -44,7 +44,9 @@ class Stages:
                 transformer.check(engine)
         composed(self.transformers)
 
-    def bind(self, prepared: Prepared, segmenter: Segmenter, caches: Path | None) -> Transformers:
+    def bind(
+        self, prepared: PreparedCollection, segmenter: Segmenter, caches: Path | None
+    ) -> Transformers:
         """The stages, each bound to the collection that was prepared."""
         collection = Collection(
             prepared.fingerprint,

@@ -16,10 +16,10 @@ from pathlib import Path
 from omegaconf import DictConfig
 
 from experiments.build import make
-from experiments.cell import run_folder
 from experiments.chosen import write_chosen
 from experiments.entry import main
 from experiments.naming import cell_label, factors
+from experiments.prepared_pipeline import run_folder
 from experiments.rank import evaluate_pipeline
 from experiments.recorded import recorded_option
 from experiments.settings import Settings, plain_values

@@ -9,7 +9,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from experiments.build import make
-from experiments.prepare import Prepared, prepare
+from experiments.collection import PreparedCollection, prepare
 from toolkit.contracts import Benchmark, Segmenter
 from toolkit.errors import InputError
 from toolkit.evaluation.retrieval import parse_measures
@@ -25,7 +25,7 @@ class Setup:
     grid: Grid
     references: list[Cell]
     segmenter: Segmenter
-    prepared: Prepared
+    prepared: PreparedCollection
     selecting: Benchmark
     reported: Benchmark
 

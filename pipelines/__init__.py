@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from pipelines.aggregation import MaxP
     from pipelines.backend import PipelineBackend
     from pipelines.fusion import Interpolation, ReciprocalRankFusion
+    from pipelines.learned.colbert import ColbertRetriever
+    from pipelines.learned.dense import DenseRetriever
+    from pipelines.learned.splade import SpladeRetriever
     from pipelines.lexical.bm25 import BM25
     from pipelines.lexical.index import LexicalIndex
     from pipelines.lexical.indexer import LexicalIndexer
@@ -25,17 +28,14 @@ if TYPE_CHECKING:
     from pipelines.rerank.rankllama import RankLLaMA
     from pipelines.rerank.stage import Reranker, RerankHead
     from pipelines.rewrite.q2q import Q2Q
-    from pipelines.semantic.colbert import ColbertRetriever
-    from pipelines.semantic.dense import DenseRetriever
-    from pipelines.semantic.splade import SpladeRetriever
     from pipelines.stage import Collection, Stage
 
 _HOMES = {
     "BM25": "lexical.bm25",
     "ColBERT": "rerank.colbert",
-    "ColbertRetriever": "semantic.colbert",
+    "ColbertRetriever": "learned.colbert",
     "Collection": "stage",
-    "DenseRetriever": "semantic.dense",
+    "DenseRetriever": "learned.dense",
     "Interpolation": "fusion",
     "LexicalIndex": "lexical.index",
     "LexicalIndexer": "lexical.indexer",
@@ -52,7 +52,7 @@ _HOMES = {
     "ReciprocalRankFusion": "fusion",
     "RerankHead": "rerank.stage",
     "Reranker": "rerank.stage",
-    "SpladeRetriever": "semantic.splade",
+    "SpladeRetriever": "learned.splade",
     "Stage": "stage",
 }
 

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 import pyterrier as pt
 
-from pipelines.notes import collecting
+from pipelines.search_notes import collecting
 from toolkit.contracts import Hit, SearchRequest, SearchResult, parent
 from toolkit.errors import InputError
 
@@ -29,8 +29,9 @@ class PipelineBackend:
     and `score`. Hits are its rows by `rank`, or by falling score where it gives no ranks; a docno
     `d1%p3` is a passage of document `d1`.
 
-    What the stages note of a search (`pipelines.notes`) goes with its hits, and so do `query` and
-    the older queries `query_0`, `query_1`, ... of the ranking where one is not the agent's.
+    What the stages note of a search (`pipelines.search_notes`) goes with its hits, and so do
+    `query` and the older queries `query_0`, `query_1`, ... of the ranking where one is not the
+    agent's.
 
     - `unit`: what the pipeline's docnos name, e.g. `document` or `passage`; kept for displays.
     - `exclusive`: one search at a time, for stages that do not bear threads. False by default.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyterrier as pt
 
 from pipelines.aggregation import MaxP
-from pipelines.rewrite.columns import RAW, REWRITTEN, Asked
+from pipelines.rewrite.with_query import RAW, REWRITTEN, WithQuery
 from toolkit.errors import InputError
 
 
@@ -30,8 +30,8 @@ def compose(
                 "the rewriter is for the re-ranker, and there is none",
                 do="choose a re-ranker, or set rewriter.apply_to=retriever",
             )
-        retriever = rewriter >> Asked(retriever, RAW if apply_to == "reranker" else REWRITTEN)
+        retriever = rewriter >> WithQuery(retriever, RAW if apply_to == "reranker" else REWRITTEN)
         if reranker is not None:
-            reranker = Asked(reranker, RAW if apply_to == "retriever" else REWRITTEN)
+            reranker = WithQuery(reranker, RAW if apply_to == "retriever" else REWRITTEN)
     pipeline = retriever if reranker is None else retriever >> reranker
     return pipeline >> MaxP() if aggregate else pipeline

@@ -11,7 +11,7 @@ import pandas as pd
 import pyterrier as pt
 
 from pipelines.engines.base import Engine
-from pipelines.engines.frames import Ranking, ranked
+from pipelines.engines.result_frames import RankedList, ranked
 from pipelines.neural.extras import check_installed, require
 from pipelines.stage import Bound, Collection, Stage, bound
 from toolkit.errors import InputError
@@ -48,7 +48,7 @@ class Fusion(Stage):
                 retriever.check(engine)
 
     @abstractmethod
-    def fused(self, first: pd.DataFrame, second: pd.DataFrame) -> Mapping[str, Ranking]:
+    def fused(self, first: pd.DataFrame, second: pd.DataFrame) -> Mapping[str, RankedList]:
         """By qid, of two rankings with `qid, query, docno, score`, best first, not both empty."""
 
     def transform(self, inp: pd.DataFrame) -> pd.DataFrame:
@@ -56,7 +56,7 @@ class Fusion(Stage):
         found = [_ranking(retriever.transform(inp)) for retriever in (self.first, self.second)]
         # The library fails on a query that nothing was found for by anyone.
         fused = self.fused(*found) if any(map(len, found)) else {}
-        nothing = Ranking((), ())
+        nothing = RankedList((), ())
         return ranked(inp, [fused.get(str(qid), nothing) for qid in inp["qid"]])
 
     def fuse_rank_cutoff(self, k: int) -> Fusion | None:
@@ -81,13 +81,13 @@ class ReciprocalRankFusion(Fusion):
         check_installed("pyterrier_alpha")
         self.k = k
 
-    def fused(self, first: pd.DataFrame, second: pd.DataFrame) -> Mapping[str, Ranking]:
+    def fused(self, first: pd.DataFrame, second: pd.DataFrame) -> Mapping[str, RankedList]:
         """See `Fusion`."""
         rr_fusion = require("pyterrier_alpha").fusion.rr_fusion
         # The library ranks by score, from 0.
         lists = [each.assign(score=-np.arange(len(each), dtype=float)) for each in (first, second)]
         found = rr_fusion(*lists, k=self.k + 1, num_results=self.depth)
-        return {qid: Ranking(docnos, scores) for qid, docnos, scores in _lists(found)}
+        return {qid: RankedList(docnos, scores) for qid, docnos, scores in _lists(found)}
 
 
 class Interpolation(Fusion):
@@ -114,7 +114,7 @@ class Interpolation(Fusion):
             raise InputError(f"normalise={normalise!r}", valid="null, minmax")
         self.weight, self.normalise = weight, normalise
 
-    def fused(self, first: pd.DataFrame, second: pd.DataFrame) -> Mapping[str, Ranking]:
+    def fused(self, first: pd.DataFrame, second: pd.DataFrame) -> Mapping[str, RankedList]:
         """See `Fusion`."""
         ones, others = self._scores(first), self._scores(second)
         return {
@@ -129,7 +129,7 @@ class Interpolation(Fusion):
             for qid, docnos, scores in _lists(ranking)
         }
 
-    def _interpolated(self, ones: Mapping[str, float], others: Mapping[str, float]) -> Ranking:
+    def _interpolated(self, ones: Mapping[str, float], others: Mapping[str, float]) -> RankedList:
         one, other = (
             0.0 if self.normalise else min(each.values(), default=0.0) for each in (ones, others)
         )
@@ -138,7 +138,7 @@ class Interpolation(Fusion):
             for docno in {**ones, **others}
         }
         best = sorted(scores, key=lambda docno: (-scores[docno], docno))[: self.depth]
-        return Ranking(best, [scores[docno] for docno in best])
+        return RankedList(best, [scores[docno] for docno in best])
 
 
 def _ranking(found: pd.DataFrame) -> pd.DataFrame:

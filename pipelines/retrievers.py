@@ -1,7 +1,7 @@
 """First stages: transformers that rank the units of a run's collection.
 
 A retriever is made of plain arguments; `bind` gives it the collection's index, whichever engine
-built that. Those of learned models stand with their models in `pipelines.semantic`.
+built that. Those of learned models stand with their models in `pipelines.learned`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import pyterrier as pt
 
 from pipelines.engines.base import Engine
 from pipelines.lexical.rm3 import check_feedback
-from pipelines.lexical.searcher import check_likelihood, check_settings
+from pipelines.lexical.top_documents import check_likelihood, check_settings
 from pipelines.stage import Bound, Collection, Stage, not_bound
 from toolkit.errors import InputError
 
@@ -30,16 +30,16 @@ class Retriever(Stage):
     """What the engine of the collection must offer (`Engine.offers`)."""
 
     depth: int
-    _ranker: pt.Transformer | None = None
+    _retriever: pt.Transformer | None = None
 
     @abstractmethod
-    def ranker(self, collection: Collection) -> pt.Transformer:
+    def retriever(self, collection: Collection) -> pt.Transformer:
         """What ranks in `collection`, of the same columns."""
 
     def bind(self: Bound, collection: Collection) -> Bound:
         """See `Stage`. Opens the index, and builds it where it is missing."""
         bound = super().bind(collection)
-        bound._ranker = self.ranker(collection)  # type: ignore[attr-defined]
+        bound._retriever = self.retriever(collection)  # type: ignore[attr-defined]
         return bound
 
     def check(self, engine: Engine) -> None:
@@ -53,10 +53,10 @@ class Retriever(Stage):
             )
 
     def transform(self, inp: pd.DataFrame) -> pd.DataFrame:
-        if self._ranker is None:
+        if self._retriever is None:
             do = "call bind(collection), or take a retriever from an index: index.bm25(...)"
             raise not_bound(self, do)
-        return self._ranker.transform(inp)
+        return self._retriever.transform(inp)
 
     def fuse_rank_cutoff(self, k: int) -> pt.Transformer | None:
         """`retriever % k` as one stage; PyTerrier's optimiser asks for it."""
@@ -77,10 +77,10 @@ class BM25Retriever(Retriever):
         check_settings(k1, b, depth, "lucene")
         self.k1, self.b, self.depth = k1, b, depth
 
-    def ranker(self, collection: Collection) -> pt.Transformer:
+    def retriever(self, collection: Collection) -> pt.Transformer:
         """See `Retriever`."""
-        ranker: pt.Transformer = collection.index.bm25(k1=self.k1, b=self.b, depth=self.depth)
-        return ranker
+        retriever: pt.Transformer = collection.index.bm25(k1=self.k1, b=self.b, depth=self.depth)
+        return retriever
 
 
 class TunedBM25Retriever(BM25Retriever):
@@ -115,13 +115,13 @@ class RM3Retriever(Retriever):
         self.k1, self.b, self.depth = k1, b, depth
         self.fb_terms, self.fb_docs, self.original_weight = fb_terms, fb_docs, original_weight
 
-    def ranker(self, collection: Collection) -> pt.Transformer:
+    def retriever(self, collection: Collection) -> pt.Transformer:
         """See `Retriever`."""
         bm25 = collection.index.bm25(k1=self.k1, b=self.b, depth=self.depth)
-        ranker: pt.Transformer = bm25.rm3(
+        retriever: pt.Transformer = bm25.rm3(
             fb_terms=self.fb_terms, fb_docs=self.fb_docs, original_weight=self.original_weight
         )
-        return ranker
+        return retriever
 
 
 class QueryLikelihoodRetriever(Retriever):
@@ -133,10 +133,10 @@ class QueryLikelihoodRetriever(Retriever):
         check_likelihood(mu, depth, "lucene")
         self.mu, self.depth = mu, depth
 
-    def ranker(self, collection: Collection) -> pt.Transformer:
+    def retriever(self, collection: Collection) -> pt.Transformer:
         """See `Retriever`."""
-        ranker: pt.Transformer = collection.index.ql(mu=self.mu, depth=self.depth)
-        return ranker
+        retriever: pt.Transformer = collection.index.ql(mu=self.mu, depth=self.depth)
+        return retriever
 
 
 def own_index(retriever: Retriever, collection: Collection, engine: Engine) -> Any:

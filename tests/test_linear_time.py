@@ -22,10 +22,10 @@ from agents.sentences import Reader, Sentence
 from agents.vote import count_votes
 from agents.words import words
 from pipelines.lexical.analyzer import make_analyzer
-from pipelines.prompt import last_words
+from pipelines.prompt_template import last_words
 from pipelines.rerank.permutation import read_permutation, without_identifiers
 from pipelines.rerank.rank1_prompt import forced, shortened
-from pipelines.rerank.rank1_verdict import closing_token
+from pipelines.rerank.rank1_relevance import closing_token
 from pipelines.rewrite.reading import read_question
 from toolkit.corpus.lines import line_spans
 from toolkit.corpus.sentences import rule_spans

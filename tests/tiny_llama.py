@@ -49,7 +49,7 @@ def configuration(vocabulary: int, **changed: Any) -> Any:
     return LlamaConfig(**{**sizes, **changed})
 
 
-def save_ranker(folder: Path, seed: int = 0, **changed: Any) -> Path:
+def save_rankllama(folder: Path, seed: int = 0, **changed: Any) -> Path:
     """A whole checkpoint with one output, and its tokenizer."""
     import torch
     from transformers import LlamaForSequenceClassification

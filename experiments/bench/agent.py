@@ -31,7 +31,7 @@ from rich.table import Table
 from agents.chat import ChatAgent
 from experiments.answering import Answering
 from experiments.bench.agent_server import ANSWER, reply
-from experiments.tally import Tally
+from experiments.run_progress import RunProgress
 from toolkit.console import Console
 from toolkit.contracts import Document, SearchTool, Topic
 from toolkit.llm.ledger import Ledger
@@ -130,7 +130,7 @@ async def answer(
     loop = asyncio.get_running_loop()
     pool = ThreadPoolExecutor(flight, "question")
     loop.set_default_executor(pool)
-    tally = Tally(ledger, {}, lambda line: None)
+    tally = RunProgress(ledger, {}, lambda line: None)
     agent = ChatAgent(model=model, ledger=ledger)
     answering = Answering(agent, lambda _: session(), folder, tally, flight)
     topics = [Topic(f"q{number}", "Who built the mill?") for number in range(questions)]

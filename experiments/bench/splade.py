@@ -32,9 +32,9 @@ from experiments.bench.splade_corpus import (
     encoding,
     term,
 )
-from pipelines.semantic.impact_scoring import scaled
-from pipelines.semantic.impacts import ImpactIndex
-from pipelines.semantic.shards import Shards
+from pipelines.learned.impact_scoring import scaled
+from pipelines.learned.impacts import ImpactIndex
+from pipelines.learned.shards import Shards
 from toolkit.console import Console, tell
 from toolkit.errors import InputError
 

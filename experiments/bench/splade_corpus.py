@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipelines.semantic import shards
-from pipelines.semantic.encoding import SPARSE
-from pipelines.semantic.shards import Shards
+from pipelines.learned import shards
+from pipelines.learned.encoding import SPARSE
+from pipelines.learned.shards import Shards
 from toolkit.progress import track
 
 VOCABULARY = 30_522  # BERT's

@@ -18,10 +18,10 @@ import pandas as pd
 import pyterrier as pt
 
 from pipelines.engines.anserini_process import AnseriniProcess
-from pipelines.engines.frames import Ranking, queries_of, ranked
-from pipelines.engines.whole import Checked, read_manifest, write_manifest
+from pipelines.engines.index_folder import Checked, read_manifest, write_manifest
+from pipelines.engines.result_frames import RankedList, queries_of, ranked
 from pipelines.lexical import Analyzer, make_analyzer
-from pipelines.lexical.searcher import check_likelihood, check_settings
+from pipelines.lexical.top_documents import check_likelihood, check_settings
 from toolkit.contracts import Unit
 from toolkit.errors import InputError
 from toolkit.files import fingerprint, folder_made_whole
@@ -129,21 +129,21 @@ class AnseriniIndex:
         found: list[int] = self._process.ask("frequencies", terms=list(terms))
         return found
 
-    def bm25(self, k1: float = 0.9, b: float = 0.4, depth: int = 1000) -> AnseriniRanker:
+    def bm25(self, k1: float = 0.9, b: float = 0.4, depth: int = 1000) -> AnseriniRetriever:
         """Lucene's BM25."""
         check_settings(k1, b, depth, "lucene")
-        return AnseriniRanker(self, (("k1", float(k1)), ("b", float(b))), depth)
+        return AnseriniRetriever(self, (("k1", float(k1)), ("b", float(b))), depth)
 
-    def ql(self, mu: float = 1000.0, depth: int = 1000) -> AnseriniRanker:
+    def ql(self, mu: float = 1000.0, depth: int = 1000) -> AnseriniRetriever:
         """Query likelihood with Dirichlet smoothing; `mu` above 0."""
         check_likelihood(mu, depth, "lucene")
-        return AnseriniRanker(self, (("mu", float(mu)),), depth)
+        return AnseriniRetriever(self, (("mu", float(mu)),), depth)
 
     def search(
         self, queries: list[Any], depth: int, model: dict[str, Any], threads: int = 1
-    ) -> list[Ranking]:
+    ) -> list[RankedList]:
         """Rank for texts, or for weights by index term."""
-        rankings: list[Ranking] = []
+        rankings: list[RankedList] = []
         for first in range(0, len(queries), _QUERIES_AT_ONCE):
             part = queries[first : first + _QUERIES_AT_ONCE]
             found = self._process.ask(
@@ -151,25 +151,27 @@ class AnseriniIndex:
             )
             for number in range(len(part)):
                 hits = found.get(str(number), ())
-                rankings.append(Ranking([h["docid"] for h in hits], [h["score"] for h in hits]))
+                rankings.append(RankedList([h["docid"] for h in hits], [h["score"] for h in hits]))
         return rankings
 
     def lucene(
         self, queries: list[str], k1: float = 0.9, b: float = 0.4, depth: int = 1000
-    ) -> list[Ranking]:
+    ) -> list[RankedList]:
         """BM25 by Lucene's own searcher, with the scores that `SimpleSearcher` would round: what
         another implementation is to be compared with."""
         check_settings(k1, b, depth, "lucene")
         return self._lucene(queries, depth, {"k1": float(k1), "b": float(b)})
 
-    def lucene_ql(self, queries: list[str], mu: float = 1000.0, depth: int = 1000) -> list[Ranking]:
+    def lucene_ql(
+        self, queries: list[str], mu: float = 1000.0, depth: int = 1000
+    ) -> list[RankedList]:
         """As `lucene`, by query likelihood."""
         check_likelihood(mu, depth, "lucene")
         return self._lucene(queries, depth, {"mu": float(mu)})
 
-    def _lucene(self, queries: list[str], depth: int, model: dict[str, float]) -> list[Ranking]:
+    def _lucene(self, queries: list[str], depth: int, model: dict[str, float]) -> list[RankedList]:
         found = self._process.ask("lucene", queries=queries, depth=depth, model=model)
-        return [Ranking([d for d, _ in hits], [score for _, score in hits]) for hits in found]
+        return [RankedList([d for d, _ in hits], [score for _, score in hits]) for hits in found]
 
     def __repr__(self) -> str:
         return f"AnseriniIndex({str(self.path)!r})"
@@ -192,7 +194,7 @@ def _reopen(engine: AnseriniEngine, path: Path) -> AnseriniIndex:
     return engine.open(path)
 
 
-class AnseriniRanker(pt.Transformer):
+class AnseriniRetriever(pt.Transformer):
     """Anserini's `SimpleSearcher` as a transformer.
 
     In: `qid` and `query` (text), or `query_toks` (index term -> weight), which is taken where both
@@ -208,7 +210,7 @@ class AnseriniRanker(pt.Transformer):
 
     def rm3(
         self, fb_terms: int = 10, fb_docs: int = 10, original_weight: float = 0.5
-    ) -> AnseriniRanker:
+    ) -> AnseriniRetriever:
         """The same with RM3 feedback (Anserini's defaults): terms and documents of feedback, and
         the weight of the original query, 0 to 1."""
         if not self.index.manifest["document_vectors"]:
@@ -223,7 +225,7 @@ class AnseriniRanker(pt.Transformer):
             )
         rm3 = (int(fb_terms), int(fb_docs), float(original_weight))
         kept = tuple(pair for pair in self.model if pair[0] != "rm3")
-        return AnseriniRanker(self.index, (*kept, ("rm3", rm3)), self.depth)
+        return AnseriniRetriever(self.index, (*kept, ("rm3", rm3)), self.depth)
 
     def transform(self, inp: pd.DataFrame) -> pd.DataFrame:
         queries = queries_of(inp)
@@ -233,16 +235,16 @@ class AnseriniRanker(pt.Transformer):
             )
         return ranked(inp, self.index.search(list(queries), self.depth, dict(self.model)))
 
-    def fuse_rank_cutoff(self, k: int) -> AnseriniRanker | None:
+    def fuse_rank_cutoff(self, k: int) -> AnseriniRetriever | None:
         """`ranker % k` as one stage; PyTerrier's optimiser asks for it."""
-        return AnseriniRanker(self.index, self.model, k) if k < self.depth else None
+        return AnseriniRetriever(self.index, self.model, k) if k < self.depth else None
 
     def __repr__(self) -> str:
         settings = ", ".join(f"{name}={value}" for name, value in self.model)
-        return f"AnseriniRanker({self.index!r}, {settings}, depth={self.depth})"
+        return f"AnseriniRetriever({self.index!r}, {settings}, depth={self.depth})"
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, AnseriniRanker) and self._settings == other._settings
+        return isinstance(other, AnseriniRetriever) and self._settings == other._settings
 
     def __hash__(self) -> int:
         return hash(self._settings)

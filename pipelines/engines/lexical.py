@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from pipelines.lexical import LexicalIndex, make_analyzer
 from pipelines.lexical.build import BYTES_A_UNIT
-from pipelines.lexical.searcher import searches_at_once
+from pipelines.lexical.top_documents import searches_at_once
 from toolkit.contracts import Unit
 from toolkit.errors import InputError
 from toolkit.files import fingerprint

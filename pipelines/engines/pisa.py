@@ -22,9 +22,9 @@ import numpy as np
 import pandas as pd
 import pyterrier as pt
 
-from pipelines.engines.frames import Ranking, queries_of, ranked
-from pipelines.engines.guards import quiet, quiet_logger
-from pipelines.engines.whole import Checked, read_manifest, write_manifest
+from pipelines.engines.index_folder import Checked, read_manifest, write_manifest
+from pipelines.engines.quiet import quiet, quiet_logger
+from pipelines.engines.result_frames import RankedList, queries_of, ranked
 from pipelines.lexical import Analyzer, make_analyzer
 from pipelines.lexical.index import check_settings
 from toolkit.contracts import Unit
@@ -167,10 +167,10 @@ class PisaIndex:
             place += 1 + found[term]
         return found
 
-    def bm25(self, k1: float = 0.9, b: float = 0.4, depth: int = 1000) -> PisaRanker:
+    def bm25(self, k1: float = 0.9, b: float = 0.4, depth: int = 1000) -> PisaRetriever:
         """PISA's BM25 with exact lengths and its own idf."""
         check_settings(k1, b, depth, "lucene")
-        return PisaRanker(self, float(k1), float(b), depth)
+        return PisaRetriever(self, float(k1), float(b), depth)
 
     def search(self, frame: pd.DataFrame, k1: float, b: float, depth: int) -> pd.DataFrame:
         """PISA's ranking of a frame with `qid` and `query_toks`; `docno` is a number as text."""
@@ -230,7 +230,7 @@ def _reopen(engine: PisaEngine, path: Path) -> PisaIndex:
     return engine.open(path)
 
 
-class PisaRanker(pt.Transformer):
+class PisaRetriever(pt.Transformer):
     """PISA's BM25 as a transformer.
 
     In: `qid` and `query` (text, analysed as the index was), or `query_toks` (index term -> weight),
@@ -244,7 +244,7 @@ class PisaRanker(pt.Transformer):
     def transform(self, inp: pd.DataFrame) -> pd.DataFrame:
         known = [self._known(query) for query in queries_of(inp)]
         rows = [(str(n), toks) for n, toks in enumerate(known) if toks]
-        rankings = [Ranking((), ())] * len(inp)
+        rankings = [RankedList((), ())] * len(inp)
         if rows:
             frame = pd.DataFrame(rows, columns=["qid", "query_toks"])
             found = self.index.search(frame, self.k1, self.b, self.depth)
@@ -256,21 +256,21 @@ class PisaRanker(pt.Transformer):
         toks = Counter(self.index.analyzer.terms(query)) if isinstance(query, str) else query
         return {term: w for term, w in toks.items() if self.index.document_frequency(term)}
 
-    def _ranking(self, hits: pd.DataFrame) -> Ranking:
+    def _ranking(self, hits: pd.DataFrame) -> RankedList:
         numbers = hits["docno"].astype(np.int64).to_numpy()
         scores = hits["score"].to_numpy(dtype=np.float64)
         order = np.lexsort((numbers, -scores))
-        return Ranking(self.index.docnos[numbers[order]].tolist(), scores[order].tolist())
+        return RankedList(self.index.docnos[numbers[order]].tolist(), scores[order].tolist())
 
-    def fuse_rank_cutoff(self, k: int) -> PisaRanker | None:
+    def fuse_rank_cutoff(self, k: int) -> PisaRetriever | None:
         """`ranker % k` as one stage; PyTerrier's optimiser asks for it."""
-        return PisaRanker(self.index, self.k1, self.b, k) if k < self.depth else None
+        return PisaRetriever(self.index, self.k1, self.b, k) if k < self.depth else None
 
     def __repr__(self) -> str:
-        return f"PisaRanker({self.index!r}, k1={self.k1}, b={self.b}, depth={self.depth})"
+        return f"PisaRetriever({self.index!r}, k1={self.k1}, b={self.b}, depth={self.depth})"
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, PisaRanker) and self._settings == other._settings
+        return isinstance(other, PisaRetriever) and self._settings == other._settings
 
     def __hash__(self) -> int:
         return hash(self._settings)

@@ -16,8 +16,8 @@ from typing import Any, ClassVar
 import pandas as pd
 import pyterrier as pt
 
-from pipelines.engines.frames import Ranking, ranked
-from pipelines.engines.whole import Checked, read_manifest, write_manifest
+from pipelines.engines.index_folder import Checked, read_manifest, write_manifest
+from pipelines.engines.result_frames import RankedList, ranked
 from pipelines.lexical import Analyzer, make_analyzer
 from pipelines.lexical.index import check_settings
 from toolkit.contracts import Unit
@@ -109,10 +109,10 @@ class TerrierIndex:
         entry = self._index.index_obj().getLexicon().getLexiconEntry(terms)
         return int(entry.getDocumentFrequency()) if entry is not None else 0
 
-    def bm25(self, k1: float = 1.2, b: float = 0.75, depth: int = 1000) -> TerrierRanker:
+    def bm25(self, k1: float = 1.2, b: float = 0.75, depth: int = 1000) -> TerrierRetriever:
         """Terrier's BM25 (its defaults are 1.2 and 0.75)."""
         check_settings(k1, b, depth, "lucene")
-        return TerrierRanker(self, float(k1), float(b), depth)
+        return TerrierRetriever(self, float(k1), float(b), depth)
 
     def retriever(self, k1: float, b: float, depth: int) -> pt.Transformer:
         """PyTerrier's own transformer."""
@@ -132,7 +132,7 @@ class TerrierIndex:
         return str(self.path.absolute()), self.manifest["corpus_fingerprint"]
 
 
-class TerrierRanker(pt.Transformer):
+class TerrierRetriever(pt.Transformer):
     """Terrier's BM25 as a transformer: `qid` and `query` in; every column of the input, `docno`,
     `score`, `rank` out. Punctuation in a query is text, not Terrier's query language."""
 
@@ -142,24 +142,24 @@ class TerrierRanker(pt.Transformer):
 
     def transform(self, inp: pd.DataFrame) -> pd.DataFrame:
         pt.validate.query_frame(inp, extra_columns=["query"])
-        rankings = [Ranking((), ())] * len(inp)
+        rankings = [RankedList((), ())] * len(inp)
         texts = [" ".join(_WORDS.findall(query)) for query in inp["query"]]
         rows = [(str(number), text) for number, text in enumerate(texts) if text]
         if rows:
             found = self._retriever.transform(pd.DataFrame(rows, columns=["qid", "query"]))
             for number, hits in found.groupby("qid", sort=False):
-                rankings[int(str(number))] = Ranking(list(hits["docno"]), list(hits["score"]))
+                rankings[int(str(number))] = RankedList(list(hits["docno"]), list(hits["score"]))
         return ranked(inp, rankings)
 
-    def fuse_rank_cutoff(self, k: int) -> TerrierRanker | None:
+    def fuse_rank_cutoff(self, k: int) -> TerrierRetriever | None:
         """`ranker % k` as one stage; PyTerrier's optimiser asks for it."""
-        return TerrierRanker(self.index, self.k1, self.b, k) if k < self.depth else None
+        return TerrierRetriever(self.index, self.k1, self.b, k) if k < self.depth else None
 
     def __repr__(self) -> str:
-        return f"TerrierRanker({self.index!r}, k1={self.k1}, b={self.b}, depth={self.depth})"
+        return f"TerrierRetriever({self.index!r}, k1={self.k1}, b={self.b}, depth={self.depth})"
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, TerrierRanker) and self._settings == other._settings
+        return isinstance(other, TerrierRetriever) and self._settings == other._settings
 
     def __hash__(self) -> int:
         return hash(self._settings)

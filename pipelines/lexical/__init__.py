@@ -1,4 +1,4 @@
-"""The lexical engine: analyzer, inverted index, rankers, feedback. Tuning is elsewhere.
+"""The lexical engine: analyzer, inverted index, retrievers, feedback. Tuning is elsewhere.
 
 `LexicalIndex.build(units, path)` writes an index and `LexicalIndex.open(path)` maps it;
 `index.bm25(k1, b, depth)` and `index.ql(mu, depth)` are PyTerrier transformers over it, and either

@@ -8,12 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipelines.lexical.queries import Query
-from pipelines.lexical.ranker import LexicalRanker
-from pipelines.lexical.rm3 import VectorIndex
-from pipelines.lexical.searcher import check_settings
+from pipelines.lexical.retriever import LexicalIndexRetriever
+from pipelines.lexical.rm3 import ForwardIndex
+from pipelines.lexical.top_documents import check_settings
 
 
-class BM25Index(VectorIndex, Protocol):
+class BM25Index(ForwardIndex, Protocol):
     """What `BM25` asks of an index; `LexicalIndex` is one."""
 
     def search(
@@ -21,8 +21,8 @@ class BM25Index(VectorIndex, Protocol):
     ) -> tuple[NDArray[np.int32], NDArray[np.float32]]: ...
 
 
-class BM25(LexicalRanker):
-    """Ranks by BM25 with Lucene's formula (see `Ranker` for the frames).
+class BM25(LexicalIndexRetriever):
+    """Ranks by BM25 with Lucene's formula (see `IndexRetriever` for the frames).
 
     `k1` >= 0, `b` in 0..1; `lengths` is `lucene` (one byte, as Anserini scores) or `exact`. Bad
     settings: `InputError`.

@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from pipelines.lexical.grid_kernel import GridTables, Postings, judged_scores, rank_judged
 from pipelines.lexical.grid_tables import grid_tables
 from pipelines.lexical.index import LexicalIndex
-from pipelines.lexical.searcher import check_settings
 from pipelines.lexical.strings import Places
+from pipelines.lexical.top_documents import check_settings
 from toolkit.contracts import parent
 from toolkit.errors import InputError
 

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from pipelines.lexical.analyzer import Analyzer, make_analyzer
 from pipelines.lexical.build import build_index
 from pipelines.lexical.scoring import idf
-from pipelines.lexical.searcher import Searcher, check_likelihood, check_settings
 from pipelines.lexical.storage import (
     REBUILD,
     TERMS,
@@ -27,6 +26,7 @@ from pipelines.lexical.storage import (
     read_manifest,
 )
 from pipelines.lexical.strings import Names, StringTable
+from pipelines.lexical.top_documents import TopDocuments, check_likelihood, check_settings
 from pipelines.lexical.vectors import document_vectors
 from toolkit.contracts import Unit
 from toolkit.errors import InputError
@@ -74,7 +74,7 @@ class LexicalIndex:
         self._arrays = load_arrays(path)
         self.vocabulary = StringTable(path / TERMS)
         self._terms: dict[str, _Term | None] = {}
-        self._searcher = Searcher(self._arrays, self.statistics)
+        self._top_documents = TopDocuments(self._arrays, self.statistics)
 
     @classmethod
     def build(
@@ -235,7 +235,7 @@ class LexicalIndex:
         terms, weights = self._weighted(query)
         if not len(terms):
             return np.empty(0, np.int32), np.empty(0, np.float32)
-        return self._searcher.bm25(terms, weights, k1, b, depth, lengths)
+        return self._top_documents.bm25(terms, weights, k1, b, depth, lengths)
 
     def search_likelihood(
         self,
@@ -252,7 +252,7 @@ class LexicalIndex:
             return np.empty(0, np.int32), np.empty(0, np.float32)
         terms = np.array([term.number for term, _ in known], dtype=np.int64)
         weights = np.array([weight for _, weight in known], dtype=np.float32)
-        return self._searcher.likelihood(terms, weights, mu, depth, lengths)
+        return self._top_documents.likelihood(terms, weights, mu, depth, lengths)
 
     def vectors(
         self, numbers: NDArray[Any], largest_share: float = 1.0

@@ -8,12 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipelines.lexical.queries import Query
-from pipelines.lexical.ranker import LexicalRanker
-from pipelines.lexical.rm3 import VectorIndex
-from pipelines.lexical.searcher import check_likelihood
+from pipelines.lexical.retriever import LexicalIndexRetriever
+from pipelines.lexical.rm3 import ForwardIndex
+from pipelines.lexical.top_documents import check_likelihood
 
 
-class LikelihoodIndex(VectorIndex, Protocol):
+class LikelihoodIndex(ForwardIndex, Protocol):
     """What `QueryLikelihood` asks of an index; `LexicalIndex` is one."""
 
     def search_likelihood(
@@ -21,9 +21,9 @@ class LikelihoodIndex(VectorIndex, Protocol):
     ) -> tuple[NDArray[np.int32], NDArray[np.float32]]: ...
 
 
-class QueryLikelihood(LexicalRanker):
-    """Ranks by query likelihood with Dirichlet smoothing, as Lucene does (see `Ranker` for the
-    frames, `pipelines.lexical.dirichlet` for the formula).
+class QueryLikelihood(LexicalIndexRetriever):
+    """Ranks by query likelihood with Dirichlet smoothing, as Lucene does (see `IndexRetriever` for
+    the frames, `pipelines.lexical.dirichlet` for the formula).
 
     `mu` > 0 (Anserini's default is 1000); `lengths` is `lucene` (one byte, as Anserini scores) or
     `exact`. Bad settings: `InputError`.

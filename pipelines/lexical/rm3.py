@@ -38,7 +38,7 @@ _LARGEST_SHARE = 0.1
 Vector = tuple[NDArray[np.int32], NDArray[np.int32]]
 
 
-class VectorIndex(Protocol):
+class ForwardIndex(Protocol):
     """What feedback asks of an index; `LexicalIndex` is one."""
 
     analyzer: Analyzer
@@ -63,7 +63,7 @@ class RM3(pt.Transformer):
 
     def __init__(
         self,
-        index: VectorIndex,
+        index: ForwardIndex,
         *,
         fb_terms: int = 10,
         fb_docs: int = 10,

@@ -14,9 +14,9 @@ _EXTRAS = {
     "safetensors": "rerank",
     "peft": "rerank",
     "pyterrier_t5": "rerank",
-    "sentence_transformers": "semantic",
-    "pyterrier_dr": "semantic",
-    "pyterrier_alpha": "semantic",
+    "sentence_transformers": "learned",
+    "pyterrier_dr": "learned",
+    "pyterrier_alpha": "learned",
 }
 
 

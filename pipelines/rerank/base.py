@@ -16,9 +16,8 @@ class Pair(NamedTuple):
 class PairScorer(Protocol):
     """Scores each pair by itself: neither the other pairs nor their order change a score.
 
-    Thread-safe or not as it says; `Gathered` serialises what is not. `counts` tells what was out
-    of the ordinary (`truncated`, `unparsable`, ...), cumulatively.
-    """
+    Thread-safe or not as it says; `DynamicBatcher` serialises what is not. `counts` tells what was
+    out of the ordinary (`truncated`, `unparsable`, ...), cumulatively."""
 
     @property
     def fingerprint(self) -> str:

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import numpy as np
 
+from pipelines.learned.colbert_encoder import ColbertEncoder
+from pipelines.learned.maxsim import Documents, maxsim
 from pipelines.rerank.base import Pair
 from pipelines.rerank.stage import Reranker
-from pipelines.semantic.colbert_encoder import ColbertEncoder
-from pipelines.semantic.maxsim import Documents, maxsim
 from pipelines.stage import Texts
 from toolkit.errors import InputError
 from toolkit.files import fingerprint
@@ -104,7 +104,7 @@ class ColBERT(Reranker):
         dtype: str | None = None,
         batch_tokens: int = 16384,
         long_documents: str | None = None,
-        gather_ms: float = 5.0,
+        max_wait_ms: float = 5.0,
         texts: Texts | None = None,
         cache: Path | str | None = None,
     ) -> None:
@@ -124,5 +124,5 @@ class ColBERT(Reranker):
             depth=depth,
             cache=cache,
             long_documents=long_documents,
-            gather_ms=gather_ms,
+            max_wait_ms=max_wait_ms,
         )

@@ -15,10 +15,10 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from pipelines.asking import Asked, Asker, Counts, Reply
 from pipelines.caching import ResultCache
-from pipelines.prompt import Prompt
-from pipelines.rerank.head import check_depth, rejoin, split_head
+from pipelines.prompt_client import BlockingChatModel, Counts, PromptClient, Reply
+from pipelines.prompt_template import PromptTemplate
+from pipelines.rerank.head_and_tail import check_depth, rejoin, split_head
 from pipelines.rerank.permutation import (
     identifiers,
     read_permutation,
@@ -43,7 +43,7 @@ _UNSAMPLED = ("timeout", "tool_choice")
 
 
 @dataclass
-class _Ranking:
+class _HeadOrder:
     """One query's head: its rows in the frame, their texts, and the order so far."""
 
     qid: str
@@ -79,7 +79,7 @@ class Listwise(Stage):
 
     def __init__(
         self,
-        model: Asked | None = None,
+        model: BlockingChatModel | None = None,
         *,
         depth: int = 50,
         window: int = 20,
@@ -95,7 +95,7 @@ class Listwise(Stage):
         self.depth, self.prompt = depth, prompt
         self.window, self.step, self.passes, self.max_words = window, step, passes, max_words
         self.model, self.texts, self.cache = model, texts, cache
-        self._prompt = Prompt(prompt, _PROMPT, _PLACES)
+        self._prompt = PromptTemplate(prompt, _PROMPT, _PLACES)
         self._counts = Counts(*_COUNTS)
         self._askers = MadeOnce()
 
@@ -114,26 +114,30 @@ class Listwise(Stage):
         return {**self._counts(), **lookups}
 
     @property
-    def _asked(self) -> Asked | None:
+    def _asked(self) -> BlockingChatModel | None:
         return self.model or (self.collection.model if self.collection else None)
 
-    def _key(self, model: Asked) -> str:
+    def _key(self, model: BlockingChatModel) -> str:
         settings = model.settings.given()
         sampled = {name: settings[name] for name in settings if name not in _UNSAMPLED}
         return fingerprint("listwise", self._prompt.text, model.name, sampled)
 
-    def _asker(self) -> Asker:
+    def _asker(self) -> PromptClient:
         model = self._asked
         if model is None:
             raise not_bound(self, "give it a model, or bind it to a collection that has one")
         folder = self.cache or (self.collection.caches if self.collection else None)
-        asker: Asker = self._askers.get((id(model), folder), lambda: self._made(model, folder))[1]
+        asker: PromptClient = self._askers.get(
+            (id(model), folder), lambda: self._made(model, folder)
+        )[1]
         return asker
 
-    def _made(self, model: Asked, folder: Path | None) -> tuple[ResultCache, Asker]:
+    def _made(
+        self, model: BlockingChatModel, folder: Path | None
+    ) -> tuple[ResultCache, PromptClient]:
         key = self._key(model)
         cache = ResultCache(folder / f"rerank-listwise-{key}.sqlite" if folder else None)
-        asker = Asker(
+        asker = PromptClient(
             model,
             model.settings,
             key=key,
@@ -154,7 +158,7 @@ class Listwise(Stage):
             scores[each.rows[each.order]] = np.arange(len(each.order), 0, -1)
         return rejoin(head.assign(score=scores), tail)
 
-    def _rankings(self, head: pd.DataFrame, texts: Texts | None) -> list[_Ranking]:
+    def _rankings(self, head: pd.DataFrame, texts: Texts | None) -> list[_HeadOrder]:
         contents = texts_of(head, texts)
         self._counts.add("missing_text", contents.count(""))
         queries, qids = head["query"].tolist(), head["qid"].tolist()
@@ -165,10 +169,10 @@ class Listwise(Stage):
             if len(rows):
                 shown = [self._shown(contents[row]) for row in rows]
                 order = list(range(len(rows)))
-                found.append(_Ranking(str(qids[rows[0]]), queries[rows[0]], rows, shown, order))
+                found.append(_HeadOrder(str(qids[rows[0]]), queries[rows[0]], rows, shown, order))
         return found
 
-    def _order(self, rankings: Sequence[_Ranking]) -> None:
+    def _order(self, rankings: Sequence[_HeadOrder]) -> None:
         """Bring every ranking into its new order, a window of each at a time."""
         spans = [
             list(sliding(len(each.order), self.window, self.step)) * self.passes
@@ -188,7 +192,7 @@ class Listwise(Stage):
                 places = self._read(replies[text], len(order))
                 each.order[window] = [order[place] for place in places]
 
-    def _filled(self, ranking: _Ranking, window: slice) -> str:
+    def _filled(self, ranking: _HeadOrder, window: slice) -> str:
         texts = [ranking.texts[number] for number in ranking.order[window]]
         lines = (f"[{number}] {text}" for number, text in enumerate(texts, start=1))
         query = without_identifiers(" ".join(ranking.query.split()))

@@ -30,7 +30,7 @@ from pipelines.neural.extras import require
 from pipelines.rerank.base import Pair
 from pipelines.rerank.monot5_prompt import HOW_TO_GET, T5_TOKENIZER, MonoT5Prompts, has_tokenizer
 from pipelines.rerank.stage import Reranker
-from pipelines.rerank.t5_first_step import FirstStep, padded
+from pipelines.rerank.t5_first_token import T5FirstTokenLogits, padded
 from pipelines.stage import Texts
 from toolkit.errors import InputError
 from toolkit.files import fingerprint
@@ -80,7 +80,7 @@ class MonoT5Scorer(Placed):
         self.model, self.revision, self.max_length = model, revision, max_length
         self.tokenizer = tokenizer
         self._batch_tokens = batch_tokens
-        self._network: FirstStep | None = None
+        self._network: T5FirstTokenLogits | None = None
         # Tokenizer and model are one computation: neither gains from a second thread.
         self._computing = threading.RLock()
         self._counting = threading.Lock()
@@ -155,7 +155,7 @@ class MonoT5Scorer(Placed):
             scores: list[float] = network(prompts).log_softmax(dim=-1)[:, 0].tolist()
         return scores
 
-    def _loaded(self) -> FirstStep:
+    def _loaded(self) -> T5FirstTokenLogits:
         if self._network is None:
             check_memory(_bytes(self.config, self.dtype), self.device, f"monoT5 ({self.model})")
             kind = require("transformers").T5ForConditionalGeneration
@@ -169,7 +169,7 @@ class MonoT5Scorer(Placed):
                 )
                 # The library fills gaps with random weights, of an encoder's lacking decoder, say.
                 _check_whole(self.model, found["missing_keys"])
-                self._network = FirstStep(
+                self._network = T5FirstTokenLogits(
                     whole.eval(),
                     self._prompts.answers,
                     longest=self.max_length,
@@ -231,7 +231,7 @@ class MonoT5(Reranker):
         batch_tokens: int | None = None,
         max_length: int = 512,
         long_documents: str | None = None,
-        gather_ms: float = 5.0,
+        max_wait_ms: float = 5.0,
         texts: Texts | None = None,
         cache: Path | str | None = None,
     ) -> None:
@@ -250,7 +250,7 @@ class MonoT5(Reranker):
             depth=depth,
             cache=cache,
             long_documents=long_documents,
-            gather_ms=gather_ms,
+            max_wait_ms=max_wait_ms,
         )
 
 

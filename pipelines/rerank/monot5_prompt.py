@@ -27,7 +27,7 @@ _CHARACTERS = 12
 Offsets = Sequence[tuple[int, int]]
 
 
-class Prompt(NamedTuple):
+class MonoT5Input(NamedTuple):
     """Token ids; whether something of the pair was cut, and whether the query left no room to the
     document."""
 
@@ -53,7 +53,7 @@ class MonoT5Prompts:
             )
         self.answers = self._answer("true"), self._answer("false")
 
-    def encode(self, pairs: Sequence[Pair]) -> list[Prompt]:
+    def encode(self, pairs: Sequence[Pair]) -> list[MonoT5Input]:
         """The prompt of each pair."""
         limit = self._room + 1
         fronts = [front(pair.text, limit * _CHARACTERS) for pair in pairs]
@@ -92,10 +92,10 @@ class MonoT5Prompts:
             )
         ]
 
-    def _prompt(self, pair: Pair, ids: list[int]) -> Prompt:
+    def _prompt(self, pair: Pair, ids: list[int]) -> MonoT5Input:
         truncated = len(ids) > self._room
         no_room = truncated and self._query_tokens(pair.query) >= self._room
-        return Prompt(ids[: self._room] + self._end, truncated, no_room)
+        return MonoT5Input(ids[: self._room] + self._end, truncated, no_room)
 
     def _query_tokens(self, query: str) -> int:
         return len(self._ids([_joined(query, "")])[0])

@@ -17,7 +17,7 @@ from pipelines.neural.checkpoints import (
 )
 from pipelines.neural.devices import choose_device
 from pipelines.neural.extras import check_installed, require
-from pipelines.rerank.head import check_depth, rejoin, split_head
+from pipelines.rerank.head_and_tail import check_depth, rejoin, split_head
 from pipelines.rerank.monot5 import MODEL
 from pipelines.rerank.monot5_prompt import HOW_TO_GET, T5_TOKENIZER, MonoT5Prompts, has_tokenizer
 from pipelines.rerank.texts import check_columns, texts_for, texts_of

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from pipelines.rerank.base import Pair
 from pipelines.rerank.rank1_model import Answers, ReasoningModel
-from pipelines.rerank.rank1_prompt import Prompts, forced
-from pipelines.rerank.rank1_verdict import Verdict, closing_token, verdict
+from pipelines.rerank.rank1_prompt import Rank1Prompts, forced
+from pipelines.rerank.rank1_relevance import Relevance, closing_token, verdict
 from pipelines.rerank.stage import Reranker
 from pipelines.stage import Texts
 from toolkit.files import fingerprint
@@ -47,10 +47,9 @@ class Rank1Scorer:
 
     `base_url`, `key_env`, `concurrency` (requests in flight) and `attempts` as in `ApiModel`;
     `timeout` seconds are for one request. Requests are entered in `ledger`, where one is given, on
-    the account of the question whose search it is (`pipelines.notes`); `price` is what their tokens
-    cost. `InputError` for a server without log-probabilities. A `ModelError` ends the call (no
-    server, say), and what else was asked in it is lost.
-    """
+    the account of the question whose search it is (`pipelines.search_notes`); `price` is what their
+    tokens cost. `InputError` for a server without log-probabilities. A `ModelError` ends the call
+    (no server, say), and what else was asked in it is lost."""
 
     def __init__(
         self,
@@ -68,7 +67,7 @@ class Rank1Scorer:
     ) -> None:
         self.model = model
         self.price = price
-        self._prompts = Prompts(max_tokens, context_window)
+        self._prompts = Rank1Prompts(max_tokens, context_window)
         self._model = ReasoningModel(
             model,
             base_url=base_url,
@@ -159,12 +158,12 @@ class Rank1Scorer:
         )
         return [prompt.text for prompt in prompts], self._whole(turns)
 
-    def _said(self, reply: Completion) -> Verdict | None:
+    def _said(self, reply: Completion) -> Relevance | None:
         """What the model said of its own accord."""
         token = closing_token(reply.tokens)
         return verdict(self._model.likeliest(reply, [token] if token else []))
 
-    def _decided(self, prompts: Sequence[str]) -> list[Verdict | None]:
+    def _decided(self, prompts: Sequence[str]) -> list[Relevance | None]:
         """What the model says where its reasoning is closed for it."""
         replies = self._whole(self._model.decide(prompts))
         return [verdict(self._model.likeliest(reply, reply.tokens[-1:])) for reply in replies]
@@ -222,7 +221,7 @@ class Rank1(Reranker):
             depth=depth,
             cache=cache,
             long_documents=long_documents or "truncate",
-            gather_ms=None,
+            max_wait_ms=None,
         )
 
     @property

@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 
-from pipelines.notes import question
-from pipelines.rerank.rank1_verdict import CLOSE
+from pipelines.rerank.rank1_relevance import CLOSE
+from pipelines.search_notes import question
 from toolkit.errors import InputError
 from toolkit.llm.blocking import BlockingModel
 from toolkit.llm.completions import Completion, OpenAICompletions, Token, asking
@@ -24,9 +24,9 @@ Answers = list[Turn | ModelError]
 
 
 class ReasoningModel:
-    """Asked from any number of threads; the first request opens the connections, on an event loop
-    in a thread of its own, and `close` ends them. `ledger` may be changed while they are closed.
-    Arguments as in `Rank1Scorer`."""
+    """Asked from any number of threads; the first request opens the connections, on an
+    event loop in a thread of its own, and `close` ends them. `ledger` may be changed while they are
+    closed. Arguments as in `Rank1Scorer`."""
 
     def __init__(
         self,

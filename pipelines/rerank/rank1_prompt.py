@@ -6,7 +6,7 @@ import math
 from typing import NamedTuple
 
 from pipelines.rerank.base import Pair
-from pipelines.rerank.rank1_verdict import CLOSE
+from pipelines.rerank.rank1_relevance import CLOSE
 from toolkit.errors import InputError
 from toolkit.llm.wire import sendable
 from toolkit.text import count_tokens, head
@@ -26,15 +26,16 @@ _RESERVE = 16
 _LEAST_ROOM = 128
 
 
-class Prompt(NamedTuple):
+class Rank1Prompt(NamedTuple):
     text: str
     truncated: bool
     query_truncated: bool
 
 
-class Prompts:
-    """Prompts whose tokens and `max_tokens` of reasoning fit a `context_window`, as far as that can
-    be estimated. The document gives way, and the query where it would take more than half."""
+class Rank1Prompts:
+    """Prompts whose tokens and `max_tokens` of reasoning fit a `context_window`, as far as
+    that can be estimated. The document gives way, and the query where it would take more than
+    half."""
 
     def __init__(self, max_tokens: int, context_window: int) -> None:
         around = sum(map(estimated_tokens, _FRAME)) + _RESERVE
@@ -46,7 +47,7 @@ class Prompts:
                 do="set context_window to the server's --max-model-len, or fewer max_tokens",
             )
 
-    def prompt(self, pair: Pair, share: float = 1.0) -> Prompt:
+    def prompt(self, pair: Pair, share: float = 1.0) -> Rank1Prompt:
         """The prompt of a pair, with a `share` of what it would have of the document: for servers
         that find more tokens than are estimated."""
         query, room = self._query(pair)
@@ -55,7 +56,7 @@ class Prompts:
         if share < 1:
             text = shortened(text, max(1, int(estimated_tokens(text) * share)))
         opening, between, ending = _FRAME
-        return Prompt(
+        return Rank1Prompt(
             f"{opening}{query}{between}{text}{ending}",
             len(text) < len(whole),
             len(query) < len(sendable(pair.query)),

@@ -21,7 +21,7 @@ from pipelines.neural.devices import Placed
 from pipelines.neural.extras import require
 from pipelines.rerank.base import Pair
 from pipelines.rerank.rankllama_checkpoint import PASSAGE, RankLlamaCheckpoint
-from pipelines.rerank.rankllama_prompt import PairPrompt, check_layout
+from pipelines.rerank.rankllama_prompt import RankLlamaPrompts, check_layout
 from pipelines.rerank.stage import Reranker
 from pipelines.stage import Texts
 from toolkit.errors import InputError
@@ -36,8 +36,8 @@ class RankLlamaScorer(Placed):
     `device`, `dtype`: as `choose_device` and `choose_dtype`. `max_length` tokens hold a pair: a
     longer document is cut, a query only where it would take more than half. A batch holds
     `batch_tokens` tokens, padding included. `layout`, `end_of_sequence` and the prefixes: as in
-    `PairPrompt`. Making one reads nothing: the checkpoint is read by `fingerprint`, its weights by
-    the first call of `score`.
+    `RankLlamaPrompts`. Making one reads nothing: the checkpoint is read by `fingerprint`, its
+    weights by the first call of `score`.
 
     White space is made single spaces, as it is in the texts of the training data.
     """
@@ -114,8 +114,8 @@ class RankLlamaScorer(Placed):
         return checkpoint
 
     @cached_property
-    def _prompt(self) -> PairPrompt:
-        return PairPrompt(
+    def _prompt(self) -> RankLlamaPrompts:
+        return RankLlamaPrompts(
             self._checkpoint.tokenizer(),
             max_length=self.max_length,
             layout=self.layout,
@@ -170,7 +170,7 @@ class RankLLaMA(Reranker):
         query_prefix: str = "query: ",
         document_prefix: str = "document: ",
         long_documents: str | None = None,
-        gather_ms: float = 5.0,
+        max_wait_ms: float = 5.0,
         texts: Texts | None = None,
         cache: Path | str | None = None,
     ) -> None:
@@ -193,5 +193,5 @@ class RankLLaMA(Reranker):
             depth=depth,
             cache=cache,
             long_documents=long_documents,
-            gather_ms=gather_ms,
+            max_wait_ms=max_wait_ms,
         )

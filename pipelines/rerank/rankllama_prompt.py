@@ -23,7 +23,7 @@ def check_layout(layout: str, max_length: int) -> None:
         )
 
 
-class Prompt(NamedTuple):
+class RankLlamaInput(NamedTuple):
     """Token numbers of one pair, at most `max_length`."""
 
     ids: list[int]
@@ -31,7 +31,7 @@ class Prompt(NamedTuple):
     query_truncated: bool
 
 
-class PairPrompt:
+class RankLlamaPrompts:
     """Joins a query and a document into at most `max_length` tokens; the document gives way, and
     the query only where it would take more than half.
 
@@ -64,7 +64,7 @@ class PairPrompt:
                 do="set end_of_sequence=false",
             )
 
-    def encode(self, pair: Pair) -> Prompt:
+    def encode(self, pair: Pair) -> RankLlamaInput:
         """The tokens of `pair`."""
         query, query_truncated = self._short(pair.query)
         text = " ".join(pair.text.split())
@@ -73,7 +73,7 @@ class PairPrompt:
         ids = self._ids(query, head)
         room = self._max_length - len(self._end)
         truncated = len(head) < len(text) or len(ids) > room
-        return Prompt(ids[:room] + self._end, truncated, query_truncated)
+        return RankLlamaInput(ids[:room] + self._end, truncated, query_truncated)
 
     def windows(self, pair: Pair) -> list[str]:
         """The document's text in pieces that each fit whole, cut between words where there is

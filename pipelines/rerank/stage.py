@@ -14,9 +14,9 @@ import pyterrier as pt
 
 from pipelines.rerank.base import PairScorer
 from pipelines.rerank.cached import CachedScores, Candidate
-from pipelines.rerank.gather import Gathered, check_wait
-from pipelines.rerank.head import check_depth, rejoin, split_head
-from pipelines.rerank.metered import Metered
+from pipelines.rerank.dynamic_batcher import DynamicBatcher, check_wait
+from pipelines.rerank.head_and_tail import check_depth, rejoin, split_head
+from pipelines.rerank.scorer_stats import ScorerStats
 from pipelines.rerank.texts import check_columns, texts_for, texts_of
 from pipelines.rerank.windows import BestWindow, can_split
 from pipelines.stage import MadeOnce, Stage, Texts
@@ -43,15 +43,15 @@ class Reranker(Stage):
       cuts them; `max_passage` scores the windows into which the scorer splits them and takes the
       best (Dai and Callan, SIGIR 2019). None: `max_passage` where the collection's units are whole
       documents and the scorer can split them, else `truncate`.
-    - `gather_ms`: how long a request waits for those of other threads, to share the model's
-      batches; see `Gathered`. None: threads call the scorer beside each other, which suits one that
-      is thread-safe and asks a server. A `Gathered` scorer is taken as it is.
+    - `max_wait_ms`: how long a request waits for those of other threads, to share the model's
+      batches; see `DynamicBatcher`. None: threads call the scorer beside each other, which suits
+      one that is thread-safe and asks a server. A `DynamicBatcher` scorer is taken as it is.
 
     All candidates of a frame are scored together. `counts` are the scorer's and the stage's:
     `missing_text` (rows of the head without text, scored as the empty text), `unscored` (rows whose
-    score was not a number, put at the head's end), `pairs_scored` and what else `Metered` counts,
-    with a cache `cache_hits` and `cache_misses`, and `seconds` in the scorer. Bound copies share
-    the scorer, its batches and the counts.
+    score was not a number, put at the head's end), `pairs_scored` and what else `ScorerStats`
+    counts, with a cache `cache_hits` and `cache_misses`, and `seconds` in the scorer. Bound copies
+    share the scorer, its batches and the counts.
 
     `InputError` where there is no text to score, and for a docno that `texts` lacks.
     """
@@ -64,15 +64,15 @@ class Reranker(Stage):
         depth: int = 50,
         cache: Path | str | None = None,
         long_documents: str | None = None,
-        gather_ms: float | None = 5.0,
+        max_wait_ms: float | None = 5.0,
     ) -> None:
         check_depth(depth)
         if long_documents not in (None, *LONG_DOCUMENTS):
             valid = f"null, {', '.join(LONG_DOCUMENTS)}"
             raise InputError(f"long_documents={long_documents!r}", valid=valid)
-        check_wait(gather_ms)
+        check_wait(max_wait_ms)
         self.scorer, self.texts, self.depth, self.cache = scorer, texts, depth, cache
-        self.long_documents, self.gather_ms = long_documents, gather_ms
+        self.long_documents, self.max_wait_ms = long_documents, max_wait_ms
         self.schematic = {"label": f"{self._label} %{depth}"}
         self._models, self._caches = MadeOnce(), MadeOnce()
         self._lock = threading.Lock()
@@ -121,10 +121,10 @@ class Reranker(Stage):
         return "max_passage" if whole and can_split(self.scorer) else "truncate"
 
     @property
-    def _model(self) -> Gathered | Metered:
+    def _model(self) -> DynamicBatcher | ScorerStats:
         by_windows = self._treatment == "max_passage"
         return self._models.get(
-            by_windows, lambda: _shared(self.scorer, by_windows, self.gather_ms)
+            by_windows, lambda: _shared(self.scorer, by_windows, self.max_wait_ms)
         )
 
     @property
@@ -183,8 +183,10 @@ class RerankHead(Stage):
         return rejoin(head.assign(score=scores.reindex(keys).to_numpy(dtype=float)), tail)
 
 
-def _shared(scorer: PairScorer, by_windows: bool, gather_ms: float | None) -> Gathered | Metered:
+def _shared(
+    scorer: PairScorer, by_windows: bool, max_wait_ms: float | None
+) -> DynamicBatcher | ScorerStats:
     whole = BestWindow(scorer) if by_windows else scorer
-    if isinstance(whole, Gathered | Metered):
+    if isinstance(whole, DynamicBatcher | ScorerStats):
         return whole
-    return Metered(whole) if gather_ms is None else Gathered(whole, gather_ms)
+    return ScorerStats(whole) if max_wait_ms is None else DynamicBatcher(whole, max_wait_ms)

@@ -13,9 +13,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from pipelines.asking import Asked, Asker, Counts, Reply
 from pipelines.caching import ResultCache
-from pipelines.prompt import Prompt, last_words
+from pipelines.prompt_client import BlockingChatModel, Counts, PromptClient, Reply
+from pipelines.prompt_template import PromptTemplate, last_words
 from pipelines.rewrite.reading import PROSE, is_empty, lost_numbers, read_question
 from pipelines.rewrite.stage import Ask, Rewriter, Rewritten, check_apply_to
 from pipelines.stage import MadeOnce, not_bound
@@ -50,9 +50,9 @@ class QuestionWriter:
 
     def __init__(
         self,
-        model: Asked,
-        alone: Prompt,
-        reasoned: Prompt | None = None,
+        model: BlockingChatModel,
+        alone: PromptTemplate,
+        reasoned: PromptTemplate | None = None,
         *,
         cache: Path | None = None,
         reasoning_effort: str | None = "low",
@@ -70,7 +70,7 @@ class QuestionWriter:
         self.fingerprint = fingerprint(key, max_words, max_reasoning_words)
         self._counts = Counts("queries", "asked", "retried", "shared", *_OF_QUERIES)
         self._cache = ResultCache(cache / f"rewrite-{key}.sqlite" if cache else None)
-        self._asker = Asker(
+        self._asker = PromptClient(
             model, settings, key=key, cache=self._cache, is_empty=is_empty, counts=self._counts
         )
 
@@ -150,7 +150,7 @@ class Q2Q(Rewriter):
         reasoning_effort: str | None = "low",
         max_words: int = 64,
         max_reasoning_words: int = 512,
-        model: Asked | None = None,
+        model: BlockingChatModel | None = None,
         cache: Path | None = None,
     ) -> None:
         check_apply_to(apply_to)
@@ -167,9 +167,9 @@ class Q2Q(Rewriter):
         self.model, self.cache = model, cache
         own = prompt_without_reasoning if reasoning else prompt
         places = ("query", "reasoning")
-        self._alone = Prompt(own, PROMPTS / "q2q.txt", ("query",))
+        self._alone = PromptTemplate(own, PROMPTS / "q2q.txt", ("query",))
         self._reasoned = (
-            Prompt(prompt, PROMPTS / "q2q_reasoning.txt", places) if reasoning else None
+            PromptTemplate(prompt, PROMPTS / "q2q_reasoning.txt", places) if reasoning else None
         )
         self._writers = MadeOnce()
 
@@ -203,7 +203,7 @@ class Q2Q(Rewriter):
     def __repr__(self) -> str:
         return f"Q2Q(reasoning={self.reasoning}, apply_to={self.apply_to!r})"
 
-    def _made(self, model: Asked, folder: Path | None) -> QuestionWriter:
+    def _made(self, model: BlockingChatModel, folder: Path | None) -> QuestionWriter:
         return QuestionWriter(
             model,
             self._alone,

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol
 import pandas as pd
 import pyterrier as pt
 
-from pipelines.notes import note
+from pipelines.search_notes import note
 from pipelines.stage import Stage
 from toolkit.errors import InputError
 
@@ -54,8 +54,8 @@ class Rewriter(Stage):
 
     In: `qid`, `query`, and `reasoning` where there is any. Out: `query` is the new one; the one
     before it is `query_0`, one before that `query_1`, and so on, as everywhere in PyTerrier. Other
-    columns stay. A search's record has the note `rewrite` (`pipelines.notes`): `raw`, `rewritten`,
-    `apply_to`, and what happened.
+    columns stay. A search's record has the note `rewrite` (`pipelines.search_notes`): `raw`,
+    `rewritten`, `apply_to`, and what happened.
 
     `apply_to` says whose query it is for: `retriever`, `reranker` or `both`; `compose` heeds it.
     """

@@ -18,7 +18,7 @@ from toolkit.search import DictionaryStore, RankedBrowsing
 EVERY = 10
 
 
-class Ranker:
+class IndexRetriever:
     """Log-frequency times idf, enough to find an article by its topic."""
 
     def __init__(self, corpus: dict[str, Document]) -> None:
@@ -59,11 +59,11 @@ def test_on_long_articles_it_finds_evidence_mostly_and_answers_sometimes(
     gold = {qid: docid for qid, docid, _ in (line.split("\t") for line in qrels)}
     topics = list(map(json.loads, (folder / "queries.jsonl").open(encoding="utf-8")))
     asked = [topic for topic in topics if topic["_id"] in gold][::EVERY]
-    ranker, store = Ranker(corpus), DictionaryStore(corpus)
-    agent = KeywordAgent(document_frequency=ranker.document_frequency, documents=len(corpus))
+    retriever, store = IndexRetriever(corpus), DictionaryStore(corpus)
+    agent = KeywordAgent(document_frequency=retriever.document_frequency, documents=len(corpus))
     right = opened = 0
     for row in asked:
-        tool = RankedBrowsing().session(ranker, store)
+        tool = RankedBrowsing().session(retriever, store)
         trajectory = asyncio.run(agent.run(Topic(row["_id"], row["text"]), tool))
         assert trajectory.status == "completed", trajectory.traceback
         opened += gold[row["_id"]] in trajectory.tiers["opened"]

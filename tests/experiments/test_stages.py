@@ -11,7 +11,7 @@ import pytest
 from experiment_samples import TINY
 from scripted_peer import Peer, Raw, running_peer
 from tiny_embedder import save_multi_vector, save_sentence_model
-from tiny_llama import save_ranker
+from tiny_llama import save_rankllama
 from tiny_splade import write_splade
 
 from toolkit.contracts import Trajectory
@@ -28,8 +28,8 @@ SAYS = f"rewriter_llm.says='{QUESTION}'"
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("models")
-    save_ranker(folder / "rankllama")
-    save_ranker(folder / "another", seed=9)
+    save_rankllama(folder / "rankllama")
+    save_rankllama(folder / "another", seed=9)
     write_splade(folder / "splade")
     return folder
 
@@ -84,7 +84,7 @@ def test_a_run_is_not_resumed_with_another_checkpoint_at_the_same_place(
 def test_what_changes_no_score_may_change_between_starts(entry: Entry, models: Path) -> None:
     command = (*TINY, *reranked(models), "name=x")
     assert entry("rank", *command) == 0
-    assert entry("rank", *command, "reranker.batch_tokens=512", "reranker.gather_ms=1.0") == 0
+    assert entry("rank", *command, "reranker.batch_tokens=512", "reranker.max_wait_ms=1.0") == 0
     assert entry("rank", *command, "reranker.max_length=100") == 2
 
 

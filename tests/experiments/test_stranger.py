@@ -30,7 +30,7 @@ from dataclasses import dataclass
 
 from agents.base import play
 from toolkit.contracts import ResultsPage
-from toolkit.search import Page, Session, Text, Tool, ToolSpec
+from toolkit.search import Page, ToolSession, Text, Tool, ToolSpec
 
 
 class Shortest(pt.Transformer):
@@ -61,7 +61,7 @@ class OneSearch:
         episode.finish(f"Explanation: seen [{first}]\\nExact Answer: none\\nConfidence: 1%")
 
 
-class FindSession(Session):
+class FindSession(ToolSession):
     def tools(self):
         spec = ToolSpec("find", "Search.", (Text("query", "Words."),))
         yield Tool(spec, self.find, searches_by="query")

@@ -25,7 +25,7 @@ class Failing(BM25Retriever):
         super().__init__(k1=k1, b=b, depth=depth)
         self.way = way
 
-    def ranker(self, collection):
+    def retriever(self, collection):
         if self.way == "defect":
             return open("/nowhere/at all")
         if self.way == "kill" and not Path("mended").exists():
@@ -33,7 +33,7 @@ class Failing(BM25Retriever):
         if self.way == "slow":
             Path(f"begun-{os.getpid()}").touch()
             time.sleep(1)
-        return super().ranker(collection)
+        return super().retriever(collection)
 """
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from pipelines.aggregation import MaxP
 from pipelines.backend import PipelineBackend
-from pipelines.notes import note
+from pipelines.search_notes import note
 from toolkit.contracts import Hit, SearchBackend, SearchRequest
 from toolkit.errors import InputError
 

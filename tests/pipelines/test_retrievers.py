@@ -45,8 +45,8 @@ def test_feedback_finds_documents_that_the_words_do_not(index: LexicalIndex) -> 
     assert bm25(QUERY)["docno"].tolist() == ["d0"]
     ranking = RM3Retriever(depth=5).bind(over(index))(QUERY)
     assert ranking["docno"].tolist() == ["d0", "d1"]
-    ranker = index.bm25(depth=5)
-    assert ranking.equals((ranker >> RM3(index) >> ranker)(QUERY))
+    retriever = index.bm25(depth=5)
+    assert ranking.equals((retriever >> RM3(index) >> retriever)(QUERY))
     few = RM3Retriever(fb_terms=3, fb_docs=1, original_weight=1.0).bind(over(index))(QUERY)
     assert few["score"].iloc[0] == bm25(QUERY)["score"].iloc[0]
 

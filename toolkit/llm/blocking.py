@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from toolkit.errors import InputError
 from toolkit.llm.accounts import ROLES
 from toolkit.llm.errors import ModelError
-from toolkit.llm.ledger import Ledger, Metered
+from toolkit.llm.ledger import Ledger, LedgeredModel
 from toolkit.llm.prices import UNKNOWN, Price
 from toolkit.llm.protocol import ChatModel, Message, Settings, Turn
 
@@ -103,7 +103,9 @@ class BlockingModel:
         places = asyncio.Semaphore(concurrency or max(1, len(requests)))
 
         async def one(messages: Sequence[Message], qid: str) -> Turn | ModelError:
-            model = Metered(loop.model, loop.ledger, role=self.role, qid=qid, price=self.price)
+            model = LedgeredModel(
+                loop.model, loop.ledger, role=self.role, qid=qid, price=self.price
+            )
             async with places:
                 try:
                     return await model.respond(messages, (), settings or self.settings)

@@ -49,7 +49,7 @@ _CUT_SHORT: Mapping[str, tuple[type[ModelError], str]] = {
 }
 
 
-class Session(NamedTuple):
+class ApiConnection(NamedTuple):
     """An SDK client and the places in flight; both belong to one event loop."""
 
     client: Any
@@ -92,7 +92,7 @@ class ApiModel(ABC):
         self._retries = Retries(
             attempts=attempts, longest_wait=longest_wait, sleep=sleep, chance=chance
         )
-        self._sessions: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Session] = (
+        self._sessions: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, ApiConnection] = (
             weakref.WeakKeyDictionary()
         )
         self._lock = threading.Lock()
@@ -156,7 +156,11 @@ class ApiModel(ABC):
         return f"{self.name} at {urlsplit(self.base_url).netloc}"
 
     async def _attempt(
-        self, session: Session, body: dict[str, Any], timeout: float, messages: Sequence[Message]
+        self,
+        session: ApiConnection,
+        body: dict[str, Any],
+        timeout: float,
+        messages: Sequence[Message],
     ) -> Turn:
         async with session.slots:
             try:
@@ -201,14 +205,14 @@ class ApiModel(ABC):
             return ServerGone(f"{self._where}: no connection, or one that was cut ({cause})")
         return None
 
-    def _session(self) -> Session:
+    def _session(self) -> ApiConnection:
         loop = asyncio.get_running_loop()
         with self._lock:
             if loop not in self._sessions:
                 self._sessions[loop] = self._open()
             return self._sessions[loop]
 
-    def _open(self) -> Session:
+    def _open(self) -> ApiConnection:
         sdk = load(self.sdk)
         client = self._client(
             sdk,
@@ -217,7 +221,7 @@ class ApiModel(ABC):
             max_retries=0,
             http_client=self._http(sdk),
         )
-        return Session(client, asyncio.Semaphore(self.concurrency))
+        return ApiConnection(client, asyncio.Semaphore(self.concurrency))
 
     def _http(self, sdk: Any) -> Any:
         http = load("httpx2")

@@ -205,7 +205,7 @@ def _dollars(books: Mapping[str, Account], roles: Iterable[str]) -> float:
     return math.fsum(books[role].dollars for role in roles if role in books)
 
 
-class Metered:
+class LedgeredModel:
     """A model whose every request is on a ledger, for one role and question. A `ChatModel`."""
 
     def __init__(

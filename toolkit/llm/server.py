@@ -22,7 +22,7 @@ from toolkit.files import open_own
 from toolkit.progress import bar
 
 HOST = "127.0.0.1"
-_GUARD = Path(__file__).with_name("guard.py")
+_GUARD = Path(__file__).with_name("end_with_parent.py")
 _TAIL = 15
 
 

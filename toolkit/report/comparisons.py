@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from toolkit.report.compared_pairs import ComparedPair
 from toolkit.report.figures import Interval, forest
 from toolkit.report.measures import describe, is_usage, number, ordered, probability
 from toolkit.report.results import interval_text, recorded, spread
 from toolkit.report.setting import Setting
 from toolkit.report.tables import Column, Entry, Figure, Section, Table
-from toolkit.report.verdicts import Pair
 
 _SIDES = (Column("cell", numeric=False), Column("against", numeric=False))
 _COLUMNS = (
@@ -60,7 +60,7 @@ def _note(setting: Setting, measure: str) -> str:
     )
 
 
-def verdict_table(setting: Setting, pairs: Sequence[Pair], *, folded: str = "") -> Table:
+def verdict_table(setting: Setting, pairs: Sequence[ComparedPair], *, folded: str = "") -> Table:
     """One row a pair; the difference in bold where it is resolved.
 
     Where every pair is against the same cell, that cell is named in the note alone.
@@ -73,7 +73,7 @@ def verdict_table(setting: Setting, pairs: Sequence[Pair], *, folded: str = "") 
     return Table(columns, rows, note=" ".join(notes), folded=folded)
 
 
-def _left_out(setting: Setting, pairs: Sequence[Pair]) -> list[str]:
+def _left_out(setting: Setting, pairs: Sequence[ComparedPair]) -> list[str]:
     """A line on questions of which one of the cells does not know what it took."""
     if not pairs or not is_usage(pairs[0].measure):
         return []
@@ -89,16 +89,16 @@ def _left_out(setting: Setting, pairs: Sequence[Pair]) -> list[str]:
     ]
 
 
-def _common(pairs: Sequence[Pair]) -> str:
+def _common(pairs: Sequence[ComparedPair]) -> str:
     others = {pair.other for pair in pairs}
     return others.pop() if len(others) == 1 else ""
 
 
-def _mean(pair: Pair) -> str:
+def _mean(pair: ComparedPair) -> str:
     return f"{pair.measure} {number(pair.mean_other, describe(pair.measure).digits)}"
 
 
-def _row(setting: Setting, pair: Pair, alone: bool) -> list[Entry]:
+def _row(setting: Setting, pair: ComparedPair, alone: bool) -> list[Entry]:
     digits = describe(pair.measure).digits
     sides = [
         Entry(setting.label(pair.one), sub=number(pair.mean_one, digits)),
@@ -117,7 +117,7 @@ def _row(setting: Setting, pair: Pair, alone: bool) -> list[Entry]:
     ]
 
 
-def _forest(setting: Setting, pairs: Sequence[Pair], measure: str) -> str:
+def _forest(setting: Setting, pairs: Sequence[ComparedPair], measure: str) -> str:
     digits, against = describe(measure).digits, _common(pairs)
     rows = [
         Interval(

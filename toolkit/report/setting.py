@@ -10,9 +10,9 @@ import numpy as np
 from toolkit.errors import InputError
 from toolkit.evaluation.cells import Cell
 from toolkit.evaluation.compare import Verdict
+from toolkit.report.compared_pairs import ComparedPair
 from toolkit.report.measures import HIGHER, LOWER, describe, ordered
 from toolkit.report.tables import COLOURS, Look
-from toolkit.report.verdicts import Pair
 
 
 @dataclass(frozen=True)
@@ -42,30 +42,30 @@ class Setting:
     def label(self, name: str) -> str:
         return next((look.label for look in self.looks if look.cell.name == name), name)
 
-    def resolved(self, verdict: Verdict | Pair) -> bool:
+    def resolved(self, verdict: Verdict | ComparedPair) -> bool:
         """Whether the corrected test separates the two cells."""
         return verdict.p_holm <= self.alpha
 
-    def pair(self, measure: str, first: str, second: str) -> Pair | None:
+    def pair(self, measure: str, first: str, second: str) -> ComparedPair | None:
         """The verdict between two cells, from the side of `first`; None if it was not tested."""
         for verdict in self.verdicts:
             if verdict.measure == measure and {verdict.a, verdict.b} == {first, second}:
-                return Pair.of(verdict, first)
+                return ComparedPair.of(verdict, first)
         return None
 
-    def pairs(self, measure: str) -> list[Pair]:
+    def pairs(self, measure: str) -> list[ComparedPair]:
         """The verdicts to show: those against the baseline, then, unless crowded, the others.
 
         The baseline is always the other; elsewhere the one is the larger.
         """
         rows = [v for v in self.verdicts if v.measure == measure]
         against = [
-            Pair.of(v, v.b if v.a == self.baseline else v.a)
+            ComparedPair.of(v, v.b if v.a == self.baseline else v.a)
             for v in rows
             if self.baseline in (v.a, v.b)
         ]
         others = [
-            Pair.of(v, v.a if v.difference >= 0 else v.b)
+            ComparedPair.of(v, v.a if v.difference >= 0 else v.b)
             for v in rows
             if self.baseline not in (v.a, v.b)
         ]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 
+from toolkit.report.compared_pairs import ComparedPair
 from toolkit.report.measures import LOWER, describe, number, probability
 from toolkit.report.results import interval_text, questions, spread
 from toolkit.report.setting import Setting
 from toolkit.report.tables import Span
-from toolkit.report.verdicts import Pair
 
 
 def verdict(setting: Setting) -> list[Span]:
@@ -82,7 +82,7 @@ def _against(setting: Setting, best: str, other: str, role: str) -> list[Span]:
     ]
 
 
-def _needed(pair: Pair) -> str:
+def _needed(pair: ComparedPair) -> str:
     if pair.needed is None or not math.isfinite(pair.needed):
         return "no number of questions would resolve a difference of this size"
     return f"about {number(pair.needed, 0)} questions would be needed, before correction"

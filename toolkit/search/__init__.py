@@ -3,10 +3,9 @@
 Two interfaces over one session: `RankedBrowsing` (search, page through the ranking, read by lines;
 the tools of Pi-Serini) and `TopK` (the best k texts, cut to a token budget; BrowseComp-Plus). Each
 is a class of settings whose `session(backend, store)` serves one question; an interface of your own
-is such a class and a subclass of `Session`. What ranks stands behind `contracts.SearchBackend`, the
-text behind `contracts.DocumentStore`; agents, messages and run folders belong elsewhere.
-`docs/search-tool.md` shows the output and the codes.
-"""
+is such a class and a subclass of `ToolSession`. What ranks stands behind `contracts.SearchBackend`,
+the text behind `contracts.DocumentStore`; agents, messages and run folders belong elsewhere.
+`docs/search-tool.md` shows the output and the codes."""
 
 from toolkit.search.answers import format_answer, parse_answer
 from toolkit.search.backends import DictionaryBackend, DictionaryStore
@@ -14,21 +13,21 @@ from toolkit.search.errors import ToolError
 from toolkit.search.evidence import EvidenceLog
 from toolkit.search.ranked_browsing import RankedBrowsing, RankedBrowsingSession
 from toolkit.search.schemas import Text, ToolSpec, Whole
-from toolkit.search.session import Page, Ranking, Session, Tool
+from toolkit.search.session import CachedRanking, Page, Tool, ToolSession
 from toolkit.search.top_k import TopK, TopKSession
 
 __all__ = [
+    "CachedRanking",
     "DictionaryBackend",
     "DictionaryStore",
     "EvidenceLog",
     "Page",
     "RankedBrowsing",
     "RankedBrowsingSession",
-    "Ranking",
-    "Session",
     "Text",
     "Tool",
     "ToolError",
+    "ToolSession",
     "ToolSpec",
     "TopK",
     "TopKSession",

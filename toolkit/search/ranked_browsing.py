@@ -21,7 +21,7 @@ from toolkit.search.errors import ToolError, quoted
 from toolkit.search.excerpts import METHODS, Query
 from toolkit.search.pages import Limits, document_page, line_of, results_page, short
 from toolkit.search.schemas import FAR, Text, ToolSpec, Whole, call_text
-from toolkit.search.session import Page, Ranking, Session, Tool
+from toolkit.search.session import CachedRanking, Page, Tool, ToolSession
 
 _READ = "read_document"
 _LONGEST_PASSAGE_SUFFIX = len(PASSAGE_MARK) + 9
@@ -89,7 +89,7 @@ class RankedBrowsing:
         )
 
 
-class RankedBrowsingSession(Session[RankedBrowsing]):
+class RankedBrowsingSession(ToolSession[RankedBrowsing]):
     """One question's session: see `RankedBrowsing`."""
 
     def tools(self) -> Iterable[Tool]:
@@ -209,7 +209,7 @@ class RankedBrowsingSession(Session[RankedBrowsing]):
         return line_of(passage, self.store.lines(docid, 1, FAR).lines)
 
     def _results(
-        self, search_id: str, ranking: Ranking, first: int, count: int, limit: int | None
+        self, search_id: str, ranking: CachedRanking, first: int, count: int, limit: int | None
     ) -> Page:
         """At most `count` hits from rank `first`; `limit` is what the caller asked for."""
         query = ranking.request.query

@@ -33,7 +33,7 @@ from toolkit.text import count_tokens
 Settings = TypeVar("Settings")
 
 
-class Ranking(NamedTuple):
+class CachedRanking(NamedTuple):
     """A cached ranking. `hits` are cut to the session's depth; `unit_ids` names them in order;
     `notes` are the backend's."""
 
@@ -49,7 +49,7 @@ class Page(NamedTuple):
 
     text: str
     details: Details | Refusal | None = None
-    ranking: Ranking | None = None
+    ranking: CachedRanking | None = None
 
 
 class Tool(NamedTuple):
@@ -65,7 +65,7 @@ class Tool(NamedTuple):
     reads_by: str = ""
 
 
-class Session(ABC, Generic[Settings]):
+class ToolSession(ABC, Generic[Settings]):
     """Base of the interfaces; implements `contracts.SearchTool`. Serves one question, one call at a
     time, and holds no state outside itself.
 
@@ -97,7 +97,7 @@ class Session(ABC, Generic[Settings]):
         self._max_rankings = max_rankings
         self._clock = clock
         self._blocked = ""
-        self._rankings: dict[str, Ranking] = {}
+        self._rankings: dict[str, CachedRanking] = {}
         self._queries: list[str] = []
         self._calls: list[ToolCall] = []
         self._evidence = EvidenceLog()
@@ -181,7 +181,9 @@ class Session(ABC, Generic[Settings]):
             )
         return tool.serve(**tool.spec.check(arguments))
 
-    def _record(self, record: ToolCall, ranking: Ranking | None, exposed: Details | None) -> None:
+    def _record(
+        self, record: ToolCall, ranking: CachedRanking | None, exposed: Details | None
+    ) -> None:
         self._calls.append(record)
         self._evidence.count(record.tokens)
         if ranking:
@@ -189,7 +191,7 @@ class Session(ABC, Generic[Settings]):
         if exposed:
             self._evidence.show(exposed.tier, [parent(unit_id) for unit_id in exposed.shown])
 
-    def rank(self, query: str) -> tuple[str, Ranking]:
+    def rank(self, query: str) -> tuple[str, CachedRanking]:
         """A new search id and its ranking, kept from an equal request or from the backend."""
         request = SearchRequest(query.strip(), self.reasoning, self.depth)
         ranking = self._cached(request)
@@ -197,7 +199,7 @@ class Session(ABC, Generic[Settings]):
             result = self._backend.search(request)
             hits = result.hits[: self.depth]
             unit_ids = tuple([hit.unit_id for hit in hits])
-            ranking = Ranking(request, hits, unit_ids, recordable(result.notes))
+            ranking = CachedRanking(request, hits, unit_ids, recordable(result.notes))
         self._queries.append(request.query)
         search_id = f"s{len(self._queries)}"
         self._rankings[search_id] = ranking
@@ -205,12 +207,12 @@ class Session(ABC, Generic[Settings]):
             del self._rankings[next(iter(self._rankings))]
         return search_id, ranking
 
-    def kept(self, search_id: str) -> Ranking | None:
+    def kept(self, search_id: str) -> CachedRanking | None:
         """The ranking of an earlier search; None if there was none of that id, or if it was
         dropped."""
         return self._rankings.get(search_id)
 
-    def _cached(self, request: SearchRequest) -> Ranking | None:
+    def _cached(self, request: SearchRequest) -> CachedRanking | None:
         held = self._rankings.values()
         return next((ranking for ranking in held if ranking.request == request), None)
 

@@ -19,7 +19,7 @@ from toolkit.search.checks import whole_number
 from toolkit.search.errors import ToolError, quoted
 from toolkit.search.pages import Limits, document_page, short
 from toolkit.search.schemas import FAR, Text, ToolSpec, Whole, call_text
-from toolkit.search.session import Page, Session, Tool
+from toolkit.search.session import Page, Tool, ToolSession
 from toolkit.text import head
 
 _READ = "get_document"
@@ -62,7 +62,7 @@ class TopK:
         )
 
 
-class TopKSession(Session[TopK]):
+class TopKSession(ToolSession[TopK]):
     """One question's session: see `TopK`."""
 
     def tools(self) -> Iterable[Tool]:

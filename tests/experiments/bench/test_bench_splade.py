@@ -16,7 +16,7 @@ from experiments.bench.splade_corpus import (
     encoding,
     term,
 )
-from pipelines.semantic.impacts import ImpactIndex
+from pipelines.learned.impacts import ImpactIndex
 from toolkit.errors import InputError
 
 

@@ -114,8 +114,10 @@ def test_our_index_ranks_and_scores_as_lucene_does(
     pair: tuple[AnseriniIndex, LexicalIndex, pd.DataFrame], model: dict[str, float]
 ) -> None:
     anserini, ours, queries = pair
-    ask, ranker = (anserini.lucene_ql, ours.ql) if "mu" in model else (anserini.lucene, ours.bm25)
-    ours_ranked = dict(list(ranker(**model).transform(queries).groupby("qid")))  # type: ignore[arg-type]
+    ask, retriever = (
+        (anserini.lucene_ql, ours.ql) if "mu" in model else (anserini.lucene, ours.bm25)
+    )
+    ours_ranked = dict(list(retriever(**model).transform(queries).groupby("qid")))  # type: ignore[arg-type]
     common = hits = 0
     rankings = ask(list(queries["query"]), **model)  # type: ignore[arg-type]
     for qid, theirs in zip(queries["qid"], rankings, strict=True):
@@ -199,7 +201,7 @@ def test_weights_by_term_rank_as_the_same_words_repeated(small: AnseriniIndex) -
     assert weights[["docno", "score"]].equals(words[["docno", "score"]])
 
 
-def test_rankers_are_equal_when_index_and_settings_are(small: AnseriniIndex) -> None:
+def test_retrievers_are_equal_when_index_and_settings_are(small: AnseriniIndex) -> None:
     assert small.bm25(k1=1, b=0.5) == small.bm25(k1=1, b=0.5)
     assert hash(small.bm25()) == hash(small.bm25())
     assert small.bm25() != small.bm25(k1=2)

@@ -98,7 +98,7 @@ def test_weights_by_term_count(index: PisaIndex) -> None:
     )
 
 
-def test_rankers_are_equal_when_index_and_settings_are(index: PisaIndex) -> None:
+def test_retrievers_are_equal_when_index_and_settings_are(index: PisaIndex) -> None:
     assert index.bm25(k1=1) == index.bm25(k1=1)
     assert hash(index.bm25()) == hash(index.bm25())
     assert index.bm25() != index.bm25(b=0.5)

@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from pipelines.engines.lexical import LexicalEngine
-from pipelines.lexical import LexicalIndex, build, searcher, strings
+from pipelines.lexical import LexicalIndex, build, strings, top_documents
 from pipelines.lexical.scoring import best
-from pipelines.lexical.searcher import Sums, searches_at_once
 from pipelines.lexical.strings import Places
+from pipelines.lexical.top_documents import Sums, searches_at_once
 from toolkit.contracts import Unit
 from toolkit.errors import InputError
 
@@ -90,7 +90,7 @@ def test_selecting_takes_memory_by_depth_and_not_by_document(kind: str) -> None:
 
 
 def test_no_more_searches_have_sums_than_run_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(searcher, "cores", lambda: 3)
+    monkeypatch.setattr(top_documents, "cores", lambda: 3)
     sums = Sums(everywhere(1000), 1000)
     lock, live, most = threading.Lock(), [0], [0]
 
@@ -112,7 +112,7 @@ def test_no_more_searches_have_sums_than_run_at_once(monkeypatch: pytest.MonkeyP
 
 
 def test_a_failed_search_gives_its_turn_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(searcher, "cores", lambda: 1)
+    monkeypatch.setattr(top_documents, "cores", lambda: 1)
     sums = Sums(everywhere(10), 10)
 
     def fail(values: NDArray[np.float32]) -> None:
@@ -129,7 +129,7 @@ def test_a_failed_search_gives_its_turn_back(monkeypatch: pytest.MonkeyPatch) ->
 def test_a_forked_process_searches_although_its_parents_threads_had_all_turns(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(searcher, "cores", lambda: 1)
+    monkeypatch.setattr(top_documents, "cores", lambda: 1)
     sums = Sums(everywhere(10), 10)
     begun, end = threading.Event(), threading.Event()
 

@@ -181,9 +181,9 @@ def test_a_query_without_documents_is_not_in_the_result(tmp_path: Path) -> None:
 def test_the_short_form_is_the_pipeline(tmp_path: Path) -> None:
     index = build([f"aa w{n} w{n + 1}" for n in range(3)] + ["pad"] * 40, tmp_path)
     inp = pd.DataFrame({"qid": ["1"], "query": ["aa w1"]})
-    for ranker in (index.bm25(k1=2, depth=30), index.ql(mu=50, depth=30)):
-        long = ranker >> RM3(index, fb_terms=3, fb_docs=2, original_weight=0.4) >> ranker
-        short = ranker.rm3(fb_terms=3, fb_docs=2, original_weight=0.4)
+    for retriever in (index.bm25(k1=2, depth=30), index.ql(mu=50, depth=30)):
+        long = retriever >> RM3(index, fb_terms=3, fb_docs=2, original_weight=0.4) >> retriever
+        short = retriever.rm3(fb_terms=3, fb_docs=2, original_weight=0.4)
         assert short(inp).equals(long(inp))
         assert len(short(inp)) == 3
 

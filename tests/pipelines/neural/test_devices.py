@@ -83,7 +83,7 @@ def test_a_package_that_is_not_installed_is_told_with_the_extra_that_brings_it(
     monkeypatch.setattr("pipelines.neural.extras.import_module", absent)
     with pytest.raises(InputError, match=r"transformers is not .* 'soundingline\[rerank\]'"):
         require("transformers.utils")
-    with pytest.raises(InputError, match=r"pyterrier_dr is not .* 'soundingline\[semantic\]'"):
+    with pytest.raises(InputError, match=r"pyterrier_dr is not .* 'soundingline\[learned\]'"):
         require("pyterrier_dr")
 
 

@@ -9,9 +9,9 @@ import pandas as pd
 import pytest
 import tiny_embedder
 
+from pipelines.learned.colbert_encoder import ColbertEncoder
 from pipelines.rerank.base import Pair
 from pipelines.rerank.colbert import ColBERT, ColbertScorer
-from pipelines.semantic.colbert_encoder import ColbertEncoder
 from pipelines.stage import Collection
 from toolkit.contracts import Unit
 from toolkit.errors import InputError
@@ -85,7 +85,7 @@ def test_the_head_of_a_ranking_comes_in_the_order_of_maxsim(model: Path, tmp_pat
         texts=lambda ids: [units[docno] for docno in ids],
         cache=tmp_path,
         depth=4,
-        gather_ms=0.0,
+        max_wait_ms=0.0,
         **EXACT,
     )
     exact = {f"d{n}": loops(model, Pair(QUERIES[0], text)) for n, text in enumerate(TEXTS)}
@@ -107,7 +107,7 @@ def test_a_whole_document_scores_as_its_best_window(model: Path):
     ranking = pd.DataFrame(
         {"qid": ["1"], "query": [window], "docno": ["d"], "score": [1.0], "text": [text]}
     )
-    stage = ColBERT(str(model), gather_ms=0.0, max_length=20, **EXACT)
+    stage = ColBERT(str(model), max_wait_ms=0.0, max_length=20, **EXACT)
     whole = stage.bind(Collection("documents", whole_documents=True))(ranking)
     cut = stage.bind(Collection("passages"))(ranking)
     scorer = ColbertScorer(encoder(model, max_length=20))

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipelines.rerank.head import rejoin, split_head
+from pipelines.rerank.head_and_tail import rejoin, split_head
 from toolkit.errors import InputError
 
 

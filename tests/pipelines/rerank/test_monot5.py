@@ -248,7 +248,7 @@ def test_concurrent_agents_share_batches_and_get_the_scores_that_they_get_alone(
         texts=lambda ids: [Unit(each, "", text_of(int(each), 7)) for each in ids],
         device="cpu",
         dtype="float32",
-        gather_ms=2000.0,
+        max_wait_ms=2000.0,
     )
 
     def frame(agent: int) -> pd.DataFrame:

@@ -12,11 +12,11 @@ import pandas as pd
 import pytest
 from scripted_peer import Fail, Peer, Raw, running_peer
 
-from pipelines.notes import collecting
 from pipelines.rerank.base import Pair
 from pipelines.rerank.rank1 import Rank1, Rank1Scorer
-from pipelines.rerank.rank1_prompt import Prompts, estimated_tokens, forced
-from pipelines.rerank.rank1_verdict import closing_token, verdict
+from pipelines.rerank.rank1_prompt import Rank1Prompts, estimated_tokens, forced
+from pipelines.rerank.rank1_relevance import closing_token, verdict
+from pipelines.search_notes import collecting
 from pipelines.stage import Collection
 from toolkit.errors import InputError
 from toolkit.llm import errors
@@ -341,7 +341,7 @@ def test_a_prompt_that_never_fits_is_told(peer: Peer, make: Callable[..., Rank1S
 
 @pytest.mark.parametrize("text", ["word " * 9000, "語" * 9000, "a,b;" * 9000, "x" * 90_000])
 def test_documents_are_cut_to_the_estimated_room(text: str) -> None:
-    prompts = Prompts(2000, 4000)
+    prompts = Rank1Prompts(2000, 4000)
     found = prompts.prompt(Pair("who built the mill", text))
     assert found.truncated
     assert 1900 < estimated_tokens(found.text) <= 2000
@@ -349,20 +349,20 @@ def test_documents_are_cut_to_the_estimated_room(text: str) -> None:
 
 
 def test_what_fits_is_not_cut() -> None:
-    found = Prompts(2000, 4000).prompt(Pair("who", "word " * 1400))
+    found = Rank1Prompts(2000, 4000).prompt(Pair("who", "word " * 1400))
     assert not found.truncated
     assert found.text == PROMPT.format(query="who", passage="word " * 1400)
 
 
 def test_a_query_gives_way_only_beyond_half_of_the_room() -> None:
-    found = Prompts(2000, 4000).prompt(Pair("river " * 3000, "mill " * 100))
+    found = Rank1Prompts(2000, 4000).prompt(Pair("river " * 3000, "mill " * 100))
     assert found.query_truncated
     assert not found.truncated
     assert estimated_tokens(found.text) <= 2000
 
 
 def test_braces_and_half_characters_in_texts_do_no_harm() -> None:
-    found = Prompts(2000, 4000).prompt(Pair("{query}", "{passage} \ud83d"))
+    found = Rank1Prompts(2000, 4000).prompt(Pair("{query}", "{passage} \ud83d"))
     assert found.text == PROMPT.format(query="{query}", passage="{passage} �")
 
 
@@ -371,7 +371,7 @@ def test_windows_hold_every_word_once_and_fit_whole(make: Callable[..., Rank1Sco
     windows = make().split(Pair("which", " ".join(words)))
     assert len(windows) > 2
     assert " ".join(window.text for window in windows).split() == words
-    assert not any(Prompts(2000, 4000).prompt(window).truncated for window in windows)
+    assert not any(Rank1Prompts(2000, 4000).prompt(window).truncated for window in windows)
 
 
 @pytest.mark.parametrize("arguments", [{"max_tokens": 0}, {"max_tokens": 3900}])

@@ -13,7 +13,7 @@ import tiny_llama
 from pipelines.neural import checkpoints
 from pipelines.rerank.base import Pair
 from pipelines.rerank.rankllama import RankLLaMA, RankLlamaScorer
-from pipelines.rerank.rankllama_prompt import PairPrompt
+from pipelines.rerank.rankllama_prompt import RankLlamaPrompts
 from pipelines.stage import Collection
 from toolkit.contracts import Unit
 from toolkit.errors import InputError
@@ -37,8 +37,8 @@ def one_thread() -> None:
 
 
 @pytest.fixture(scope="module")
-def ranker(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_llama.save_ranker(tmp_path_factory.mktemp("ranker") / "whole")
+def retriever(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_llama.save_rankllama(tmp_path_factory.mktemp("retriever") / "whole")
 
 
 @pytest.fixture(scope="module")
@@ -71,17 +71,17 @@ def logit(model: Any, ids: list[int]) -> float:
 
 @pytest.mark.parametrize("batch_tokens", [1, 200, 100_000])
 def test_scores_are_the_single_pair_logits_of_the_model_card(
-    ranker: Path, batch_tokens: int
+    retriever: Path, batch_tokens: int
 ) -> None:
-    model, tokenizer = whole_model(ranker), tiny_llama.tokenizer()
+    model, tokenizer = whole_model(retriever), tiny_llama.tokenizer()
     expected = [card_score(model, tokenizer, pair) for pair in PAIRS]
     assert max(expected) - min(expected) > 1
-    found = scorer(ranker, batch_tokens=batch_tokens).score(PAIRS)
+    found = scorer(retriever, batch_tokens=batch_tokens).score(PAIRS)
     assert found == pytest.approx(expected, abs=2e-5)
 
 
-def test_order_and_company_do_not_change_a_score(ranker: Path) -> None:
-    it = scorer(ranker)
+def test_order_and_company_do_not_change_a_score(retriever: Path) -> None:
+    it = scorer(retriever)
     together = dict(zip(PAIRS, it.score(PAIRS), strict=True))
     shuffled = random.Random(3).sample(PAIRS, len(PAIRS))
     for pair, score in zip(shuffled, it.score(shuffled), strict=True):
@@ -92,44 +92,44 @@ def test_order_and_company_do_not_change_a_score(ranker: Path) -> None:
 def test_the_last_token_is_found_where_padding_and_text_share_a_token(tmp_path: Path) -> None:
     # A model that calls `</s>` its padding: looking for the last token that is no padding would
     # find the one before the end of the sequence.
-    folder = tiny_llama.save_ranker(tmp_path / "whole", pad_token_id=2)
+    folder = tiny_llama.save_rankllama(tmp_path / "whole", pad_token_id=2)
     model = whole_model(folder)
     model.config.pad_token_id = None
     it = scorer(folder, end_of_sequence=True)
-    prompt = PairPrompt(tiny_llama.tokenizer(), end_of_sequence=True)
+    prompt = RankLlamaPrompts(tiny_llama.tokenizer(), end_of_sequence=True)
     expected = [logit(model, prompt.encode(pair).ids) for pair in PAIRS]
     assert it.score(PAIRS) == pytest.approx(expected, abs=2e-5)
     without = scorer(folder).score(PAIRS)
     assert all(abs(one - other) > 1e-3 for one, other in zip(without, expected, strict=True))
 
 
-def test_a_long_document_is_cut_and_the_end_of_sequence_stays(ranker: Path) -> None:
+def test_a_long_document_is_cut_and_the_end_of_sequence_stays(retriever: Path) -> None:
     tokenizer = tiny_llama.tokenizer()
     pair = Pair("who built the mill", "by the river " * 200)
     card = tokenizer(f"query: {pair.query}", f"document: {pair.text.strip()}").input_ids
-    plain = PairPrompt(tokenizer, max_length=64).encode(pair)
-    ended = PairPrompt(tokenizer, max_length=64, end_of_sequence=True).encode(pair)
+    plain = RankLlamaPrompts(tokenizer, max_length=64).encode(pair)
+    ended = RankLlamaPrompts(tokenizer, max_length=64, end_of_sequence=True).encode(pair)
     assert plain.ids == card[:64]
     assert ended.ids == [*card[:63], tokenizer.eos_token_id]
     assert plain.truncated
     assert not plain.query_truncated
-    it = scorer(ranker, max_length=64, end_of_sequence=True)
-    assert it.score([pair]) == pytest.approx([logit(whole_model(ranker), ended.ids)], abs=2e-5)
+    it = scorer(retriever, max_length=64, end_of_sequence=True)
+    assert it.score([pair]) == pytest.approx([logit(whole_model(retriever), ended.ids)], abs=2e-5)
 
 
 def test_what_fits_exactly_is_not_cut() -> None:
     tokenizer = tiny_llama.tokenizer()
     pair = Pair("who built the mill", "by the river " * 12)
     size = len(tokenizer(f"query: {pair.query}", f"document: {pair.text.strip()}").input_ids)
-    assert not PairPrompt(tokenizer, max_length=size).encode(pair).truncated
-    assert PairPrompt(tokenizer, max_length=size - 1).encode(pair).truncated
-    ended = PairPrompt(tokenizer, max_length=size, end_of_sequence=True).encode(pair)
+    assert not RankLlamaPrompts(tokenizer, max_length=size).encode(pair).truncated
+    assert RankLlamaPrompts(tokenizer, max_length=size - 1).encode(pair).truncated
+    ended = RankLlamaPrompts(tokenizer, max_length=size, end_of_sequence=True).encode(pair)
     assert (ended.truncated, len(ended.ids)) == (True, size)
 
 
 def test_a_query_gives_way_only_beyond_half_of_the_room() -> None:
     tokenizer = tiny_llama.tokenizer()
-    prompt = PairPrompt(tokenizer, max_length=64)
+    prompt = RankLlamaPrompts(tokenizer, max_length=64)
     encoded = prompt.encode(Pair("river " * 100, "the old mill"))
     words = tokenizer.convert_ids_to_tokens(encoded.ids)
     assert encoded.query_truncated
@@ -137,19 +137,19 @@ def test_a_query_gives_way_only_beyond_half_of_the_room() -> None:
     assert words[-3:] == ["▁the", "▁old", "▁mill"]
 
 
-def test_the_joined_layout_is_one_text_behind_one_beginning(ranker: Path) -> None:
+def test_the_joined_layout_is_one_text_behind_one_beginning(retriever: Path) -> None:
     tokenizer = tiny_llama.tokenizer()
     pair = Pair("who built the old mill", "title\nby  the river")
     joined = tokenizer("query: who built the old mill document: title by the river").input_ids
     assert joined[0] == tokenizer.bos_token_id
-    assert PairPrompt(tokenizer, layout="joined").encode(pair).ids == joined
-    it = scorer(ranker, layout="joined")
-    assert it.score([pair]) == pytest.approx([logit(whole_model(ranker), joined)], abs=2e-5)
+    assert RankLlamaPrompts(tokenizer, layout="joined").encode(pair).ids == joined
+    it = scorer(retriever, layout="joined")
+    assert it.score([pair]) == pytest.approx([logit(whole_model(retriever), joined)], abs=2e-5)
 
 
 def test_the_layout_of_the_text_ranking_study_is_an_argument() -> None:
     tokenizer = tiny_llama.tokenizer()
-    prompt = PairPrompt(
+    prompt = RankLlamaPrompts(
         tokenizer, layout="joined", query_prefix="query:  ", document_prefix="document:   "
     )
     as_tevatron = tokenizer("query:  the mill document:   by the river").input_ids
@@ -201,11 +201,11 @@ def test_a_checkpoint_that_claims_an_output_and_lacks_it_is_refused(
         scorer(tmp_path).score(PAIRS[:1])
 
 
-def test_windows_hold_every_word_once_and_fit_whole(ranker: Path) -> None:
+def test_windows_hold_every_word_once_and_fit_whole(retriever: Path) -> None:
     words = random.Random(5).choices([*tiny_llama.WORDS, "Zürich", "x" * 9], k=400)
     pair = Pair("who built the old mill", "\n".join(words))
     for layout in ("pair", "joined"):
-        it = scorer(ranker, max_length=96, layout=layout, end_of_sequence=True)
+        it = scorer(retriever, max_length=96, layout=layout, end_of_sequence=True)
         windows = it.split(pair)
         assert len(windows) > 3
         assert " ".join(window.text for window in windows).split() == words
@@ -215,8 +215,8 @@ def test_windows_hold_every_word_once_and_fit_whole(ranker: Path) -> None:
         assert min(map(len, sizes)) > 96 - 12
 
 
-def test_a_text_without_white_space_is_cut_anyway(ranker: Path) -> None:
-    it = scorer(ranker, max_length=64)
+def test_a_text_without_white_space_is_cut_anyway(retriever: Path) -> None:
+    it = scorer(retriever, max_length=64)
     windows = it.split(Pair("mill", "x" * 500))
     assert "".join(window.text for window in windows) == "x" * 500
     it.score(windows)
@@ -224,20 +224,20 @@ def test_a_text_without_white_space_is_cut_anyway(ranker: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "  \n", "the old mill"])
-def test_a_short_text_is_its_own_window(ranker: Path, text: str) -> None:
-    assert scorer(ranker).split(Pair("mill", text)) == [Pair("mill", text.strip())]
+def test_a_short_text_is_its_own_window(retriever: Path, text: str) -> None:
+    assert scorer(retriever).split(Pair("mill", text)) == [Pair("mill", text.strip())]
 
 
-def test_counts_tell_what_was_cut(ranker: Path) -> None:
-    it = scorer(ranker, max_length=64)
+def test_counts_tell_what_was_cut(retriever: Path) -> None:
+    it = scorer(retriever, max_length=64)
     assert it.score([]) == []
     it.score([Pair("mill", "river"), Pair("mill", "river " * 99), Pair("mill " * 99, "river")])
     assert it.counts == {"truncated": 1, "queries_truncated": 1}
 
 
-def test_bfloat16_keeps_the_scores_apart(ranker: Path) -> None:
-    exact = scorer(ranker).score(PAIRS)
-    rounded = scorer(ranker, dtype="bfloat16").score(PAIRS)
+def test_bfloat16_keeps_the_scores_apart(retriever: Path) -> None:
+    exact = scorer(retriever).score(PAIRS)
+    rounded = scorer(retriever, dtype="bfloat16").score(PAIRS)
     assert rounded == pytest.approx(exact, abs=0.5)
     assert rounded != exact
     # The output itself is not rounded to eight bits.
@@ -245,7 +245,7 @@ def test_bfloat16_keeps_the_scores_apart(ranker: Path) -> None:
 
 
 def test_weights_are_loaded_once_by_many_threads(
-    ranker: Path, monkeypatch: pytest.MonkeyPatch
+    retriever: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from transformers import AutoModelForSequenceClassification as automatic
 
@@ -254,7 +254,7 @@ def test_weights_are_loaded_once_by_many_threads(
     monkeypatch.setattr(
         automatic, "from_pretrained", lambda *a, **k: loads.append(1) or load(*a, **k)
     )
-    it = scorer(ranker)
+    it = scorer(retriever)
     assert not loads
     with ThreadPoolExecutor(8) as pool:
         found = list(pool.map(lambda _: it.score(PAIRS), range(8)))
@@ -262,19 +262,19 @@ def test_weights_are_loaded_once_by_many_threads(
     assert all(scores == pytest.approx(found[0], abs=2e-5) for scores in found)
 
 
-def test_the_fingerprint_follows_what_changes_scores(tmp_path: Path, ranker: Path) -> None:
-    plain = scorer(ranker)
-    other = tiny_llama.save_ranker(tmp_path / "other", seed=1)
+def test_the_fingerprint_follows_what_changes_scores(tmp_path: Path, retriever: Path) -> None:
+    plain = scorer(retriever)
+    other = tiny_llama.save_rankllama(tmp_path / "other", seed=1)
     changed = [
         scorer(other),
-        scorer(ranker, dtype="bfloat16"),
-        scorer(ranker, max_length=64),
-        scorer(ranker, layout="joined"),
-        scorer(ranker, end_of_sequence=True),
-        scorer(ranker, query_prefix="query:  "),
+        scorer(retriever, dtype="bfloat16"),
+        scorer(retriever, max_length=64),
+        scorer(retriever, layout="joined"),
+        scorer(retriever, end_of_sequence=True),
+        scorer(retriever, query_prefix="query:  "),
     ]
     assert len({each.fingerprint for each in [plain, *changed]}) == 1 + len(changed)
-    assert scorer(ranker, batch_tokens=7).fingerprint == plain.fingerprint
+    assert scorer(retriever, batch_tokens=7).fingerprint == plain.fingerprint
 
 
 def test_the_fingerprint_of_an_adapter_follows_adapter_and_base(tmp_path: Path) -> None:
@@ -305,14 +305,14 @@ def test_a_model_of_another_kind_is_refused(tmp_path: Path) -> None:
 
 
 def test_too_little_memory_is_told_with_the_sizes(
-    ranker: Path, monkeypatch: pytest.MonkeyPatch
+    retriever: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    weights = sum(each.numel() for each in whole_model(ranker).parameters())
+    weights = sum(each.numel() for each in whole_model(retriever).parameters())
     monkeypatch.setattr(checkpoints, "free_bytes", lambda device: 2 * weights)
-    scorer(ranker, dtype="bfloat16").score(PAIRS[:1])
+    scorer(retriever, dtype="bfloat16").score(PAIRS[:1])
     monkeypatch.setattr(checkpoints, "free_bytes", lambda device: 4 * weights - 1)
     with pytest.raises(InputError, match=r"needs 0\.0 GB and cpu has 0\.0 GB free"):
-        scorer(ranker).score(PAIRS[:1])
+        scorer(retriever).score(PAIRS[:1])
 
 
 @pytest.mark.parametrize(
@@ -325,9 +325,9 @@ def test_too_little_memory_is_told_with_the_sizes(
         ({"dtype": "float16"}, "bfloat16, float32"),
     ],
 )
-def test_wrong_arguments_are_told(ranker: Path, arguments: dict[str, Any], message: str) -> None:
+def test_wrong_arguments_are_told(retriever: Path, arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
-        _ = scorer(ranker, **arguments).fingerprint
+        _ = scorer(retriever, **arguments).fingerprint
 
 
 @pytest.mark.parametrize(
@@ -339,7 +339,7 @@ def test_wrong_arguments_are_told(ranker: Path, arguments: dict[str, Any], messa
     ],
 )
 def test_a_bound_stage_treats_long_documents_as_suits_the_unit(
-    ranker: Path, tmp_path: Path, whole: bool, given: str | None, long_documents: str
+    retriever: Path, tmp_path: Path, whole: bool, given: str | None, long_documents: str
 ) -> None:
     collection = Collection(
         "c",
@@ -347,7 +347,7 @@ def test_a_bound_stage_treats_long_documents_as_suits_the_unit(
         whole_documents=whole,
         caches=tmp_path,
     )
-    plain = RankLLaMA(str(ranker), depth=2, device="cpu", dtype="float32", long_documents=given)
+    plain = RankLLaMA(str(retriever), depth=2, device="cpu", dtype="float32", long_documents=given)
     stage = plain.bind(collection)
     assert plain.collection is None and plain.long_documents == given
     assert ("windows" in stage.counts) == (long_documents == "max_passage")
@@ -357,14 +357,14 @@ def test_a_bound_stage_treats_long_documents_as_suits_the_unit(
     )
     ranked = stage(frame).set_index("docno")
     pairs = [Pair("who", f"the old {name}") for name in names[:2]]
-    assert ranked["score"][names[:2]].tolist() == pytest.approx(scorer(ranker).score(pairs))
+    assert ranked["score"][names[:2]].tolist() == pytest.approx(scorer(retriever).score(pairs))
     assert ranked["rank"]["zebra"] == 2
 
 
 def test_special_tokens_in_a_text_are_text() -> None:
     tokenizer = tiny_llama.tokenizer()
     for layout, begins in (("pair", 2), ("joined", 1)):
-        prompt = PairPrompt(tokenizer, layout=layout, end_of_sequence=True)
+        prompt = RankLlamaPrompts(tokenizer, layout=layout, end_of_sequence=True)
         ids = prompt.encode(Pair("who </s> built", "<s> the old </s> mill </s>")).ids
         assert ids.count(tokenizer.bos_token_id) == begins
         assert ids.count(tokenizer.eos_token_id) == 1 and ids[-1] == tokenizer.eos_token_id

@@ -18,7 +18,7 @@ from pipelines.aggregation import MaxP
 from pipelines.backend import PipelineBackend
 from pipelines.lexical import BM25, LexicalIndex
 from pipelines.rerank.base import Pair
-from pipelines.rerank.gather import Gathered
+from pipelines.rerank.dynamic_batcher import DynamicBatcher
 from pipelines.rerank.stage import Reranker
 from toolkit.contracts import Document, SearchRequest, Unit
 from toolkit.errors import InputError
@@ -210,7 +210,7 @@ def test_a_scorer_that_cannot_split_is_refused_by_max_passage() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"depth": 0}, {"depth": 2.0}, {"long_documents": "cut"}, {"gather_ms": -1}]
+    "wrong", [{"depth": 0}, {"depth": 2.0}, {"long_documents": "cut"}, {"max_wait_ms": -1}]
 )
 def test_impossible_settings_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(InputError):
@@ -529,7 +529,7 @@ def test_32_agents_get_the_scores_of_one_by_one_from_a_model(
 def test_cached_pairs_wait_for_nobody(town: tuple[Any, BM25], tmp_path: Path) -> None:
     store, retriever = town
     scorer = Lengths()
-    gathered = Gathered(scorer, wait_ms=60_000)
+    gathered = DynamicBatcher(scorer, wait_ms=60_000)
     pipeline = retriever >> Reranker(gathered, texts=store.texts, depth=10, cache=tmp_path)
     expected = one_by_one(pipeline, searches=1)
     asked = len(scorer.calls)
@@ -546,7 +546,7 @@ def test_without_gathering_threads_call_the_scorer_beside_each_other() -> None:
             together.wait(30)
             return super().score(pairs)
 
-    stage = Reranker(Remote(), gather_ms=None)
+    stage = Reranker(Remote(), max_wait_ms=None)
     with ThreadPoolExecutor(4) as pool:
         frames = [ranking((f"q{n}", "d", "text")) for n in range(4)]
         assert [len(got) for got in pool.map(stage.transform, frames)] == [1] * 4

@@ -9,8 +9,8 @@ import pytest
 from pipelines.aggregation import MaxP
 from pipelines.backend import PipelineBackend
 from pipelines.composition import compose
-from pipelines.rewrite.columns import Asked
 from pipelines.rewrite.stage import Ask, Rewriter, Rewritten
+from pipelines.rewrite.with_query import WithQuery
 from toolkit.contracts import SearchRequest
 from toolkit.errors import InputError
 
@@ -171,8 +171,8 @@ def test_a_rewriter_that_keeps_no_query_is_told_of() -> None:
 
 def test_asked_stages_compare_by_what_they_are_asked() -> None:
     stage = MaxP()
-    assert Asked(stage, "raw") == Asked(stage, "raw") != Asked(stage, "rewritten")
-    assert hash(Asked(stage, "raw")) == hash(Asked(stage, "raw"))
-    assert repr(Asked(stage, "raw")) == "Asked(MaxP(), 'raw')"
+    assert WithQuery(stage, "raw") == WithQuery(stage, "raw") != WithQuery(stage, "rewritten")
+    assert hash(WithQuery(stage, "raw")) == hash(WithQuery(stage, "raw"))
+    assert repr(WithQuery(stage, "raw")) == "WithQuery(MaxP(), 'raw')"
     with pytest.raises(InputError, match=r"query is 'both'\. valid: raw, rewritten"):
-        Asked(stage, "both")
+        WithQuery(stage, "both")

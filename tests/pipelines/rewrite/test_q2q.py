@@ -22,7 +22,7 @@ from question_model import (
     wait_for,
 )
 
-from pipelines.prompt import last_words
+from pipelines.prompt_template import last_words
 from pipelines.rewrite.q2q import PROMPTS, Q2Q
 from pipelines.rewrite.stage import Rewriter
 from toolkit.errors import InputError

@@ -10,9 +10,9 @@ import pyterrier as pt
 import pytest
 from question_model import QuestionModel, asking, frame, replies
 
-from pipelines.notes import collecting
 from pipelines.rewrite.q2q import Q2Q
 from pipelines.rewrite.stage import Ask, Rewriter, Rewritten
+from pipelines.search_notes import collecting
 from toolkit.errors import InputError
 
 

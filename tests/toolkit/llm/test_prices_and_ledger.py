@@ -16,7 +16,7 @@ from toolkit.errors import InputError
 from toolkit.llm.accounts import Account
 from toolkit.llm.errors import LedgerFailed, OutOfMoney, ServerGone, Truncated
 from toolkit.llm.estimate import estimate
-from toolkit.llm.ledger import Ledger, Metered
+from toolkit.llm.ledger import Ledger, LedgeredModel
 from toolkit.llm.prices import UNKNOWN, Price
 from toolkit.llm.protocol import Message, Settings, Turn, Usage, user
 
@@ -349,7 +349,7 @@ def test_a_metered_model_never_passes_its_cap_by_more_than_what_began_unknown() 
     ledger = Ledger(cap=50.0)
 
     async def question(number: int) -> None:
-        model = Metered(Scripted(), ledger, role="agent", qid=f"q{number}", price=DOLLAR)
+        model = LedgeredModel(Scripted(), ledger, role="agent", qid=f"q{number}", price=DOLLAR)
         for _ in range(20):
             await model.respond([user("?")])
 

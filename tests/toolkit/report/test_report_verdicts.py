@@ -8,8 +8,8 @@ import pytest
 from report_cells import six_cells
 
 from toolkit.evaluation import Verdict
+from toolkit.report.compared_pairs import ComparedPair
 from toolkit.report.setting import Setting, settle
-from toolkit.report.verdicts import Pair
 from toolkit.report.words import verdict
 
 LOW, HIGH = (replace(c, factors={}, name=n) for c, n in zip(six_cells()[:2], "AB", strict=True))
@@ -80,7 +80,7 @@ def test_the_best_is_told_against_the_next_best_when_it_is_the_baseline() -> Non
 
 
 def test_a_verdict_read_from_the_other_side_is_mirrored() -> None:
-    same, mirrored = Pair.of(CLEAR, "B"), Pair.of(CLEAR, "A")
+    same, mirrored = ComparedPair.of(CLEAR, "B"), ComparedPair.of(CLEAR, "A")
     assert (same.one, same.mean_one, same.difference, same.wins) == ("B", 0.55, 0.15, 30)
     assert (mirrored.one, mirrored.other) == ("A", "B")
     assert (mirrored.mean_one, mirrored.mean_other) == (0.4, 0.55)

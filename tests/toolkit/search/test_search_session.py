@@ -17,7 +17,7 @@ from toolkit.search import (
     DictionaryStore,
     RankedBrowsing,
     RankedBrowsingSession,
-    Session,
+    ToolSession,
     TopK,
     TopKSession,
 )
@@ -138,7 +138,7 @@ def test_an_answer_is_parsed_and_its_citations_are_cited() -> None:
 
 
 @pytest.mark.parametrize("make", [browsing, top])
-def test_schemas_are_strict_and_are_plain_json(make: Callable[[], Session[Any]]) -> None:
+def test_schemas_are_strict_and_are_plain_json(make: Callable[[], ToolSession[Any]]) -> None:
     for spec in json.loads(json.dumps(make().specs())):
         parameters = spec["parameters"]
         assert set(spec) == {"name", "description", "parameters"}
@@ -253,7 +253,7 @@ def random_call(chance: random.Random, values: Iterator[Any]) -> tuple[Any, Any]
 
 @pytest.mark.parametrize(("make", "calls"), [(browsing, 7000), (top, 3000)])
 def test_any_call_ends_in_a_result_or_in_a_tool_error(
-    make: Callable[..., Session[Any]], calls: int
+    make: Callable[..., ToolSession[Any]], calls: int
 ) -> None:
     chance = random.Random(7)
     values = random_values(chance)

@@ -1,0 +1,114 @@
+"""Document store and index of a benchmark and a unit: opened if they stand, built if not.
+
+indexes/<benchmark>/documents-<fingerprint>/       raw text, once a corpus
+indexes/<benchmark>/<unit>-spans-<fingerprint>/    where its units begin and end
+indexes/<benchmark>/<unit>-<engine>-<fingerprint>/ the index
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pipelines.engines.base import Engine
+from toolkit.benchmarks.beir import unknown_judged
+from toolkit.console import tell
+from toolkit.contracts import Benchmark, Segmenter, Unit
+from toolkit.corpus import SqliteStore, build_units
+from toolkit.files import fingerprint, waiting_lock
+from toolkit.progress import track
+
+
+@dataclass(frozen=True)
+class PreparedCollection:
+    """An opened store and index, with the fingerprint that names the index. `folder` holds them and
+    whatever else is indexed of the same units; `others` names what was, by engine."""
+
+    store: SqliteStore
+    index: Any
+    path: Path
+    fingerprint: str
+    folder: Path
+    segmenter: Segmenter
+    corpus: str
+    others: dict[str, str] = field(default_factory=dict)
+
+    def indexed(self, engine: Engine) -> Any:
+        """Another engine's index of the same units, opened; built if it is missing."""
+        path, digest = _place(self.folder, self.segmenter, engine, self.corpus)
+        self.others[path.name] = digest
+        # A lock of its own: encoding a corpus takes hours, and others need the folder.
+        with waiting_lock(self.folder / f".{path.name}.lock"):
+            return _opened(engine, self.store, path, self.corpus)
+
+
+class StoredUnits:
+    """The units of a store as an iterable of known length, which an engine's bar shows."""
+
+    def __init__(self, store: SqliteStore) -> None:
+        self._store = store
+
+    def __iter__(self) -> Iterator[Unit]:
+        return self._store.units()
+
+    def __len__(self) -> int:
+        return self._store.unit_count
+
+
+def prepare(
+    benchmark: Benchmark, segmenter: Segmenter, engine: Engine, root: Path
+) -> PreparedCollection:
+    """Open what stands under `root`; build what is missing, one process at a time."""
+    folder = root / benchmark.name
+    corpus = benchmark.corpus_fingerprint
+    path, digest = _place(folder, segmenter, engine, corpus)
+    with waiting_lock(folder / ".lock"):
+        store = _store(benchmark, segmenter, folder, corpus)
+        index = _opened(engine, store, path, corpus)
+    return PreparedCollection(store, index, path, digest, folder, segmenter, corpus)
+
+
+def _place(folder: Path, segmenter: Segmenter, engine: Engine, corpus: str) -> tuple[Path, str]:
+    digest = fingerprint(corpus, segmenter.fingerprint, engine.fingerprint)
+    return folder / f"{segmenter.name}-{engine.name}-{digest}", digest
+
+
+def _opened(engine: Engine, store: SqliteStore, path: Path, corpus: str) -> Any:
+    if not path.exists():
+        if notice := getattr(engine, "notice", lambda units: "")(store.unit_count):
+            tell(notice)
+        engine.build(StoredUnits(store), path, corpus_fingerprint=corpus)
+    return engine.open(path, corpus_fingerprint=corpus)
+
+
+def _store(benchmark: Benchmark, segmenter: Segmenter, folder: Path, corpus: str) -> SqliteStore:
+    texts = folder / f"documents-{corpus}"
+    spans = folder / f"{segmenter.name}-spans-{fingerprint(corpus, segmenter.fingerprint)}"
+    if not texts.exists():
+        reading = track(benchmark.documents(), f"Storing {benchmark.name}")
+        SqliteStore.build(texts, reading, corpus_fingerprint=corpus).close()
+    if not spans.exists():
+        with SqliteStore.open(texts, corpus_fingerprint=corpus) as store:
+            build_units(spans, store, segmenter)
+    return SqliteStore.open(
+        texts,
+        spans,
+        corpus_fingerprint=corpus,
+        segmenter_fingerprint=segmenter.fingerprint,
+    )
+
+
+def notes(benchmark: Benchmark, prepared: PreparedCollection) -> list[str]:
+    """What a user must know about the benchmark's data before believing a number."""
+    unknown = len(unknown_judged(benchmark.judgements, prepared.store))
+    evidence = benchmark.judgements.get("evidence", {})
+    unjudged = sum(not evidence.get(topic.qid) for topic in benchmark.topics)
+    asked = len(benchmark.topics)
+    found = {
+        f"{unknown} judgements of {benchmark.name} name documents that its corpus lacks; they "
+        "stay, and count as not found": unknown,
+        f"{unjudged} of {asked} questions of {benchmark.name} have no judgements": unjudged,
+    }
+    return [note for note, count in found.items() if count]

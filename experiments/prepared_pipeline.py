@@ -1,0 +1,76 @@
+"""One cell of a sweep: what the composed configuration asks for, as live objects."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyterrier as pt
+from omegaconf import DictConfig
+
+from experiments.build import make
+from experiments.collection import PreparedCollection, notes, prepare
+from experiments.naming import AGENT, lasting
+from experiments.settings import Settings
+from experiments.stages import Stages, Transformers, composed, make_stages
+from pipelines.stage import Stage
+from toolkit.console import Console
+from toolkit.contracts import Benchmark, Segmenter
+from toolkit.files import fingerprint
+from toolkit.runs import RunFolder
+
+
+@dataclass(frozen=True)
+class PreparedPipeline:
+    """Benchmark, segmenter, opened index and the pipeline over it."""
+
+    benchmark: Benchmark
+    segmenter: Segmenter
+    prepared: PreparedCollection
+    pipeline: pt.Transformer
+    stages: Stages
+    parts: Transformers
+
+
+def ranking(config: DictConfig) -> PreparedPipeline:
+    """Build what ranks. Settings are checked before any index is built."""
+    engine = make(config.engine)
+    segmenter = make(config.unit)
+    stages = make_stages(config)
+    stages.check(engine)
+    benchmark = make(config.benchmark)
+    prepared = prepare(benchmark, segmenter, engine, Path(config.paths.indexes))
+    for note in notes(benchmark, prepared):
+        Console(stderr=True).print(note, soft_wrap=True)
+    caches = None if config.paths.caches is None else Path(config.paths.caches)
+    parts = stages.bind(prepared, segmenter, caches)
+    pipeline = composed(parts, aggregate=segmenter.aggregate)
+    return PreparedPipeline(benchmark, segmenter, prepared, pipeline, stages, parts)
+
+
+def fingerprints(
+    settings: Settings, built: PreparedPipeline, groups: Sequence[str] = AGENT
+) -> dict[str, str]:
+    """What must be equal for a run to be resumed: benchmark, indexes, each group's settings, and
+    the models of stages."""
+    values = lasting(settings, [group for group in groups if group != "benchmark"])
+    return {
+        "benchmark": built.benchmark.fingerprint,
+        "index": built.prepared.fingerprint,
+        **built.prepared.others,
+        **{group: fingerprint(chosen) for group, chosen in values.items()},
+        **{
+            f"{group}.content": part.fingerprint
+            for group, part in built.parts.items()
+            if isinstance(part, Stage) and part.fingerprint
+        },
+    }
+
+
+def run_folder(settings: Settings, name: str) -> RunFolder:
+    """`runs/<name>`, or `runs/<name=>/<name>` in a sweep, where `name` is the cell's own."""
+    root, given = Path(settings.config.paths.runs), settings.config.name
+    if settings.multirun:
+        return RunFolder.named(RunFolder.named(root, str(given)).path, name)
+    return RunFolder.named(root, given or name)

@@ -1,0 +1,158 @@
+"""Single-vector encoders: one vector for a query, one for a text."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from functools import cached_property, partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipelines.learned.dense_model import DenseModel, Side
+from pipelines.learned.encoding import readable
+from pipelines.learned.pooled import POOLINGS, PooledModel
+from pipelines.learned.sentence_model import SentenceModel, check_pooled
+from pipelines.neural.adapters import Checkpoint
+from pipelines.neural.batches import in_batches
+from pipelines.neural.checkpoints import check_length, within_memory
+from pipelines.neural.devices import Placed
+from toolkit.errors import InputError
+from toolkit.files import fingerprint
+
+_FEWEST = 8  # tokens, below which a prefix leaves no room for a text
+Vectors = NDArray[np.float32]
+
+
+class DenseEncoder(Placed):
+    """A checkpoint and its recipe.
+
+
+    - `pooling`: which of the last layer's vectors is the text's: that of the `last` token, the
+      `mean`, that of the first (`cls`). None: the checkpoint's own, through sentence-transformers.
+    - `query_prefix`, `document_prefix`: put in front. None: those of the checkpoint
+      where `pooling` is None, else nothing.
+    - `append_eos`: ends each text with the end-of-sequence token, for a tokenizer that does not by
+      itself (Llama's does not, Qwen3-Embedding's does). Never cut off.
+    - `normalise`: vectors of length 1, so that their dot product is the cosine. True by default.
+    - `max_length`, `query_max_length`: tokens, prefix and special ones included; 512 by default.
+    - `device`, `dtype`: see `pipelines.neural.devices`. `batch_tokens`: bound of a padded batch.
+
+    Padding stands behind the text and is masked, so that in float32 neither the batch nor the order
+    of the texts changes a vector by more than rounding. Safe for threads, one at a time. The model
+    is loaded by the first text, not before. `InputError` for a setting out of range and a
+    checkpoint that cannot be had or that does not fit.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        base: str | None = None,
+        revision: str | None = None,
+        query_prefix: str | None = None,
+        document_prefix: str | None = None,
+        pooling: str | None = None,
+        append_eos: bool = False,
+        normalise: bool = True,
+        max_length: int = 512,
+        query_max_length: int = 512,
+        device: str | None = None,
+        dtype: str | None = None,
+        batch_tokens: int = 16384,
+    ) -> None:
+        if pooling not in (None, *POOLINGS):
+            raise InputError(f"pooling={pooling!r}", valid=f"null, {', '.join(POOLINGS)}")
+        if pooling is None and (base is not None or append_eos):
+            raise InputError(
+                "base or append_eos without pooling",
+                valid=f"pooling: {', '.join(POOLINGS)}",
+                do="say which token's vector is the text's; RepLLaMA's is the last",
+            )
+        counts = {"max_length": max_length, "query_max_length": query_max_length}
+        for name, count in {**counts, "batch_tokens": batch_tokens}.items():
+            if count < _FEWEST:
+                raise InputError(f"{name}={count}", valid=f"{_FEWEST} or more")
+        self.model, self._weights = model, Checkpoint(model, base, revision)
+        self.pooling, self.append_eos, self.normalise = pooling, append_eos, normalise
+        self.batch_tokens = batch_tokens
+        self.queries = Side("query", query_prefix, query_max_length)
+        self.documents = Side("document", document_prefix, max_length)
+        super().__init__(device, dtype)
+        self._lock = threading.Lock()
+
+    @property
+    def name(self) -> str:
+        return self.model.rstrip("/").rpartition("/")[2]
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Of the checkpoint's content and of every setting that changes a vector. Precision is one
+        of them: an index that a GPU made in bfloat16 is searched elsewhere with dtype=bfloat16.
+        `InputError` for a checkpoint of another kind, or with fewer positions than are asked for.
+        """
+        if self.pooling is None:
+            check_pooled(self.model, self._weights.revision)
+        else:
+            for setting, side in (
+                ("max_length", self.documents),
+                ("query_max_length", self.queries),
+            ):
+                check_length(self._weights.config, self._weights.whole, side.limit, setting)
+        return fingerprint("dense", self._weights.fingerprint, self.settings)
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        return {
+            "queries": self.queries,
+            "documents": self.documents,
+            "pooling": self.pooling,
+            "append_eos": self.append_eos,
+            "normalise": self.normalise,
+            "dtype": self.precision,
+        }
+
+    def lengths(self, texts: Sequence[str]) -> list[int]:
+        """Tokens that the model reads of each document, special ones included."""
+        with self._lock:
+            return self._model.read([readable(text) for text in texts], self.documents)[1]
+
+    def encode(self, texts: Sequence[str]) -> list[NDArray[Any]]:
+        """The vector of each document: float32 [dimensions]."""
+        return list(self._encoded(texts, self.documents))
+
+    def encode_queries(self, texts: Sequence[str]) -> Vectors:
+        """The vectors of queries: float32 [queries, dimensions]."""
+        return self._encoded(texts, self.queries)
+
+    def _encoded(self, texts: Sequence[str], side: Side) -> Vectors:
+        if not texts:
+            return np.empty((0, 0), np.float32)
+        with self._lock, within_memory(self.device, f"a batch of {self.name}"):
+            items, lengths = self._model.read([readable(text) for text in texts], side)
+            vectors = partial(self._model.vectors, side=side)
+            return np.stack(in_batches(vectors, items, lengths, self.batch_tokens))
+
+    @cached_property
+    def _model(self) -> DenseModel:
+        if self.pooling is None:
+            return SentenceModel(
+                self.model,
+                self._weights.revision,
+                normalise=self.normalise,
+                sides=(self.queries, self.documents),
+                device=self.device,
+                dtype=self.dtype,
+            )
+        return PooledModel(
+            self._weights,
+            pooling=self.pooling,
+            append_eos=self.append_eos,
+            normalise=self.normalise,
+            device=self.device,
+            dtype=self.dtype,
+        )
+
+    def __repr__(self) -> str:
+        return f"DenseEncoder({self.model!r})"

@@ -1,0 +1,224 @@
+"""Encoding a corpus with a model: batches by length, progress, and going on after a kill."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from operator import length_hint
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.progress import Progress
+
+from pipelines.engines.index_folder import Checked
+from pipelines.learned import shards
+from pipelines.learned.shards import Head, Shards
+from pipelines.neural.batches import in_batches
+from toolkit.contracts import Unit
+from toolkit.errors import InputError
+from toolkit.progress import bar
+
+# With the largest rows there are (128 float32 a token), a shard's values stay below 1 GB.
+_SHARD_CHARACTERS = 1 << 22
+
+
+class TextEncoder(Protocol):
+    """A model that turns the texts of units into arrays.
+
+    Equal fingerprints give equal arrays, but for rounding that depends on the batch: the model's
+    content, prefix, pooling, `max_length`, precision. Batch size and device are not part of it.
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def fingerprint(self) -> str: ...
+
+    @property
+    def device(self) -> Any: ...
+
+    @property
+    def batch_tokens(self) -> int:
+        """The most that a batch holds, padding included."""
+        ...
+
+    def lengths(self, texts: Sequence[str]) -> list[int]:
+        """Tokens that the model reads of each text, special ones included; at most its limit."""
+        ...
+
+    def encode(self, texts: Sequence[str]) -> list[NDArray[Any]]:
+        """One array a text, in the order given; of one type, which is how they are stored:
+
+        - (dimensions,) of a single-vector model;
+        - (tokens, dimensions) of a multi-vector model;
+        - (terms,) of `SPARSE` for a learned sparse model, by ascending term.
+        """
+        ...
+
+
+SPARSE = np.dtype([("term", "<i4"), ("weight", "<f4")])
+"""A term's number in the model's vocabulary, and its weight."""
+
+
+def encode_corpus(
+    units: Iterable[Unit],
+    encoder: TextEncoder,
+    folder: Path,
+    *,
+    corpus_fingerprint: str,
+    shard_units: int = 2048,
+    total: int | None = None,
+    description: str = "encoding",
+) -> Shards:
+    """Encode the `contents` of all units into `folder`, in their order.
+
+    A shard is `shard_units` units, fewer where texts are long. What a killed process has finished
+    in the same folder is kept: a shard is computed unless one of equal ids and texts is there.
+    `InputError` for a folder of another encoder or corpus, and for values that are not finite. What
+    the encoder refuses when it is loaded, it refuses before there is a folder.
+
+    `total`, the number of units if they do not tell it, and `description` are for the progress
+    bar. One process a folder: the caller holds a lock.
+    """
+    if shard_units < 1:
+        raise InputError(f"shard_units={shard_units}", valid="1 or more")
+    encoder.lengths([""])
+    shards.prepare(folder, encoder.fingerprint, corpus_fingerprint, shard_units)
+    heads: list[Head] = []
+    reused = 0
+    with bar() as progress:
+        work = _Work(encoder, folder, progress, description, total or length_hint(units) or None)
+        for number, some in enumerate(_cut(units, shard_units)):
+            digest = _digest(some)
+            found = shards.head(folder, number)
+            if found is None or found.digest != digest:
+                found = work.encode(number, digest, some)
+            else:
+                reused += 1
+                work.skip(len(some))
+            heads.append(found)
+    shards.finish(folder, heads)
+    return Shards(folder, reused=reused)
+
+
+@contextmanager
+def encoded(
+    units: Iterable[Unit],
+    encoder: TextEncoder,
+    path: Path,
+    *,
+    corpus_fingerprint: str,
+    shard_units: int = 2048,
+) -> Iterator[Shards]:
+    """The units encoded for an index at `path`, in `<path>.encoding`, which survives a kill and is
+    removed when the block ends well. `InputError` for a repeated unit id and an empty corpus."""
+    checked = Checked(units)
+    folder = work_folder(path)
+    made = encode_corpus(
+        checked,
+        encoder,
+        folder,
+        corpus_fingerprint=corpus_fingerprint,
+        shard_units=shard_units,
+        total=length_hint(units),
+        description=f"encoding with {encoder.name}",
+    )
+    checked.finish()
+    yield made
+    made.remove()
+
+
+def work_folder(path: Path) -> Path:
+    """Where the units of an index at `path` are encoded."""
+    return path.with_name(f"{path.name}.encoding")
+
+
+def readable(text: str) -> str:
+    """`text` as tokenizers take it: a lone surrogate, which JSON can carry, becomes a `?`."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "replace").decode()
+    return text
+
+
+class _Work:
+    """Computes shards, and shows how far it is and how fast."""
+
+    def __init__(
+        self,
+        encoder: TextEncoder,
+        folder: Path,
+        progress: Progress,
+        description: str,
+        total: int | None,
+    ) -> None:
+        self._encoder, self._folder, self._progress = encoder, folder, progress
+        self._task = progress.add_task(description, total=total, note="")
+        self._encoded, self._seconds = 0, 0.0
+
+    def skip(self, units: int) -> None:
+        self._progress.advance(self._task, units)
+
+    def encode(self, number: int, digest: str, units: Sequence[Unit]) -> Head:
+        texts = [readable(unit.contents) for unit in units]
+        lengths = self._encoder.lengths(texts)
+        arrays = in_batches(self._batch, texts, lengths, self._encoder.batch_tokens)
+        ids = [unit.unit_id for unit in units]
+        for name, array in zip(ids, arrays, strict=True):
+            _check(name, array, self._encoder.name)
+        # The only vector of a unit is one row.
+        whole = arrays[0].ndim == 1 and arrays[0].dtype != SPARSE
+        rows = [array[None] for array in arrays] if whole else arrays
+        empty = sum(not text.strip() for text in texts)
+        return shards.write(self._folder, number, digest, ids, rows, empty)
+
+    def _batch(self, texts: list[str]) -> list[NDArray[Any]]:
+        start = time.perf_counter()
+        found = self._encoder.encode(texts)
+        self._show(len(texts), time.perf_counter() - start)
+        return found
+
+    def _show(self, units: int, seconds: float) -> None:
+        self._encoded += units
+        self._seconds += seconds
+        note = f"{self._encoded / max(self._seconds, 1e-9):,.0f} units/s"
+        self._progress.update(self._task, advance=units, note=note)
+
+
+def _cut(units: Iterable[Unit], most: int) -> Iterator[list[Unit]]:
+    """Consecutive units, `most` at a time or fewer where their texts are long."""
+    some: list[Unit] = []
+    characters = 0
+    for unit in units:
+        some.append(unit)
+        characters += len(unit.title) + len(unit.text)
+        if len(some) == most or characters >= _SHARD_CHARACTERS:
+            yield some
+            some, characters = [], 0
+    if some:
+        yield some
+
+
+def _digest(units: Sequence[Unit]) -> str:
+    digest = hashlib.blake2b(digest_size=16)
+    for unit in units:
+        for part in unit:
+            coded = part.encode("utf-8", "surrogatepass")
+            # Lengths keep ("ab", "c") and ("a", "bc") apart.
+            digest.update(len(coded).to_bytes(8, "little") + coded)
+    return digest.hexdigest()
+
+
+def _check(unit_id: str, array: NDArray[Any], encoder: str) -> None:
+    values = array["weight"] if array.dtype == SPARSE else array
+    if not np.isfinite(values).all():
+        raise InputError(
+            f"{encoder} encodes unit '{unit_id}' to values that are not finite",
+            do="set dtype=float32",
+        )

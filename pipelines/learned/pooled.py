@@ -1,0 +1,107 @@
+"""A transformer whose last layer is pooled into one vector: by its last token, the mean of all, or
+the first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipelines.learned.dense_model import Side
+from pipelines.neural.adapters import Checkpoint
+from pipelines.neural.extras import require
+from toolkit.errors import InputError
+
+if TYPE_CHECKING:
+    import torch
+
+
+class PooledModel:
+    """A loaded checkpoint; arguments as of `DenseEncoder`. Not safe for threads."""
+
+    def __init__(
+        self,
+        weights: Checkpoint,
+        *,
+        pooling: str,
+        append_eos: bool,
+        normalise: bool,
+        device: torch.device,
+        dtype: torch.dtype,
+    ) -> None:
+        self._tokenizer = weights.tokenizer()
+        self._tokenizer.truncation_side = "right"
+        self._eos: int | None = None
+        if append_eos:
+            self._eos = self._tokenizer.eos_token_id
+            if self._eos is None:
+                raise InputError(
+                    f"append_eos=true and the tokenizer of '{weights.whole}' has no such token",
+                    do="set append_eos=false",
+                )
+        self._pool, self._normalise, self._device = _POOLS[pooling], normalise, device
+        # The library's own pooling on top is not used.
+        self._network, _ = weights.load(device, dtype, absent=("pooler.",))
+
+    def read(self, texts: Sequence[str], side: Side) -> tuple[list[list[int]], list[int]]:
+        """The token ids of each text and how many they are."""
+        room = side.limit - (self._eos is not None)
+        prefix = side.prefix or ""
+        # An end token that is written in a text is text; one of the prefix is meant.
+        meant = any(token in prefix for token in self._tokenizer.all_special_tokens)
+        coded = self._tokenizer(
+            [prefix + text for text in texts],
+            split_special_tokens=not meant,
+            truncation=True,
+            max_length=room,
+            padding=False,
+            return_attention_mask=False,
+            return_token_type_ids=False,
+        )["input_ids"]
+        items = [self._ended(ids) for ids in coded]
+        return items, [len(ids) for ids in items]
+
+    def vectors(self, items: Sequence[Sequence[int]], side: Side) -> NDArray[np.float32]:
+        """One padded batch: [items, dimensions]."""
+        torch = require("torch")
+        lengths = torch.tensor([len(ids) for ids in items])
+        longest = int(lengths.max())
+        ids = torch.zeros((len(items), longest), dtype=torch.long)
+        for row, each in zip(ids, items, strict=True):
+            row[: len(each)] = torch.tensor(each)
+        mask = torch.arange(longest) < lengths[:, None]
+        with torch.inference_mode():
+            hidden = self._network(
+                input_ids=ids.to(self._device), attention_mask=mask.long().to(self._device)
+            ).last_hidden_state
+            # Pooled and normalised in float32, whatever the network computes in.
+            found = self._pool(hidden, mask.to(self._device)).float()
+            if self._normalise:
+                found = torch.nn.functional.normalize(found, dim=-1)
+        vectors: NDArray[np.float32] = found.cpu().numpy()
+        return vectors
+
+    def _ended(self, ids: list[int]) -> list[int]:
+        if self._eos is not None:
+            return ids if ids and ids[-1] == self._eos else [*ids, self._eos]
+        # A tokenizer without special tokens makes nothing of an empty text.
+        return ids or [self._tokenizer.pad_token_id or 0]
+
+
+def _last(hidden: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    ends = mask.sum(dim=1) - 1
+    return hidden[require("torch").arange(len(hidden), device=hidden.device), ends]
+
+
+def _mean(hidden: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    return (hidden.float() * mask[..., None]).sum(dim=1) / mask.sum(dim=1, keepdim=True)
+
+
+def _first(hidden: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    return hidden[:, 0]
+
+
+_POOLS: dict[str, Callable[[Any, Any], Any]] = {"last": _last, "mean": _mean, "cls": _first}
+POOLINGS = tuple(_POOLS)

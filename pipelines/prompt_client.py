@@ -1,0 +1,198 @@
+"""Asking a model for texts: each prompt once, whoever wants it and whenever."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import CancelledError, Future
+from dataclasses import replace
+from typing import NamedTuple, Protocol
+
+from pipelines.caching import ResultCache
+from toolkit.llm.errors import ContextOverflow, ModelError, Refused, Truncated
+from toolkit.llm.protocol import Message, Settings, Turn, user
+
+# What this one prompt brought about. Anything else (no server, a wrong setting, no money) would
+# befall any prompt, so it ends the search instead of turning into an ablation without a rewriter.
+_OF_THE_PROMPT = (Refused, Truncated, ContextOverflow)
+
+
+Turns = dict[str, Turn | ModelError]
+
+
+class BlockingChatModel(Protocol):
+    """A model that is asked from threads (`toolkit.llm.blocking.BlockingModel`)."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def settings(self) -> Settings: ...
+
+    def respond_many(
+        self,
+        requests: Sequence[Sequence[Message]],
+        qids: Sequence[str] | None = None,
+        settings: Settings | None = None,
+        concurrency: int | None = None,
+    ) -> list[Turn | ModelError]: ...
+
+
+class Reply(NamedTuple):
+    """What came of a prompt. `error` is the code of the `ModelError` that came instead of a text;
+    `cached`: it cost no request now."""
+
+    text: str
+    retried: bool = False
+    error: str = ""
+    cached: bool = False
+
+
+class Counts:
+    """Named counts that threads add to."""
+
+    def __init__(self, *names: str) -> None:
+        self._lock = threading.Lock()
+        self._counts = Counter(dict.fromkeys(names, 0))
+
+    def add(self, name: str, number: int = 1) -> None:
+        with self._lock:
+            self._counts[name] += number
+
+    def __call__(self) -> dict[str, int]:
+        with self._lock:
+            return dict(self._counts)
+
+
+class PromptClient:
+    """Replies of `model` to prompts, sampled by `settings`. A reply that `is_empty` (or cut off by
+    the output limit) is asked for once more, with the next seed where there is one.
+
+    Replies are kept in `cache` under `key` and the prompt, errors nowhere. Prompts that several
+    threads want at once are asked for once. `counts`: `asked` prompts, `retried` ones, and `shared`
+    ones that another thread was asking for.
+    """
+
+    def __init__(
+        self,
+        model: BlockingChatModel,
+        settings: Settings,
+        *,
+        key: str,
+        cache: ResultCache,
+        is_empty: Callable[[str], bool],
+        counts: Counts,
+    ) -> None:
+        self._model = model
+        self._settings = settings
+        self._key = key
+        self._cache = cache
+        self._is_empty = is_empty
+        self._counts = counts
+        self._lock = threading.Lock()
+        self._under_way: dict[str, Future[Reply]] = {}
+
+    def replies(self, prompts: Mapping[str, str]) -> dict[str, Reply]:
+        """The reply to each prompt; the values are the questions on whose account they are."""
+        found: dict[str, Reply] = {}
+        while left := [prompt for prompt in prompts if prompt not in found]:
+            mine, others = self._claim(left)
+            if mine:
+                found |= self._fulfilled({prompt: prompts[prompt] for prompt in mine})
+            for prompt, future in others.items():
+                if reply := _awaited(future):
+                    found[prompt] = reply._replace(cached=True)
+                    self._counts.add("shared")
+        return found
+
+    def _claim(self, prompts: Sequence[str]) -> tuple[list[str], dict[str, Future[Reply]]]:
+        with self._lock:
+            others = {each: self._under_way[each] for each in prompts if each in self._under_way}
+            mine = [each for each in prompts if each not in others]
+            self._under_way.update((prompt, Future()) for prompt in mine)
+        return mine, others
+
+    def _fulfilled(self, prompts: Mapping[str, str]) -> dict[str, Reply]:
+        found: dict[str, Reply] = {}
+        try:
+            # Only now: another thread may have finished since this one looked.
+            found = self._kept(list(prompts))
+            found |= self._asked({p: qid for p, qid in prompts.items() if p not in found})
+        finally:
+            with self._lock:
+                futures = {prompt: self._under_way.pop(prompt) for prompt in prompts}
+            for prompt, future in futures.items():
+                if prompt in found:
+                    future.set_result(found[prompt])
+                else:
+                    future.cancel()
+        return found
+
+    def _kept(self, prompts: Sequence[str]) -> dict[str, Reply]:
+        values = self._cache.get([(self._key, prompt) for prompt in prompts])
+        return {
+            prompt: Reply(value["text"], value["retried"], cached=True)
+            for prompt, value in zip(prompts, values, strict=True)
+            if value is not None
+        }
+
+    def _asked(self, prompts: Mapping[str, str]) -> dict[str, Reply]:
+        if not prompts:
+            return {}
+        self._counts.add("asked", len(prompts))
+        turns = self._turns(prompts, self._settings)
+        again = {p: prompts[p] for p, turn in turns.items() if self._worth_another(turn)}
+        replies = {p: _reply(turn) for p, turn in turns.items() if p not in again}
+        self._keep(replies)
+        if again:
+            self._counts.add("retried", len(again))
+            seed = self._settings.seed
+            next_seed = replace(self._settings, seed=None if seed is None else seed + 1)
+            second = self._turns(again, next_seed)
+            retried = {p: _reply(turn)._replace(retried=True) for p, turn in second.items()}
+            self._keep(retried)
+            replies |= retried
+        return replies
+
+    def _turns(self, prompts: Mapping[str, str], settings: Settings) -> Turns:
+        requests = [[user(prompt)] for prompt in prompts]
+        turns = self._model.respond_many(requests, list(prompts.values()), settings)
+        by_prompt = dict(zip(prompts, turns, strict=True))
+        for turn in turns:
+            if isinstance(turn, ModelError) and not isinstance(turn, _OF_THE_PROMPT):
+                self._keep_whole(by_prompt)
+                raise turn
+        return by_prompt
+
+    def _worth_another(self, turn: Turn | ModelError) -> bool:
+        if isinstance(turn, ModelError):
+            return isinstance(turn, Truncated)
+        return self._is_empty(turn.text)
+
+    def _keep_whole(self, turns: Turns) -> None:
+        """What has been paid for is kept, also where the rest failed."""
+        whole = {p: _reply(t) for p, t in turns.items() if not self._worth_another(t)}
+        self._keep(whole)
+
+    def _keep(self, replies: Mapping[str, Reply]) -> None:
+        self._cache.put(
+            ((self._key, prompt), {"text": reply.text, "retried": reply.retried})
+            for prompt, reply in replies.items()
+            if not reply.error
+        )
+
+
+def _awaited(future: Future[Reply]) -> Reply | None:
+    """Another thread's reply; None where it got none, which may be for its own reasons (its
+    question's money is spent, say), so that this one asks itself."""
+    try:
+        return future.result()
+    except CancelledError:
+        return None
+
+
+def _reply(turn: Turn | ModelError) -> Reply:
+    if isinstance(turn, ModelError):
+        return Reply("", error=turn.code)
+    return Reply(turn.text)

@@ -1,0 +1,120 @@
+"""What a run tells of itself while it works, and what stops it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import Any, cast
+
+import pytest
+
+from experiments.answering import Answering
+from experiments.run_progress import RunProgress, expected
+from toolkit.contracts import Answer, SearchTool, Topic, Trajectory
+from toolkit.evaluation.answers import AnswerVerdict, ExactAnswerJudge
+from toolkit.llm import Turn, Usage
+from toolkit.llm.estimate import estimate
+from toolkit.llm.ledger import Ledger
+from toolkit.llm.prices import UNKNOWN, Price
+from toolkit.runs import RunFolder
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def spend(ledger: Ledger, usage: Usage, price: Price = UNKNOWN) -> None:
+    with ledger.request("agent", "q", price) as entry:
+        entry.reply(Turn(usage=usage))
+
+
+def tally(clock: Clock, ledger: Ledger, lines: list[str]) -> RunProgress:
+    return RunProgress(ledger, {"a": ["Ada"], "b": ["Bob"]}, lines.append, clock)
+
+
+def test_the_line_tells_failures_accuracy_money_and_speed(clock: Clock) -> None:
+    ledger, lines = Ledger(clock=clock), list[str]()
+    count = tally(clock, ledger, lines)
+    spend(ledger, Usage(input=1_000_000, cached=250_000, output=500), Price(input=2.0, output=0.0))
+    clock.now = 10.0
+    count.add(Trajectory("a", "?", "completed", Answer(exact="Ada")))
+    count.add(Trajectory("b", "?", "failed", Answer(exact="Bob")))
+    count.add(Trajectory("c", "?", "completed"))  # no accepted answer
+    assert lines[0] == "accuracy 1.00 · $2.00 · 50 tokens/s"
+    assert lines[-1] == "1 failed · accuracy 0.50 · $2.00 · 50 tokens/s"
+    assert count.closing() == ["25.0% of the input tokens came from the prefix cache"]
+
+
+def test_what_is_unknown_is_left_out_of_the_line(clock: Clock) -> None:
+    ledger, lines = Ledger(clock=clock), list[str]()
+    count = tally(clock, ledger, lines)
+    count.add(Trajectory("x", "?", "completed"))
+    assert lines == [""] and count.closing() == []
+    spend(ledger, Usage(input=10, output=0))
+    count.add(Trajectory("y", "?", "completed", warnings=("broken",)))
+    assert "$" not in lines[-1]
+
+
+def test_an_answer_is_judged_while_the_event_loop_goes_on(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = list[str]()
+    count = tally(clock, Ledger(), lines)
+    verdict, judging, go_on = ExactAnswerJudge.verdict, threading.Event(), threading.Event()
+
+    def slow(*arguments: Any) -> AnswerVerdict:
+        judging.set()
+        assert go_on.wait(timeout=10), "the event loop stood still"
+        return verdict(*arguments)
+
+    class Immediate:
+        name = "immediate"
+
+        async def run(self, topic: Topic, tool: SearchTool) -> Trajectory:
+            return Trajectory(topic.qid, topic.text, "completed", Answer(exact="Ada"))
+
+    class Folder:
+        def write(self, trajectory: Trajectory) -> None: ...
+
+    async def run() -> None:
+        folder, session = cast(RunFolder, Folder()), cast(Callable[[str], SearchTool], str)
+        answering = Answering(Immediate(), session, folder, count, 1)
+        task = asyncio.create_task(answering.answer([Topic("a", "?")]))
+        while not judging.is_set():
+            await asyncio.sleep(0.001)
+        go_on.set()
+        await task
+
+    monkeypatch.setattr(ExactAnswerJudge, "verdict", slow)
+    asyncio.run(run())
+    assert lines == ["accuracy 1.00"]
+
+
+def test_few_warnings_are_shown_and_the_others_counted(clock: Clock) -> None:
+    count = tally(clock, Ledger(), [])
+    for number in range(5):
+        count.add(Trajectory(f"q{number}", "?", "completed", warnings=(f"warning {number}",)))
+    assert count.closing()[0] == "question q0: warning 0"
+    assert count.closing()[-1] == "and 2 more warnings; each trajectory holds its own"
+
+
+def test_the_estimate_has_the_bounds_of_the_prediction_interval() -> None:
+    costs = [{"dollars": value, "input_tokens": 1000 * value} for value in (1.0, 2.0, 3.0)]
+    whole = estimate([1.0, 2.0, 3.0], 30)
+    said = expected(costs, 30)
+    assert said.startswith(f"${whole.total:,.2f} (${whole.low:,.2f} to ${whole.high:,.2f}); 60,000")
+    assert said.endswith("input tokens")
+    assert expected([{}, {}], 30) == "" and expected([], 30) == ""
+
+
+def test_a_cost_that_some_question_does_not_tell_is_not_estimated() -> None:
+    assert "$" not in expected([{"dollars": 1.0, "input_tokens": 5}, {"input_tokens": 7}], 30)

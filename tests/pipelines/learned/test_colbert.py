@@ -1,0 +1,305 @@
+"""ColBERT against BERT run directly: markers, masks, what is left out, projection, MaxSim."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import tiny_embedder
+from safetensors.numpy import load_file
+
+from pipelines.learned import space, vector_index
+from pipelines.learned.colbert import ColbertEngine, ColbertIndex, ColbertRetriever
+from pipelines.learned.colbert_encoder import ColbertEncoder
+from pipelines.stage import Collection
+from toolkit.contracts import Unit
+from toolkit.errors import InputError
+
+EXACT = {"dtype": "float32", "device": "cpu", "storage": "float32"}
+SEARCHES = ("numpy", "torch")
+IDS = {word: number for number, word in enumerate((*tiny_embedder.BERT, *tiny_embedder.WORDS))}
+UNITS = [
+    Unit(f"d{n}", "Mill" if n % 2 else "", " ".join(tiny_embedder.WORDS[n % 7 : n % 7 + n % 5 + 1]))
+    for n in range(40)
+] + [Unit("marks", "", ". , ."), Unit("nothing", "", "")]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    import torch
+
+    torch.set_num_threads(1)
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    return tiny_embedder.save_multi_vector(tmp_path_factory.mktemp("models"))
+
+
+def encoder(model: Path, **changed: Any) -> ColbertEncoder:
+    return ColbertEncoder(str(model), **{**EXACT, **changed})
+
+
+@pytest.fixture(scope="module")
+def built(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("indexes") / "colbert"
+    ColbertEngine(encoder(model)).build(UNITS, path, corpus_fingerprint="corpus")
+    return path
+
+
+def opened(model: Path, built: Path, search: str = "numpy") -> ColbertIndex:
+    return ColbertEngine(encoder(model), search).open(built, corpus_fingerprint="corpus")
+
+
+def frame(*texts: str) -> pd.DataFrame:
+    return pd.DataFrame({"qid": [f"q{n}" for n in range(len(texts))], "query": list(texts)})
+
+
+def directly(model: Path, ids: list[int], seen: list[bool], kept: list[bool]) -> np.ndarray:
+    """BERT's last layer, projected and normalised, of one text; `seen` is what attention sees."""
+    import torch
+    from transformers import AutoModel
+
+    bert = AutoModel.from_pretrained(model, dtype="float32").eval()
+    with torch.no_grad():
+        hidden = bert(
+            input_ids=torch.tensor([ids]), attention_mask=torch.tensor([seen]).long()
+        ).last_hidden_state[0]
+    weight = load_file(model / "1_Dense" / "model.safetensors")["linear.weight"]
+    rows = hidden.numpy()[kept] @ weight.T
+    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+
+
+def test_documents_have_their_marker_and_no_punctuation(model: Path):
+    words = ["[CLS]", "[D]", "the", "old", ",", "mill", ".", "[SEP]"]
+    expected = directly(
+        model,
+        [IDS[word] for word in words],
+        [True] * len(words),
+        [word not in (",", ".") for word in words],
+    )
+    # Beside a longer one, so that padding has to be left out.
+    found = encoder(model).encode(["the old, mill.", "the old mill stands by the river"])[0]
+    assert found.shape == (6, 16)
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+def test_queries_are_filled_with_masks_that_attention_does_not_see(model: Path):
+    words = ["[CLS]", "[Q]", "who", "built", "the", "mill", "[SEP]"]
+    ids = [IDS[word] for word in words] + [IDS["[MASK]"]] * 5
+    expected = directly(model, ids, [n < len(words) for n in range(12)], [True] * 12)
+    found = encoder(model).encode_queries(["who built the mill"])[0]
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+def test_lengths_are_those_that_are_asked_for(model: Path):
+    long = "the old mill by the river " * 20
+    own, short = encoder(model), encoder(model, max_length=10, query_max_length=16)
+    assert own.lengths([long, "the"]) == [48, 4]
+    assert short.lengths([long, "the"]) == [10, 4]
+    assert short.whole_lengths([long]) == [123]
+    assert len(short.encode([long])[0]) == 10
+    assert len(own.encode_queries(["mill"])[0]) == 12
+    assert len(short.encode_queries(["mill"])[0]) == 16
+
+
+def test_windows_hold_every_word_and_are_read_whole(model: Path):
+    text = "the old mill stands by the river who built a bridge of the town " * 3
+    short = encoder(model, max_length=10)
+    windows = short.windows(text)
+    assert " ".join(windows).split() == text.split()
+    assert max(short.whole_lengths(windows)) <= 10
+    assert len(windows) == -(-len(text.split()) // 7)  # 7 beside [CLS], [D] and [SEP]
+    assert short.windows("the mill") == ["the mill"]
+    assert short.windows("") == [""]
+
+
+def test_neither_the_batch_nor_the_order_changes_a_vector(model: Path):
+    texts = ["the old mill", "", "a " * 30, "who built the bridge ?", "x\ud800"]
+    wide, narrow = encoder(model), encoder(model, batch_tokens=8)
+    for ours, theirs in zip(wide.encode(texts), narrow.encode(texts[::-1])[::-1], strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=1e-5)
+    for ours, theirs in zip(
+        wide.encode_queries(texts), narrow.encode_queries(texts[::-1])[::-1], strict=True
+    ):
+        np.testing.assert_allclose(ours, theirs, atol=1e-5)
+
+
+def test_a_document_of_which_nothing_is_kept_has_one_vector_of_zeros(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+):
+    made = encoder(model)
+    monkeypatch.setattr(made, "_run", lambda encode, texts: [np.empty((0, 16), np.float32)])
+    assert made.encode(["."])[0].tolist() == [[0.0] * 16]
+
+
+@pytest.mark.parametrize("search", SEARCHES)
+def test_the_ranking_is_that_of_loops_over_all_tokens(model: Path, built: Path, search: str):
+    asked = ["who built the mill", "river"]
+    made = encoder(model)
+    documents = made.encode([unit.contents for unit in UNITS])
+    found = opened(model, built, search).retriever(depth=len(UNITS))(frame(*asked))
+    for query, (_, hits) in zip(
+        made.encode_queries(asked), found.groupby("qid", sort=False), strict=True
+    ):
+        exact = {
+            unit.unit_id: sum(max(float(token @ row) for row in rows) for token in query)
+            for unit, rows in zip(UNITS, documents, strict=True)
+        }
+        assert sorted(hits["docno"]) == sorted(exact)
+        np.testing.assert_allclose(
+            hits["score"], [exact[docno] for docno in hits["docno"]], atol=1e-4
+        )
+        assert (np.diff(hits["score"]) <= 0).all()
+        assert hits["rank"].tolist() == list(range(len(UNITS)))
+
+
+def test_scores_are_those_of_the_library(model: Path, built: Path):
+    from sentence_transformers import MultiVectorEncoder
+
+    library = MultiVectorEncoder(str(model), device="cpu")
+    texts = [unit.contents for unit in UNITS]
+    theirs = library.similarity(
+        library.encode_query(["who built the mill"]), library.encode_document(texts)
+    )[0].tolist()
+    ours = opened(model, built).retriever(depth=100)(frame("who built the mill"))
+    scores = dict(zip(ours["docno"], ours["score"], strict=True))
+    np.testing.assert_allclose([scores[unit.unit_id] for unit in UNITS], theirs, atol=1e-4)
+
+
+def test_half_precision_halves_the_file_and_hardly_moves_a_score(
+    model: Path, built: Path, tmp_path: Path
+):
+    half = ColbertEngine(encoder(model, storage="float16"))
+    half.build(UNITS, tmp_path / "half", corpus_fingerprint="corpus")
+    index = half.open(tmp_path / "half")
+    whole = opened(model, built)
+    assert index.documents.vectors.nbytes * 2 == whole.documents.vectors.nbytes
+    ours, theirs = (each.retriever()(frame("the river")) for each in (index, whole))
+    merged = ours.merge(theirs, on="docno")
+    np.testing.assert_allclose(merged["score_x"], merged["score_y"], atol=5e-3)
+    with pytest.raises(InputError, match="another encoder"):
+        half.open(built)
+
+
+def test_a_query_may_come_as_vectors_and_no_model_is_loaded(
+    model: Path, built: Path, monkeypatch: pytest.MonkeyPatch
+):
+    index = opened(model, built)
+    monkeypatch.setattr(ColbertEncoder, "_model", property(lambda self: pytest.fail("loaded")))
+    vectors = index.documents.vectors[: index.documents.offsets[1]]
+    asked = pd.DataFrame({"qid": ["1"], "query_vec": [vectors], "reasoning": ["why"]})
+    found = index.retriever(depth=1)(asked)
+    assert found["score"].iloc[0] == pytest.approx(len(vectors), abs=1e-4)
+    assert found["reasoning"].tolist() == ["why"]
+    with pytest.raises(InputError, match=r"valid: \[tokens, 16\]"):
+        index.retriever()(pd.DataFrame({"qid": ["1"], "query_vec": [np.ones(16)]}))
+
+
+def test_an_empty_frame_gives_an_empty_frame_with_all_columns(model: Path, built: Path):
+    found = opened(model, built).retriever()(frame("x").iloc[:0])
+    assert list(found.columns) == ["qid", "query", "docno", "score", "rank"]
+    assert len(found) == 0
+
+
+def test_a_disk_too_small_is_told_with_the_sizes_before_anything_is_encoded(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    from collections import namedtuple
+
+    usage = namedtuple("usage", "total used free")
+    tokens = sum(encoder(model).lengths([unit.contents for unit in UNITS]))
+    monkeypatch.setattr(vector_index, "encoded", lambda *_, **__: pytest.fail("encoded"))
+    # Twice the tokens x 16 dimensions x 4 bytes, and one byte less.
+    disk = usage(0, 0, 2 * tokens * 16 * 4 - 1)
+    monkeypatch.setattr(space.shutil, "disk_usage", lambda path: disk)
+    with pytest.raises(InputError, match=r"the vectors of 42 units, .* GB .* free") as caught:
+        ColbertEngine(encoder(model)).build(UNITS, tmp_path / "i", corpus_fingerprint="c")
+    assert "reranker=colbert" in str(caught.value)
+    # A byte that a killed build has written is not needed again.
+    (tmp_path / "i.encoding").mkdir()
+    (tmp_path / "i.encoding" / "shard").write_bytes(b"x")
+    space.check_space(UNITS, encoder(model), tmp_path / "i")
+
+
+def test_another_corpus_an_empty_one_and_a_repeated_id_are_refused(
+    model: Path, built: Path, tmp_path: Path
+):
+    engine = ColbertEngine(encoder(model))
+    with pytest.raises(InputError, match="another corpus"):
+        engine.open(built, corpus_fingerprint="other")
+    with pytest.raises(InputError, match="no colbert index"):
+        engine.open(tmp_path / "none")
+    with pytest.raises(InputError, match="empty"):
+        engine.build([], tmp_path / "a", corpus_fingerprint="c")
+    with pytest.raises(InputError, match="twice"):
+        engine.build(iter([UNITS[0]] * 2), tmp_path / "b", corpus_fingerprint="c")
+    assert not (tmp_path / "a").exists()
+    assert not (tmp_path / "b").exists()
+
+
+def test_a_model_of_another_kind_or_none_is_refused_in_one_line(
+    tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+):
+    bert = tiny_embedder.save_bert(tmp_path / "bert")
+    single = tiny_embedder.save_sentence_model(tmp_path / "single")
+    for path in (bert, single):
+        with pytest.raises(InputError, match="no multi-vector checkpoint"):
+            encoder(path).encode(["x"])
+    with pytest.raises(InputError, match="no folder"):
+        encoder(tmp_path / "none").encode(["x"])
+    with pytest.raises(InputError, match="hf download no/model"):
+        ColbertEncoder("no/model", **EXACT).encode(["x"])
+    with pytest.raises(InputError, match="float16, float32"):
+        encoder(model, storage="int8")
+    with pytest.raises(InputError, match="max_length=2"):
+        encoder(model, max_length=2)
+    with pytest.raises(InputError, match="numpy, torch"):
+        ColbertEngine(encoder(model), "faiss")
+
+
+def test_a_checkpoint_that_colbert_itself_saved_is_read_with_its_projection(
+    tmp_path: Path, model: Path
+):
+    """Stanford's format, which colbert-ir/colbertv2.0 has: BERT and `linear.weight` in one file,
+    `[unused0]` and `[unused1]` as markers, settings in artifact.metadata."""
+    import json
+
+    from safetensors.numpy import save_file
+
+    bert = tiny_embedder.save_bert(tmp_path / "stanford", markers=("[unused0]", "[unused1]"))
+    weights = {f"bert.{key}": value for key, value in load_file(bert / "model.safetensors").items()}
+    linear = np.random.default_rng(0).standard_normal((16, 32)).astype(np.float32)
+    save_file({**weights, "linear.weight": linear}, bert / "model.safetensors", {"format": "pt"})
+    config = json.loads((bert / "config.json").read_text())
+    (bert / "config.json").write_text(json.dumps({**config, "architectures": ["HF_ColBERT"]}))
+    metadata = {"query_maxlen": 32, "doc_maxlen": 24, "mask_punctuation": True}
+    (bert / "artifact.metadata").write_text(json.dumps(metadata))
+    made = encoder(bert)
+    assert made.lengths(["the mill " * 30]) == [24]
+    assert len(made.encode_queries(["the mill"])[0]) == 32
+    import torch
+    from transformers import AutoModel
+
+    body = AutoModel.from_pretrained(tiny_embedder.save_bert(tmp_path / "same"), dtype="float32")
+    words = ["[CLS]", "[D]", "the", "mill", ".", "[SEP]"]
+    with torch.no_grad():
+        hidden = body.eval()(torch.tensor([[IDS[word] for word in words]])).last_hidden_state[0]
+    rows = np.delete(hidden.numpy(), 4, axis=0) @ linear.T
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    np.testing.assert_allclose(made.encode(["the mill."])[0], rows, atol=1e-5)
+
+
+def test_the_retriever_hands_its_settings_to_encoder_engine_and_retriever(model: Path, built: Path):
+    engines: list[Any] = []
+
+    def open_index(engine: Any) -> Any:
+        engines.append(engine)
+        return engine.open(built)
+
+    retriever = ColbertRetriever(model=str(model), **EXACT, depth=3)
+    bound = retriever.bind(Collection("c1", open_index=open_index))
+    assert engines[0].encoder.batch_tokens == 16384
+    assert len(bound(frame("the mill"))) == 3
+    assert bound._retriever == opened(model, built).retriever(depth=3)
+    with pytest.raises(InputError, match="not bound"):
+        retriever(frame("the mill"))

@@ -1,0 +1,256 @@
+"""Encoding a corpus: order, batches, resuming after a kill, bad input."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pipelines.learned.encoding import encode_corpus, encoded, readable
+from pipelines.learned.shards import Shards
+from toolkit.contracts import Unit
+from toolkit.errors import InputError
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+class Counting:
+    """Encodes a text to one row a word: its length, and the word's place. Notes every batch."""
+
+    name, fingerprint, device = "counting", "counting-1", "cpu"
+
+    def __init__(self, batch_tokens: int = 40, bad: str | None = None) -> None:
+        self.batch_tokens, self.bad = batch_tokens, bad
+        self.batches: list[list[str]] = []
+
+    def lengths(self, texts: Sequence[str]) -> list[int]:
+        return [len(text.split()) for text in texts]
+
+    def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
+        self.batches.append(list(texts))
+        return [self.rows(text) for text in texts]
+
+    def rows(self, text: str) -> np.ndarray:
+        rows = np.array([(len(word), n) for n, word in enumerate(text.split())], np.float32)
+        return np.full((1, 2), np.nan) if text == self.bad else rows.reshape(-1, 2)
+
+
+class Pooled(Counting):
+    """The same with one vector a text."""
+
+    def rows(self, text: str) -> np.ndarray:
+        return np.array([len(text), len(text.split())], np.float32)
+
+
+def corpus(count: int) -> list[Unit]:
+    return [Unit(f"d{n}", f"title {n}", "word " * (n * 7 % 23)) for n in range(count)]
+
+
+def encode(units: Any, encoder: Counting, folder: Path, **others: Any) -> Shards:
+    others = {"corpus_fingerprint": "corpus", "shard_units": 10, **others}
+    return encode_corpus(units, encoder, folder, **others)
+
+
+def rows_by_id(shards: Shards) -> dict[str, list[Any]]:
+    return {
+        name: array.tolist()
+        for shard in shards
+        for name, array in zip(shard.unit_ids, shard.arrays(), strict=True)
+    }
+
+
+def test_every_unit_has_its_own_rows_in_the_order_of_the_corpus(tmp_path: Path) -> None:
+    units, encoder = corpus(37), Counting()
+    shards = encode(units, encoder, tmp_path)
+    expected = {unit.unit_id: encoder.rows(unit.contents).tolist() for unit in units}
+    assert list(rows_by_id(shards).items()) == list(expected.items())
+    assert [len(shard.unit_ids) for shard in shards] == [10, 10, 10, 7]
+    assert shards.counts["rows"] == sum(map(len, expected.values()))
+
+
+def test_a_single_vector_is_one_row_a_unit(tmp_path: Path) -> None:
+    units, encoder = corpus(12), Pooled()
+    first, second = encode(units, encoder, tmp_path)
+    expected = [encoder.rows(unit.contents) for unit in units]
+    np.testing.assert_array_equal(np.concatenate([first.values, second.values]), expected)
+    assert second.offsets.tolist() == [0, 1, 2]
+
+
+def test_batches_hold_texts_of_like_length_and_no_more_tokens_than_allowed(tmp_path: Path) -> None:
+    encoder = Counting(batch_tokens=60)
+    encode(corpus(40), encoder, tmp_path, shard_units=20)
+    for batch in encoder.batches:
+        assert len(batch) * max(encoder.lengths(batch)) <= 60
+    firsts = [encoder.lengths(batch)[0] for batch in encoder.batches]
+    assert firsts[0] == max(firsts)
+    assert max(len(batch) for batch in encoder.batches) > 4
+
+
+def test_long_texts_make_smaller_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pipelines.learned.encoding._SHARD_CHARACTERS", 200)
+    units = [Unit(f"d{n}", "", "w" * length) for n, length in enumerate([90, 90, 90, 500, 10])]
+    shards = encode(units, Counting(), tmp_path)
+    assert [shard.unit_ids for shard in shards] == [["d0", "d1", "d2"], ["d3"], ["d4"]]
+
+
+def test_empty_texts_are_encoded_and_counted(tmp_path: Path) -> None:
+    units = [Unit("a", "", ""), Unit("b", "", " \n "), Unit("c", "", "one two")]
+    encoder = Counting()
+    shards = encode(units, encoder, tmp_path)
+    assert shards.counts["empty"] == 2
+    assert [len(rows) for rows in rows_by_id(shards).values()] == [0, 0, 2]
+    assert sorted(text for batch in encoder.batches for text in batch) == ["", " \n ", "one two"]
+
+
+def test_an_encoding_that_stands_is_not_computed_again(tmp_path: Path) -> None:
+    first = rows_by_id(encode(corpus(25), Counting(), tmp_path))
+    again = Counting()
+    shards = encode(corpus(25), again, tmp_path)
+    assert again.batches == []
+    assert shards.counts["reused"] == 3
+    assert rows_by_id(shards) == first
+
+
+def test_only_shards_whose_units_changed_are_computed_again(tmp_path: Path) -> None:
+    encode(corpus(30), Counting(), tmp_path)
+    units = corpus(20)
+    units[13] = units[13]._replace(text="changed")
+    again = Counting()
+    shards = encode(units, again, tmp_path)
+    assert sorted(text for batch in again.batches for text in batch) == sorted(
+        unit.contents for unit in units[10:]
+    )
+    assert list(rows_by_id(shards)) == [unit.unit_id for unit in units]
+    assert rows_by_id(shards)["d13"] == again.rows("title 13\nchanged").tolist()
+
+
+KILLED = """
+import sys, time
+from pathlib import Path
+sys.path[:0] = [{root!r}, {tests!r}]
+from test_encoding import Counting, corpus, encode
+
+class Slow(Counting):
+    def encode(self, texts):
+        time.sleep(0.1)
+        print("batch", flush=True)
+        return super().encode(texts)
+
+encode(corpus(50), Slow(), Path({folder!r}))
+"""
+
+
+def test_a_killed_process_loses_only_the_shard_that_it_was_in(tmp_path: Path) -> None:
+    folder = tmp_path / "killed"
+    script = KILLED.format(
+        root=str(ROOT), tests=str(Path(__file__).resolve().parent), folder=str(folder)
+    )
+    process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE)
+    deadline = time.monotonic() + 60
+    while not (folder / "000001").is_dir():
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.01)
+    assert process.stdout is not None
+    process.stdout.readline()
+    process.send_signal(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    process.stdout.close()
+    with pytest.raises(InputError, match="not whole"):
+        Shards(folder)
+    finished = sum(path.name.isdecimal() for path in folder.iterdir())
+    assert 2 <= finished < 5
+    before = {path: path.stat().st_mtime_ns for path in folder.glob("0*/values.npy")}
+
+    encoder = Counting()
+    shards = encode(corpus(50), encoder, folder)
+
+    assert shards.counts["reused"] == finished
+    assert sum(map(len, encoder.batches)) == 50 - 10 * finished
+    assert {path: path.stat().st_mtime_ns for path in before} == before
+    assert rows_by_id(shards) == rows_by_id(encode(corpus(50), Counting(), tmp_path / "whole"))
+    assert not [path for path in folder.iterdir() if path.name.endswith(".partial")]
+
+
+def test_an_interrupted_encoding_leaves_its_whole_shards(tmp_path: Path) -> None:
+    def cut_off() -> Iterator[Unit]:
+        yield from corpus(15)
+        raise OSError("the disk went away")
+
+    with pytest.raises(OSError, match="went away"):
+        encode(cut_off(), Counting(), tmp_path)
+    assert json.loads((tmp_path / "000000" / "ids.json").read_text())["units"] == 10
+    assert encode(corpus(15), Counting(), tmp_path).counts["reused"] == 1
+
+
+def test_values_that_are_not_finite_are_refused(tmp_path: Path) -> None:
+    encoder = Counting(bad="title 3\n" + "word " * 21)
+    with pytest.raises(InputError, match=r"counting encodes unit 'd3'.*float32"):
+        encode(corpus(5), encoder, tmp_path)
+
+
+def test_an_encoder_that_loses_a_text_is_a_defect(tmp_path: Path) -> None:
+    class Losing(Counting):
+        def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
+            return super().encode(texts)[:-1]
+
+    with pytest.raises(ValueError, match="shorter"):
+        encode(corpus(5), Losing(), tmp_path)
+
+
+def test_a_shard_of_no_unit_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="shard_units=0"):
+        encode(corpus(5), Counting(), tmp_path, shard_units=0)
+
+
+def test_an_index_encodes_beside_itself_and_cleans_up(tmp_path: Path) -> None:
+    path = tmp_path / "index"
+    with encoded(corpus(5), Counting(), path, corpus_fingerprint="c") as shards:
+        assert shards.folder == tmp_path / "index.encoding"
+        assert len(shards) == 5
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_index_that_fails_keeps_the_encoding_for_the_next_try(tmp_path: Path) -> None:
+    path = tmp_path / "index"
+    with (
+        pytest.raises(OSError, match="no room"),
+        encoded(corpus(5), Counting(), path, corpus_fingerprint="c"),
+    ):
+        raise OSError("no room")
+    with encoded(corpus(5), Counting(), path, corpus_fingerprint="c") as shards:
+        assert shards.counts["reused"] == 1
+
+
+def test_a_repeated_id_and_an_empty_corpus_are_refused(tmp_path: Path) -> None:
+    units = [*corpus(3), Unit("d1", "", "again")]
+    for bad, message in ((units, "'d1' comes twice"), ([], "corpus is empty")):
+        with (
+            pytest.raises(InputError, match=message),
+            encoded(bad, Counting(), tmp_path / "index", corpus_fingerprint="c"),
+        ):
+            pass
+
+
+def test_a_lone_surrogate_becomes_readable_and_other_text_stays() -> None:
+    assert readable("a\ud800b") == "a?b"
+    assert readable("日本 é") == "日本 é"
+    assert os.fsencode(readable("\udfff"))
+
+
+def test_what_the_encoder_refuses_leaves_no_folder(tmp_path: Path) -> None:
+    class Refusing(Counting):
+        def lengths(self, texts: Sequence[str]) -> list[int]:
+            raise InputError("not this one")
+
+    with pytest.raises(InputError, match="not this one"):
+        encode(corpus(3), Refusing(), tmp_path / "work")
+    assert not (tmp_path / "work").exists()

@@ -1,0 +1,78 @@
+"""MaxSim against loops over every pair of tokens."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipelines.learned import maxsim as module
+from pipelines.learned.maxsim import Documents, NumpySearch, TorchSearch, maxsim
+
+
+def collection(rng: np.random.Generator, lengths: list[int], kind: str = "float32") -> Documents:
+    vectors = rng.standard_normal((sum(lengths), 8)).astype(kind)
+    return Documents(vectors, np.cumsum([0, *lengths]))
+
+
+def naive(query: np.ndarray, documents: Documents) -> list[float]:
+    scores = []
+    for first, last in zip(documents.offsets[:-1], documents.offsets[1:], strict=True):
+        rows = documents.vectors[first:last].astype(np.float64)
+        scores.append(sum(max(float(token @ row) for row in rows) for token in query))
+    return scores
+
+
+@settings(max_examples=40)
+@given(
+    lengths=st.lists(st.integers(1, 9), min_size=1, max_size=12),
+    queries=st.lists(st.integers(1, 5), min_size=1, max_size=4),
+    products=st.integers(1, 200),
+    kind=st.sampled_from(["float32", "float16"]),
+    seed=st.integers(0, 99),
+)
+def test_scores_are_those_of_loops_whatever_the_blocks(lengths, queries, products, kind, seed):
+    rng = np.random.default_rng(seed)
+    documents = collection(rng, lengths, kind)
+    asked = [rng.standard_normal((count, 8)).astype(np.float32) for count in queries]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "_PRODUCTS", products)
+        found = maxsim(asked, documents)
+    np.testing.assert_allclose(found, [naive(query, documents) for query in asked], atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["float32", "float16"])
+@pytest.mark.parametrize("products", [100, 1 << 24])
+def test_both_searches_give_the_top_100_of_loops(
+    kind: str, products: int, monkeypatch: pytest.MonkeyPatch
+):
+    import torch
+
+    monkeypatch.setattr(module, "_PRODUCTS", products)
+    rng = np.random.default_rng(1)
+    documents = collection(rng, rng.integers(1, 20, 400).tolist(), kind)
+    asked = [rng.standard_normal((count, 8)).astype(np.float32) for count in (4, 1, 7)]
+    searches = NumpySearch(documents), TorchSearch(documents, torch.device("cpu"))
+    for search in searches:
+        for query, found in zip(asked, search(asked, 100), strict=True):
+            exact = np.array(naive(query, documents))
+            order = np.argsort(-exact, kind="stable")[:100]
+            assert found.numbers.tolist() == order.tolist()
+            np.testing.assert_allclose(found.scores, exact[order], atol=1e-4)
+
+
+def test_equal_scores_stand_in_the_order_of_the_documents():
+    import torch
+
+    documents = Documents(np.ones((60, 4), np.float32), np.arange(0, 61, 2))
+    for search in (NumpySearch(documents), TorchSearch(documents, torch.device("cpu"))):
+        found = search([np.ones((3, 4), np.float32)], 5)[0]
+        assert found.numbers.tolist() == [0, 1, 2, 3, 4]
+        assert found.scores.tolist() == [12.0] * 5
+
+
+def test_a_depth_beyond_the_documents_gives_them_all():
+    import torch
+
+    documents = collection(np.random.default_rng(2), [2, 3])
+    for search in (NumpySearch(documents), TorchSearch(documents, torch.device("cpu"))):
+        assert len(search([np.ones((1, 8), np.float32)], 1000)[0].numbers) == 2
