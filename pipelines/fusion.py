@@ -12,9 +12,9 @@ import pyterrier as pt
 
 from pipelines.engines.base import Engine
 from pipelines.engines.result_frames import RankedList, ranked
-from pipelines.neural.extras import check_installed, require
 from pipelines.stage import Bound, Collection, Stage, bound
 from toolkit.errors import InputError
+from toolkit.extras import check_installed, require
 
 NORMALISATIONS = (None, "minmax")
 

@@ -35,6 +35,7 @@ FLOORS = {
             "console",
             "masking",
             "progress",
+            "extras",
         ),
         0,
     ),

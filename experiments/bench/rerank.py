@@ -30,11 +30,11 @@ from experiments.bench.measure import machine
 from experiments.bench.page import setup_text, table_text, write_section
 from experiments.bench.rerank_data import SHAPES, Request, encoder_flops, save_random, workload
 from pipelines.neural.devices import choose_device
-from pipelines.neural.extras import require
 from pipelines.rerank.base import Pair
 from pipelines.rerank.monot5 import MonoT5Scorer
 from toolkit.console import Console, tell
 from toolkit.errors import InputError
+from toolkit.extras import require
 from toolkit.progress import track
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from pipelines.lexical import LexicalIndex
-from pipelines.neural.extras import require
 from toolkit.benchmarks.beir import BeirBenchmark
 from toolkit.contracts import Unit
 from toolkit.corpus.segmentation import Passages
 from toolkit.errors import InputError
+from toolkit.extras import require
 from toolkit.files import folder_made_whole
 
 CANDIDATES = 50

@@ -25,8 +25,8 @@ from pipelines.neural.checkpoints import (
     within_memory,
 )
 from pipelines.neural.devices import Placed
-from pipelines.neural.extras import require
 from toolkit.errors import InputError
+from toolkit.extras import require
 from toolkit.files import fingerprint
 
 STORAGES = {"float16": np.float16, "float32": np.float32}

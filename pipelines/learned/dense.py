@@ -24,10 +24,10 @@ from pipelines.learned.vector_index import (
 )
 from pipelines.learned.vector_retriever import check_shape
 from pipelines.lexical.top_documents import check_depth
-from pipelines.neural.extras import check_installed
 from pipelines.retrievers import Retriever, own_index
 from pipelines.stage import Collection
 from toolkit.contracts import Unit
+from toolkit.extras import check_installed
 from toolkit.files import fingerprint
 
 NAME = "dense"

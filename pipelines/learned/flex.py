@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from pipelines.learned.shards import Shard
 from pipelines.learned.top import Found, best, best_of_rows
 from pipelines.neural.checkpoints import check_memory
-from pipelines.neural.extras import require
 from toolkit.errors import InputError
+from toolkit.extras import require
 
 Vectors = NDArray[np.float32]
 _SCORES = 1 << 26  # float32 scores held at once

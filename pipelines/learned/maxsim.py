@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from pipelines.learned.top import Found, best, best_of_rows
 from pipelines.neural.checkpoints import check_memory
-from pipelines.neural.extras import require
+from toolkit.extras import require
 
 Vectors = NDArray[Any]
 _PRODUCTS = 1 << 24  # float32 dot products held at once

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from pipelines.learned.dense_model import Side
 from pipelines.neural.adapters import Checkpoint
-from pipelines.neural.extras import require
 from toolkit.errors import InputError
+from toolkit.extras import require
 
 if TYPE_CHECKING:
     import torch

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from pipelines.learned.dense_model import Side
 from pipelines.neural.checkpoints import NO_CODE, checkpoint_config, opening, within_memory
-from pipelines.neural.extras import require
 from toolkit.errors import InputError
+from toolkit.extras import require
 
 if TYPE_CHECKING:
     import torch

@@ -31,8 +31,8 @@ from pipelines.neural.checkpoints import (
     within_memory,
 )
 from pipelines.neural.devices import choose_device, choose_dtype
-from pipelines.neural.extras import require
 from toolkit.errors import InputError
+from toolkit.extras import require
 from toolkit.files import fingerprint
 
 if TYPE_CHECKING:

@@ -17,8 +17,8 @@ from pipelines.neural.checkpoints import (
     opening,
     within_memory,
 )
-from pipelines.neural.extras import require
 from toolkit.errors import InputError
+from toolkit.extras import require
 
 if TYPE_CHECKING:
     import torch

@@ -16,8 +16,8 @@ from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
 
-from pipelines.neural.extras import require
 from toolkit.errors import InputError
+from toolkit.extras import require
 from toolkit.files import file_fingerprint, fingerprint
 
 # What a change of a checkpoint shows in; notes and pictures beside it change no score.

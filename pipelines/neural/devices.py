@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from pipelines.neural.extras import require
 from toolkit.errors import InputError
+from toolkit.extras import require
 
 if TYPE_CHECKING:
     import torch

@@ -26,13 +26,13 @@ from pipelines.neural.checkpoints import (
     within_memory,
 )
 from pipelines.neural.devices import Placed
-from pipelines.neural.extras import require
 from pipelines.rerank.base import Pair
 from pipelines.rerank.monot5_prompt import HOW_TO_GET, T5_TOKENIZER, MonoT5Prompts, has_tokenizer
 from pipelines.rerank.stage import Reranker
 from pipelines.rerank.t5_first_token import T5FirstTokenLogits, padded
 from pipelines.stage import Texts
 from toolkit.errors import InputError
+from toolkit.extras import require
 from toolkit.files import fingerprint
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pipelines.neural.extras import require
 from pipelines.rerank.base import Pair
 from toolkit.errors import InputError
+from toolkit.extras import require
 
 # What pyterrier_t5 and pygaggle read every monoT5 with; most of these checkpoints bring none.
 T5_TOKENIZER = "t5-base"

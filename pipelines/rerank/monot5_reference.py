@@ -16,13 +16,13 @@ from pipelines.neural.checkpoints import (
     within_memory,
 )
 from pipelines.neural.devices import choose_device
-from pipelines.neural.extras import check_installed, require
 from pipelines.rerank.head_and_tail import check_depth, rejoin, split_head
 from pipelines.rerank.monot5 import MODEL
 from pipelines.rerank.monot5_prompt import HOW_TO_GET, T5_TOKENIZER, MonoT5Prompts, has_tokenizer
 from pipelines.rerank.texts import check_columns, texts_for, texts_of
 from pipelines.stage import MadeOnce, Stage, Texts
 from toolkit.errors import InputError
+from toolkit.extras import check_installed, require
 
 
 class MonoT5Reference(Stage):

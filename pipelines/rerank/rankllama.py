@@ -18,13 +18,13 @@ from typing import Any
 from pipelines.neural.batches import in_batches
 from pipelines.neural.checkpoints import check_length, within_memory
 from pipelines.neural.devices import Placed
-from pipelines.neural.extras import require
 from pipelines.rerank.base import Pair
 from pipelines.rerank.rankllama_checkpoint import PASSAGE, RankLlamaCheckpoint
 from pipelines.rerank.rankllama_prompt import RankLlamaPrompts, check_layout
 from pipelines.rerank.stage import Reranker
 from pipelines.stage import Texts
 from toolkit.errors import InputError
+from toolkit.extras import require
 from toolkit.files import fingerprint
 
 

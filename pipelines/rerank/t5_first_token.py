@@ -21,7 +21,7 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pipelines.neural.extras import require
+from toolkit.extras import require
 
 if TYPE_CHECKING:
     import torch

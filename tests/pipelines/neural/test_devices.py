@@ -6,8 +6,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from pipelines.neural.devices import choose_device, choose_dtype, computes_bfloat16  # noqa: E402
-from pipelines.neural.extras import require  # noqa: E402
 from toolkit.errors import InputError  # noqa: E402
+from toolkit.extras import require  # noqa: E402
 
 CPU = torch.device("cpu")
 
@@ -80,7 +80,7 @@ def test_a_package_that_is_not_installed_is_told_with_the_extra_that_brings_it(
     def absent(name: str) -> None:
         raise ModuleNotFoundError(f"No module named '{name}'", name=name.partition(".")[0])
 
-    monkeypatch.setattr("pipelines.neural.extras.import_module", absent)
+    monkeypatch.setattr("toolkit.extras.import_module", absent)
     with pytest.raises(InputError, match=r"transformers is not .* 'soundingline\[rerank\]'"):
         require("transformers.utils")
     with pytest.raises(InputError, match=r"pyterrier_dr is not .* 'soundingline\[learned\]'"):
@@ -93,6 +93,6 @@ def test_a_package_that_is_broken_inside_keeps_its_own_error(
     def broken(name: str) -> None:
         raise ModuleNotFoundError("No module named 'tokenizers'", name="tokenizers")
 
-    monkeypatch.setattr("pipelines.neural.extras.import_module", broken)
+    monkeypatch.setattr("toolkit.extras.import_module", broken)
     with pytest.raises(ModuleNotFoundError, match=r"tokenizers"):
         require("transformers")

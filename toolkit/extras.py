@@ -17,6 +17,9 @@ _EXTRAS = {
     "sentence_transformers": "learned",
     "pyterrier_dr": "learned",
     "pyterrier_alpha": "learned",
+    "pyarrow": "browsecomp",
+    "huggingface_hub": "browsecomp",
+    "tokenizers": "tokenizers",
 }
 
 
