@@ -274,7 +274,9 @@ def test_connections_of_a_real_client_are_closed() -> None:
 
 def test_ctrl_c_while_it_waits_drops_the_request_and_leaves_the_rest_usable() -> None:
     program = f"""
-import asyncio, sys, threading
+import asyncio, signal, sys, threading
+# A job that a shell started in the background inherits that Ctrl-C is ignored.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 sys.path[:0] = [{str(ROOT)!r}, {str(ROOT / "tests")!r}]
 from scripted_model import ScriptedModel, saying
 from toolkit.llm.blocking import BlockingModel
