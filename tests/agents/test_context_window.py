@@ -335,10 +335,10 @@ def test_a_window_without_room_for_a_transcript_is_refused(longest: int, answer:
 
 
 def test_the_maximum_that_an_api_demands_is_known_to_whoever_budgets() -> None:
-    model = LanguageModel(model="m", client=AnthropicMessages, key_env="NOWHERE")
+    model = LanguageModel(model="m", client=AnthropicMessages(), key_env="NOWHERE")
     assert model.settings.max_output_tokens == 32_000
     given = LanguageModel(
-        model="m", client=AnthropicMessages, settings=Settings(max_output_tokens=5)
+        model="m", client=AnthropicMessages(), settings=Settings(max_output_tokens=5)
     )
     assert given.settings.max_output_tokens == 5
-    assert LanguageModel(model="m", client=OpenAIChat).settings.max_output_tokens is None
+    assert LanguageModel(model="m", client=OpenAIChat()).settings.max_output_tokens is None

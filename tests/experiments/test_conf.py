@@ -24,6 +24,7 @@ OPTIONS = [
     for group in GROUPS
     if group not in ("experiment", "__pycache__")
     for path in sorted((CONF / group).rglob("*.yaml"))
+    if path.parent.name != "base"  # what options inherit, and none themselves
 ]
 EXPERIMENTS = sorted(
     str(path.relative_to(CONF / "experiment").with_suffix(""))

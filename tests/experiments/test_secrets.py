@@ -122,7 +122,6 @@ key_env: PLANTED_KEY
 concurrency: 2
 client:
   _target_: toolkit.llm.openai_chat.OpenAIChat
-  _partial_: true
   attempts: 1
 settings:
   _target_: toolkit.llm.protocol.Settings

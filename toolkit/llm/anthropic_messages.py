@@ -50,15 +50,25 @@ class AnthropicMessages(ApiModel):
         parallel_calls: bool = False,
         **common: Any,
     ) -> None:
-        super().__init__(**common)
-        if self.settings.max_output_tokens is None:
-            # Told to whoever budgets: see `LanguageModel.settings`.
-            self.settings = replace(self.settings, max_output_tokens=max_tokens)
         self.max_tokens = max_tokens
         self.thinking = dict(thinking) if thinking else None
         self.cache = cache
         self.strict_tools = strict_tools
         self.parallel_calls = parallel_calls
+        super().__init__(**common)
+
+    def _connect(
+        self,
+        model: str,
+        base_url: str | None,
+        key_env: str | None,
+        settings: Settings,
+        concurrency: int,
+    ) -> None:
+        if settings.max_output_tokens is None:
+            # Told to whoever budgets: see `LanguageModel.settings`.
+            settings = replace(settings, max_output_tokens=self.max_tokens)
+        super()._connect(model, base_url, key_env, settings, concurrency)
 
     def _client(self, sdk: Any, **arguments: Any) -> Any:
         return sdk.AsyncAnthropic(**arguments)

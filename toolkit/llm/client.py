@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import ssl
 import threading
 import time
@@ -10,7 +11,7 @@ import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
 from toolkit.errors import InputError
@@ -48,6 +49,8 @@ _CUT_SHORT: Mapping[str, tuple[type[ModelError], str]] = {
     },
 }
 
+Connected = TypeVar("Connected", bound="ApiModel")
+
 
 class ApiConnection(NamedTuple):
     """An SDK client and the places in flight; both belong to one event loop."""
@@ -61,16 +64,17 @@ class ApiModel(ABC):
 
     `key_env` names the environment variable that holds the key (None: the server wants none);
     `concurrency` is the most requests in flight; `attempts`, `longest_wait`, `sleep` and `chance`
-    as in `Retries`.
+    as in `Retries`. Without a `model` it is an option that asks nobody: `connect` gives the client.
     """
 
     sdk: ClassVar[str]
     default_url: ClassVar[str]
+    name: str = ""
 
     def __init__(
         self,
         *,
-        model: str,
+        model: str | None = None,
         base_url: str | None = None,
         key_env: str | None = None,
         settings: Settings | None = None,
@@ -80,28 +84,58 @@ class ApiModel(ABC):
         sleep: Callable[[float], Awaitable[Any]] = asyncio.sleep,
         chance: Callable[[], float] | None = None,
     ) -> None:
+        self._retries = Retries(
+            attempts=attempts, longest_wait=longest_wait, sleep=sleep, chance=chance
+        )
+        if model is not None:
+            self._connect(model, base_url, key_env, settings or Settings(), concurrency)
+
+    def connect(
+        self: Connected,
+        *,
+        model: str,
+        base_url: str | None,
+        key_env: str | None,
+        settings: Settings,
+        concurrency: int,
+    ) -> Connected:
+        """See `ModelClient`. Sends nothing; `InputError` for settings that cannot work."""
+        connected = copy.copy(self)
+        connected._connect(model, base_url, key_env, settings, concurrency)
+        return connected
+
+    def _connect(
+        self,
+        model: str,
+        base_url: str | None,
+        key_env: str | None,
+        settings: Settings,
+        concurrency: int,
+    ) -> None:
         if not model:
             raise InputError("the model has no name", do="set llm.model=<name>")
         if concurrency < 1:
             raise InputError(f"concurrency is {concurrency}", valid="1 or more requests in flight")
         self.name = model
-        self.settings = settings or Settings()
+        self.settings = settings
         self.base_url = checked_url(base_url or self.default_url)
         self.concurrency = concurrency
         self._key = Key(key_env)
-        self._retries = Retries(
-            attempts=attempts, longest_wait=longest_wait, sleep=sleep, chance=chance
-        )
         self._sessions: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, ApiConnection] = (
             weakref.WeakKeyDictionary()
         )
         self._lock = threading.Lock()
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.name!r} at {self.base_url})"
+        place = f"{self.name!r} at {self.base_url}" if self.name else ""
+        return f"{type(self).__name__}({place})"
 
     def ready(self) -> None:
         """`InputError` where the SDK or the key is missing. Sends nothing."""
+        if not self.name:
+            raise InputError(
+                f"this {type(self).__name__} is connected to no model", do="call connect(model=...)"
+            )
         load(self.sdk)
         load("tenacity")
         self._key.value(self._where)

@@ -3,17 +3,18 @@ serve it where it is a local one."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from toolkit.errors import InputError
 from toolkit.files import fingerprint
 from toolkit.llm.access import Key
 from toolkit.llm.command import SERVE, SERVER_KEY, serve_command
 from toolkit.llm.prices import UNKNOWN, Price
-from toolkit.llm.protocol import ChatModel, Settings
+from toolkit.llm.protocol import ChatModel, ModelClient, Settings
 from toolkit.llm.server import serving
 
 
@@ -41,8 +42,8 @@ class VllmServer:
 
 
 class LanguageModel:
-    """`model` is its name at the server. `client` is an adapter's class, its own arguments bound;
-    it is given the rest. `base_url` (None: the API's own, or a server that we start) is a server
+    """`model` is its name at the server. `client` holds an adapter's own arguments; its `connect`
+    is given the rest. `base_url` (None: the API's own, or a server that we start) is a server
     that runs already; `key_env` names the variable with its key, which a server of ours asks for
     too. `server` is None for an API.
     `settings` (an attribute too, with what the client fills in) are how it samples;
@@ -53,7 +54,7 @@ class LanguageModel:
         self,
         *,
         model: str,
-        client: Callable[..., ChatModel],
+        client: ModelClient,
         base_url: str | None = None,
         key_env: str | None = None,
         settings: Settings | None = None,
@@ -66,20 +67,22 @@ class LanguageModel:
         self.price = price or UNKNOWN
         self.context_window = context_window
         self._server = server
+        if not callable(getattr(client, "connect", None)) or isinstance(client, type):
+            raise InputError(
+                f"the client of the language model {model} is {client!r}",
+                valid="an object with connect(model, base_url, key_env, settings, concurrency)",
+                do="name its class as client._target_, without _partial_",
+            )
         self._client = client
         self._key = Key(key_env)
         self._given = base_url is not None
         chosen = settings or Settings()
-        self._common = {
-            "model": model,
-            "key_env": key_env,
-            "settings": chosen,
-            "concurrency": concurrency,
-        }
-        # Made here, so that wrong arguments are told before anything is started.
-        self._made = client(base_url=base_url, **self._common)
+        self._sampling = chosen
+        self._concurrency = concurrency
+        # Connected here, so that wrong arguments are told before anything is started.
+        self._connected = self._connect(base_url)
         # A client may fill in what its API demands, such as a maximum of output.
-        self.settings: Settings = getattr(self._made, "settings", chosen)
+        self.settings: Settings = getattr(self._connected, "settings", chosen)
         if server:
             server.command(model, 0)
 
@@ -93,15 +96,15 @@ class LanguageModel:
         `servers` holds the addresses of servers of ours that run already, by what they were started
         with: several models of one configuration (an agent's and a rewriter's, say) share them.
         """
-        self._made.ready()
+        self._connected.ready()
         if self._server is None or self._given:
-            yield self._made
+            yield self._connected
             return
         server, running = self._server, {} if servers is None else servers
         environment = {**server.environment, **self._server_key()}
         started_with = fingerprint(server.command(self.name, 0), environment)
         if address := running.get(started_with):
-            yield self._client(base_url=address, **self._common)
+            yield self._connect(address)
             return
         with serving(
             lambda port: server.command(self.name, port),
@@ -111,9 +114,18 @@ class LanguageModel:
         ) as host:
             running[started_with] = f"{host}/v1"
             try:
-                yield self._client(base_url=running[started_with], **self._common)
+                yield self._connect(running[started_with])
             finally:
                 del running[started_with]
+
+    def _connect(self, base_url: str | None) -> ChatModel:
+        return self._client.connect(
+            model=self.name,
+            base_url=base_url,
+            key_env=self._key.variable,
+            settings=self._sampling,
+            concurrency=self._concurrency,
+        )
 
     def _server_key(self) -> dict[str, str]:
         """The key that our server asks for, where it asks for one, is the one that we send: by

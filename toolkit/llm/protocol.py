@@ -191,3 +191,21 @@ class ChatModel(Protocol):
     async def close(self) -> None:
         """Close the connections of the running event loop."""
         ...
+
+
+class ModelClient(Protocol):
+    """A client's own arguments, such as how it retries, before it is known what it asks."""
+
+    def connect(
+        self,
+        *,
+        model: str,
+        base_url: str | None,
+        key_env: str | None,
+        settings: Settings,
+        concurrency: int,
+    ) -> ChatModel:
+        """A client that asks `model` at `base_url` (None: the API's own address) with the key of
+        the environment variable `key_env`, sampling by `settings`, with at most `concurrency`
+        requests in flight; this one stays as it is. Sends nothing."""
+        ...

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import subprocess
 import sys
+from collections.abc import Iterator, Mapping
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -14,23 +16,39 @@ import pytest
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
+from experiments.settings import Settings
+from toolkit.errors import InputError
 from toolkit.llm.language_model import LanguageModel
+from toolkit.llm.openai_chat import OpenAIChat
 from toolkit.llm.prices import Price
-from toolkit.llm.protocol import Settings, user
+from toolkit.llm.protocol import Settings as Sampling
+from toolkit.llm.protocol import Turn, user
 
 CONF = Path(__file__).resolve().parents[3] / "conf" / "llm"
 # Not with_suffix, because the names of models have dots.
-OPTIONS = sorted(str(path.relative_to(CONF)).removesuffix(".yaml") for path in CONF.rglob("*.yaml"))
+FILES = sorted(str(path.relative_to(CONF)).removesuffix(".yaml") for path in CONF.rglob("*.yaml"))
+OPTIONS = [name for name in FILES if not name.startswith("base/")]
 BILLED = ["claude-opus-4.7", "deepseek-v4-flash", "gpt-5.5"]
 
 
 def composed(option: str, **overrides: Any) -> Any:
-    config = OmegaConf.load(CONF / f"{option}.yaml")
     if option == "openai_compatible":
         overrides = {"model": "m", "base_url": "http://127.0.0.1:9/v1", **overrides}
-    for key, value in overrides.items():
-        OmegaConf.update(config, key, value)
-    return config
+    values = [f"llm.{key}={value}" for key, value in overrides.items()]
+    return compose_config([f"llm={option}", *values]).llm
+
+
+def compose_config(overrides: list[str]) -> Any:
+    return Settings.compose(overrides).config
+
+
+def leaves(value: Any, place: str = "") -> Iterator[tuple[str, Any]]:
+    """Keys with dots, and their values, of nested mappings."""
+    if not isinstance(value, Mapping):
+        yield place, value
+        return
+    for key, inner in value.items():
+        yield from leaves(inner, f"{place}.{key}".lstrip("."))
 
 
 @pytest.fixture(autouse=True)
@@ -43,8 +61,8 @@ def no_keys(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_option_makes_a_model_whose_request_is_json(option: str) -> None:
     model = instantiate(composed(option))
     assert isinstance(model, LanguageModel)
-    assert isinstance(model.price, Price) and isinstance(model.settings, Settings)
-    adapter: Any = model._made
+    assert isinstance(model.price, Price) and isinstance(model.settings, Sampling)
+    adapter: Any = model._connected
     tool = {"name": "t", "description": "", "parameters": {"type": "object", "properties": {}}}
     body = adapter._body([user("?")], [tool], model.settings)
     assert json.loads(json.dumps(body)) == body
@@ -53,11 +71,11 @@ def test_an_option_makes_a_model_whose_request_is_json(option: str) -> None:
 @pytest.mark.parametrize("option", OPTIONS)
 def test_every_setting_can_be_overridden(option: str) -> None:
     config = composed(option)
-    fields = set(Settings.__dataclass_fields__) - {"tool_choice"}  # The agent's own matter.
+    fields = set(Sampling.__dataclass_fields__) - {"tool_choice"}  # The agent's own matter.
     assert fields <= set(config.settings)
     changed = composed(option, **{"settings.temperature": 0.5, "concurrency": 3})
     model = instantiate(changed)
-    assert model.settings.temperature == 0.5 and model._made.concurrency == 3
+    assert model.settings.temperature == 0.5 and model._connected.concurrency == 3
 
 
 @pytest.mark.parametrize("option", BILLED)
@@ -102,6 +120,86 @@ def test_a_local_model_is_served_with_its_parsers(option: str, parsers: list[str
     assert command[command.index(parsers[0]) + 1] == parsers[1]
     assert "--enable-auto-tool-choice" in command
     assert str(model.context_window) == command[command.index("--max-model-len") + 1]
+
+
+INHERITING = [
+    path
+    for group in ("llm", "budget")
+    for path in sorted((CONF.parent / group).rglob("*.yaml"))
+    if "defaults" in OmegaConf.load(path)
+]
+
+
+@pytest.mark.parametrize("path", INHERITING, ids=lambda path: path.stem)
+def test_an_option_says_only_what_is_different_from_what_it_inherits(
+    path: Path, tmp_path: Path
+) -> None:
+    group = path.relative_to(CONF.parent).parts[0]
+    own = OmegaConf.to_container(OmegaConf.load(path), resolve=False)
+    assert isinstance(own, dict)
+    first = own.pop("defaults")[0].partition("@")[0]
+    base = first if first.startswith("/") else f"/{path.parent.relative_to(CONF.parent)}/{first}"
+    option = tmp_path / group / "inherited.yaml"
+    option.parent.mkdir()
+    option.write_text(f"defaults: ['{base}@_here_']\n", encoding="utf-8")
+    composed = Settings.compose([f"{group}=inherited"], [f"file://{tmp_path}"]).config[group]
+    inherited = dict(leaves(OmegaConf.to_container(composed, resolve=False)))
+    repeated = [key for key, value in leaves(own) if inherited.get(key, "absent") == value]
+    assert repeated == []
+
+
+class Client:
+    """A client of one's own: it answers in capitals, and has never heard of ours."""
+
+    def __init__(self, *, loud: bool = True, asks: Mapping[str, Any] | None = None) -> None:
+        self.loud, self.asks = loud, dict(asks or {})
+        self.name = str(self.asks.get("model", ""))
+
+    def connect(self, **asks: Any) -> Client:
+        return Client(loud=self.loud, asks=asks)
+
+    def ready(self) -> None:
+        assert self.asks["key_env"] is None
+
+    async def respond(self, messages: Any, tools: Any = (), settings: Any = None) -> Turn:
+        text = messages[-1]["content"]
+        return Turn(text=text.upper() if self.loud else text)
+
+    async def close(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("loud", [True, False])
+def test_a_client_of_one_s_own_is_a_class_with_its_arguments(loud: bool, tmp_path: Path) -> None:
+    option = {
+        "_target_": "toolkit.llm.language_model.LanguageModel",
+        "model": "mine",
+        "base_url": "http://127.0.0.1:9",
+        "concurrency": 3,
+        "client": {"_target_": f"{__name__}.Client", "loud": loud},
+    }
+    model = instantiate(OmegaConf.create(option))
+    with model.running(tmp_path / "log") as client:
+        turn = asyncio.run(client.respond([user("aloud")]))
+    assert turn.text == ("ALOUD" if loud else "aloud")
+    assert (client.name, client.asks["base_url"]) == ("mine", "http://127.0.0.1:9")
+    assert client.asks["concurrency"] == 3
+
+
+def test_a_client_that_cannot_be_connected_is_refused() -> None:
+    with pytest.raises(InputError, match=r"connect\(model"):
+        LanguageModel(model="m", client=OpenAIChat)  # type: ignore[arg-type]
+
+
+def test_a_client_without_a_model_asks_nobody() -> None:
+    option = OpenAIChat(attempts=2)
+    with pytest.raises(InputError, match="connected to no model"):
+        option.ready()
+    sampling = Sampling(seed=1)
+    given = {"base_url": None, "key_env": None, "settings": sampling, "concurrency": 2}
+    one, other = option.connect(model="a", **given), option.connect(model="b", **given)
+    assert (one.name, other.name, option.name) == ("a", "b", "")
+    assert one.settings == sampling
 
 
 WITHOUT_SDK = """

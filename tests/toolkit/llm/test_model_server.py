@@ -255,7 +255,7 @@ def accepting_fake(place: Place, folder: Path) -> VllmServer:
 
 def test_a_local_model_is_served_and_asked_at_its_own_server(tmp_path: Path) -> None:
     place = Place(tmp_path)
-    model = LanguageModel(model="tiny", client=OpenAIChat, server=accepting_fake(place, tmp_path))
+    model = LanguageModel(model="tiny", client=OpenAIChat(), server=accepting_fake(place, tmp_path))
     with model.running(place.log) as client:
         assert client.name == "tiny"
         assert client.base_url.startswith("http://127.0.0.1:")  # type: ignore[attr-defined]
@@ -272,7 +272,7 @@ def test_the_key_of_our_server_is_passed_by_environment_and_stands_on_no_command
     monkeypatch.delenv("VLLM_API_KEY", raising=False)
     place = Place(tmp_path)
     server = accepting_fake(place, tmp_path)
-    model = LanguageModel(model="tiny", client=OpenAIChat, key_env="MY_KEY", server=server)
+    model = LanguageModel(model="tiny", client=OpenAIChat(), key_env="MY_KEY", server=server)
     with model.running(place.log):
         (pid, _) = place.pids()
         environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
@@ -302,15 +302,15 @@ def test_a_secret_for_a_command_line_is_refused_with_the_variable_to_use(
     options = {"extra": wrong.get("extra")}
     server = VllmServer(launcher=wrong.get("launcher", SERVE), options=options)
     with pytest.raises(InputError, match="VLLM_API_KEY") as raised:
-        LanguageModel(model="m", client=OpenAIChat, server=server)
+        LanguageModel(model="m", client=OpenAIChat(), server=server)
     assert not any(secret in str(raised.value) for secret in ("sk-1", "hf_1"))
 
 
 def test_models_of_equal_servers_share_one(tmp_path: Path) -> None:
     place, servers = Place(tmp_path), {}
     server = accepting_fake(place, tmp_path)
-    agent, rewriter = (LanguageModel(model="t", client=OpenAIChat, server=server) for _ in "ab")
-    other = LanguageModel(model="other", client=OpenAIChat, server=server)
+    agent, rewriter = (LanguageModel(model="t", client=OpenAIChat(), server=server) for _ in "ab")
+    other = LanguageModel(model="other", client=OpenAIChat(), server=server)
     with agent.running(place.log, servers) as first:
         pids = place.pids()
         with rewriter.running(place.log, servers) as second:
@@ -329,7 +329,7 @@ def test_a_server_that_runs_already_is_used_and_none_is_started(tmp_path: Path) 
     with running_peer() as peer:
         model = LanguageModel(
             model="tiny",
-            client=OpenAIChat,
+            client=OpenAIChat(),
             base_url=peer.openai_url,
             server=VllmServer(launcher=["no-such-server"]),
             price=Price(input=1.0, output=2.0),
@@ -354,7 +354,7 @@ def test_weights_in_a_folder_are_served_under_the_models_name() -> None:
 def test_wrong_server_options_are_told_before_anything_starts() -> None:
     with pytest.raises(InputError, match="tensor_parallel"):
         LanguageModel(
-            model="m", client=OpenAIChat, server=VllmServer(options={"tensor_parallel": 0})
+            model="m", client=OpenAIChat(), server=VllmServer(options={"tensor_parallel": 0})
         )
 
 
@@ -362,6 +362,6 @@ def test_running_needs_the_key_before_a_run_begins(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("PEER_KEY", raising=False)
-    model = LanguageModel(model="m", client=OpenAIChat, key_env="PEER_KEY")
+    model = LanguageModel(model="m", client=OpenAIChat(), key_env="PEER_KEY")
     with pytest.raises(InputError, match="PEER_KEY"), model.running(tmp_path / "log"):
         pytest.fail("it ran without a key")
