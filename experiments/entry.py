@@ -22,6 +22,7 @@ from experiments.overrides import refuse_secrets
 from experiments.schema import Root, register
 from experiments.settings import CONF, Settings
 from experiments.sweep import CellFailed, CellStatus, SweepStart, end_sweep, recorded_cell
+from experiments.usage import FLAGS, usage
 from toolkit.console import tell, tell_defect
 from toolkit.errors import InputError
 from toolkit.files import fingerprint
@@ -47,6 +48,9 @@ def main(task: Callable[[Settings], Any], *, takes_runs: bool = False) -> None:
     others go on, and the report tells of it; the exit code is then 2, or 1 where a defect or a kill
     ended a cell.
     """
+    if FLAGS.intersection(sys.argv[1:]):
+        print(usage(task, sys.argv[1:]))
+        return
     # Hydra swallows tracebacks and leaves with 1 unless this is set; we sort the errors ourselves.
     os.environ["HYDRA_FULL_ERROR"] = "1"
     sys.excepthook = tell_defect

@@ -14,6 +14,10 @@ ROOT = Path(__file__).resolve().parents[1]
 settings.register_profile("soundingline", deadline=None)
 settings.load_profile("soundingline")
 
+# The hub's client reads this when it is imported. Without it, a test of a missing model waits for
+# the client's repeated tries where there is no network, and asks the network where there is one.
+os.environ["HF_HUB_OFFLINE"] = "1"
+
 
 @pytest.fixture(scope="session")
 def data_root() -> Path:

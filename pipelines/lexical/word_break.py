@@ -8,7 +8,9 @@ pattern meets each distinct piece once.
 from __future__ import annotations
 
 import re
+from functools import cache
 from itertools import chain
+from typing import NamedTuple
 
 from pipelines.lexical.word_break_data import RANGES
 
@@ -45,7 +47,7 @@ _RUN = (
     f"|{_RUN_LETTER}(?:(?:{_NUM_LET})*{_RUN_LETTER}|{_MID_LETTER}{_LETTER})*)+)"
 )
 # The look-arounds spare a search from, and to, every place in a long row of underscores, unless
-# marks stand between these: see `_MARKED_ROW`.
+# marks stand between these: see `_MARKED`.
 _WORD = (
     f"(?:(?<!{_set('ExtendNumLet')})(?:{_NUM_LET})+(?!{_set('ExtendNumLet')}))?{_RUN}"
     f"(?:(?:{_NUM_LET})+{_RUN})*(?:{_NUM_LET})*"
@@ -74,13 +76,40 @@ _ASCII = re.compile(
 _TO_BLANK = str.maketrans(
     {chr(code): " " for code in range(128) if not re.match("[A-Za-z0-9_.':,;]", chr(code))}
 )
-_ANY = re.compile(f"{_WORD}|{_COMPLEX}|{_SINGLE}|{_PICTURES}")
-_KINDS = [re.compile(kind) for kind in (_WORD, _COMPLEX, _SINGLE, _PICTURES)]
-# Letters that are pictures too: only comparing both readings tells which is longer.
-_TWO_READINGS = re.compile("[\u2139\u24c2\U0001f170\U0001f171\U0001f17e\U0001f17f]")
 # Underscores with marks between them. A row of these before no word is searched from each place in
 # it to its end, which only a window of fixed length keeps from being quadratic.
-_MARKED_ROW = re.compile(f"{_set('ExtendNumLet')}{_set('Extend')}+{_set('ExtendNumLet')}")
+_MARKED = f"{_set('ExtendNumLet')}{_set('Extend')}+{_set('ExtendNumLet')}"
+# Letters that are pictures too: only comparing both readings tells which is longer.
+_LETTER_PICTURES = "[\u2139\u24c2\U0001f170\U0001f171\U0001f17e\U0001f17f]"
+
+
+class _Unicode(NamedTuple):
+    """The patterns of text that is not ASCII.
+
+    - `token`: the longest token, unless the piece has one of the two below.
+    - `kinds`: each kind of token alone.
+    - `two_readings`: a letter that is a picture too.
+    - `marked_row`: the start of a row of underscores with marks between them.
+    """
+
+    token: re.Pattern[str]
+    kinds: tuple[re.Pattern[str], ...]
+    two_readings: re.Pattern[str]
+    marked_row: re.Pattern[str]
+
+
+@cache
+def _unicode() -> _Unicode:
+    # Not on import: compiling them takes a third of a second, and ASCII text needs none.
+    kinds = (_WORD, _COMPLEX, _SINGLE, _PICTURES)
+    return _Unicode(
+        re.compile("|".join(kinds)),
+        tuple(map(re.compile, kinds)),
+        re.compile(_LETTER_PICTURES),
+        re.compile(_MARKED),
+    )
+
+
 # White space for Python, but a word character (ExtendNumLet) for Annex #29.
 _NARROW_SPACE = "\u202f"
 
@@ -109,9 +138,10 @@ def pieces(text: str) -> list[str]:
 
 
 def _segment_piece(piece: str) -> list[str]:
-    if _TWO_READINGS.search(piece) or _MARKED_ROW.search(piece):
+    patterns = _unicode()
+    if patterns.two_readings.search(piece) or patterns.marked_row.search(piece):
         return scan(piece)
-    words: list[str] = _ANY.findall(piece)
+    words: list[str] = patterns.token.findall(piece)
     # Every character is at most two UTF-16 units.
     return scan(piece) if max(map(len, words), default=0) > MAX_LENGTH // 2 else words
 
@@ -121,7 +151,7 @@ def scan(text: str) -> list[str]:
     words, place = [], 0
     while place < len(text):
         window = _within_limit(text[place : place + MAX_LENGTH])
-        ends = [match.end() for kind in _KINDS if (match := kind.match(window))]
+        ends = [match.end() for kind in _unicode().kinds if (match := kind.match(window))]
         if ends:
             words.append(window[: max(ends)])
         place += max(ends, default=1)

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from functools import lru_cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pandas as pd
 import pyterrier as pt
 
-from pipelines.lexical.index import LexicalIndex
 from pipelines.lexical.storage import ATTRIBUTE
 from pipelines.stage import Collection, Texts
 from toolkit.errors import InputError
+
+if TYPE_CHECKING:
+    from pipelines.lexical.index import LexicalIndex
 
 
 def texts_for(
@@ -27,6 +30,8 @@ def texts_for(
 
 @lru_cache(maxsize=16)
 def _opened(path: str) -> LexicalIndex:
+    from pipelines.lexical.index import LexicalIndex  # here, because it imports numba
+
     return LexicalIndex.open(path)
 
 

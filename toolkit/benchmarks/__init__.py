@@ -1,6 +1,19 @@
 """Questions, judgements, answers and corpora. How to search or to score them belongs elsewhere."""
 
+from typing import TYPE_CHECKING, Any
+
 from toolkit.benchmarks.beir import BeirBenchmark
-from toolkit.benchmarks.fictional import FictionalWorld
+
+if TYPE_CHECKING:
+    from toolkit.benchmarks.fictional import FictionalWorld
 
 __all__ = ["BeirBenchmark", "FictionalWorld"]
+
+
+def __getattr__(name: str) -> Any:
+    # At its first use: twenty modules that runs on other benchmarks do not need.
+    if name == "FictionalWorld":
+        from toolkit.benchmarks.fictional import FictionalWorld
+
+        return FictionalWorld
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -6,8 +6,6 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from scipy.special import stdtrit
-
 from toolkit.errors import InputError
 
 
@@ -46,6 +44,8 @@ def estimate(values: Sequence[float], questions: int, *, confidence: float = 0.9
     if sampled == 1:
         return Estimate(questions, sampled, total, None, None)
     deviation = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (sampled - 1))
+    from scipy.special import stdtrit  # here, because a command's start would wait for it
+
     quantile = float(stdtrit(sampled - 1, (1 + confidence) / 2))
     margin = quantile * deviation * math.sqrt(rest**2 / sampled + rest)
     return Estimate(questions, sampled, total, max(spent, total - margin), total + margin)

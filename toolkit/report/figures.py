@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
 
 from toolkit.contracts import TIERS
 from toolkit.report.measures import number
@@ -28,6 +26,9 @@ from toolkit.report.svg import (
     inline,
 )
 from toolkit.report.tables import Look
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 WIDTH, MEDIUM, NARROW = 440.0, 380.0, 300.0
 MARKERS = "osD^vPX*"
@@ -88,10 +89,12 @@ def _sides(one: str, other: str, width: int) -> list[str]:
 
 
 def _symmetric(plot: Axes, ends: Sequence[float]) -> None:
+    from matplotlib.ticker import MaxNLocator, NullLocator
+
     reach = max((abs(end) for end in ends if np.isfinite(end)), default=1.0) or 1.0
     plot.set_xlim(-1.08 * reach, 1.08 * reach)
     plot.xaxis.set_major_locator(MaxNLocator(5))
-    plot.xaxis.set_major_formatter(FuncFormatter(lambda x, _: _signed(x)))
+    plot.xaxis.set_major_formatter(lambda x, _: _signed(x))
     plot.yaxis.set_major_locator(NullLocator())
 
 
@@ -142,6 +145,8 @@ def exposure(
     curves: Sequence[tuple[Look, Sequence[tuple[float, float]]]], *, axis: str, key: str
 ) -> str:
     """Mean recall against what had been exposed, log x; background cells thin and below."""
+    from matplotlib.ticker import NullLocator
+
     figure = canvas(WIDTH, 320)
     plot = axes(figure, left=38, right=12, top=12, bottom=46)
     plot.set_xscale("log")
@@ -164,7 +169,7 @@ def exposure(
                 markeredgecolor=PAPER,
             )
     plot.xaxis.set_minor_locator(NullLocator())
-    plot.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
+    plot.xaxis.set_major_formatter(lambda value, _: f"{value:,.10g}")
     plot.set_xlabel(axis, color=INK, fontsize=SMALL)
     return inline(figure, key=key, label=f"Mean recall against {axis}")
 
@@ -194,6 +199,8 @@ def _spaced(x: Sequence[float], count: int, shift: int) -> list[int]:
 
 def spreads(rows: Sequence[Spread], *, axis: str, key: str) -> str:
     """Per cell: 5th to 95th percentile (thin), middle half (thick), median (dot)."""
+    from matplotlib.ticker import MaxNLocator, NullLocator
+
     wrapped = [_lines(row.look.label, 27) for row in rows]
     tops = np.cumsum([0.0, *(len(lines) * _LINE + 20 for lines in wrapped)])
     figure = canvas(MEDIUM, float(tops[-1]) + 52)

@@ -7,16 +7,18 @@ Anderton & Renslow, 2018) reads the same with and without colour blindness.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.colors import Normalize
-from matplotlib.figure import Figure as Canvas
 from numpy.typing import NDArray
 
 from toolkit.report.measures import number
 from toolkit.report.svg import INK, SMALL, axes, canvas, inline
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.colors import Normalize
+    from matplotlib.figure import Figure as Canvas
 
 _MAP = "cividis"
 _LIGHT, _DARK = "#ffffff", "#111111"
@@ -53,6 +55,8 @@ def heat_map(
     """Values [k1, b] over the grid: k1 to the right, b upwards, one square a cell whatever the
     steps. `marks` may lie between cells (they are interpolated) but not outside the grid, where
     they are left out. `outline` [k1, b] frames the cells that it holds."""
+    from matplotlib.colors import Normalize
+
     tall = max(_TALL * len(b), 60.0)
     figure = canvas(width, tall + 96)
     plot = axes(figure, left=48, right=10, top=8, bottom=88)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import numpy as np
-from scipy import stats
 
 from toolkit.evaluation.cells import Cell
 
@@ -19,6 +18,8 @@ def mean_interval(values: Iterable[float], level: float = 0.95) -> tuple[float, 
     array = np.asarray(list(values), dtype=float)
     if len(array) < 2 or not np.isfinite(array).all():
         return None
+    from scipy import stats  # here, because a command's start would wait for it
+
     if np.isin(array, (0.0, 1.0)).all():
         found = stats.binomtest(int(array.sum()), len(array)).proportion_ci(level, "wilson")
         return float(found.low), float(found.high)

@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from typing import TYPE_CHECKING
 
 from toolkit.console import visible
 from toolkit.evaluation.cells import Cell
@@ -27,6 +26,9 @@ from toolkit.report.results import cells_section, exits_section
 from toolkit.report.setting import Setting, settle
 from toolkit.report.tables import Section, Span
 from toolkit.report.words import notes, verdict
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 
 @dataclass(frozen=True)
@@ -123,6 +125,8 @@ def _subtitle(setting: Setting) -> str:
 
 @cache
 def _templates() -> Environment:
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
     made = Environment(
         loader=PackageLoader("toolkit.report"),
         autoescape=lambda name: name is not None and name.endswith(".html"),

@@ -11,13 +11,13 @@ import re
 import warnings
 from collections.abc import Callable
 from html import escape
-from typing import Any
-
-from matplotlib import rc_context
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure as Canvas
+from typing import TYPE_CHECKING, Any
 
 from toolkit.report.tables import COLOURS
+
+if TYPE_CHECKING:  # matplotlib is imported when something is drawn: it takes half a second
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure as Canvas
 
 _VARIABLES = ("ink", "muted", "grid", "paper", "other", *(f"k{i}" for i in range(COLOURS)))
 _STAND_IN = {name: f"#0a0b{i:02x}" for i, name in enumerate(_VARIABLES)}
@@ -36,7 +36,9 @@ def colour(index: int | None) -> str:
 
 def canvas(width: float, height: float) -> Canvas:
     """An empty drawing of that many pixels."""
-    return Canvas(figsize=(width / 72, height / 72), dpi=72)
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(width / 72, height / 72), dpi=72)
 
 
 def axes(
@@ -61,6 +63,8 @@ def inline(figure: Canvas, *, key: str, label: str) -> str:
 
     Equal figures give equal text: no date, no random ids.
     """
+    from matplotlib import rc_context
+
     buffer = io.StringIO()
     settings: dict[Any, Any] = {
         "svg.fonttype": "none",

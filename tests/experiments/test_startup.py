@@ -1,0 +1,88 @@
+"""What starting a command imports, and what its help says. Times are measured by
+`experiments.bench.startup`; what is imported is what they depend on."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import Entry
+
+ROOT = Path(__file__).resolve().parents[2]
+MODELS = ["torch", "transformers", "sentence_transformers", "pyterrier_dr", "pyterrier_alpha"]
+# What takes longer than a tenth of a second to import.
+HEAVY = [*MODELS, "numba", "scipy", "matplotlib", "statsmodels", "spacy", "openai", "anthropic"]
+
+PROGRAM = """
+import sys
+{code}
+print(*(name for name in sys.argv[1:] if name in sys.modules), "end", file=sys.stderr)
+"""
+
+
+def imported(code: str, names: list[str]) -> list[str]:
+    """Which of the modules a fresh process has imported after running `code`."""
+    process = subprocess.run(
+        [sys.executable, "-c", PROGRAM.format(code=code), *names],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return process.stderr.strip().splitlines()[-1].split()[:-1]
+
+
+def test_the_help_of_a_command_waits_for_no_large_library() -> None:
+    code = """
+import runpy
+given = sys.argv[1:]
+sys.argv[:] = ["run.py", "--help"]
+runpy.run_module("experiments.run", run_name="__main__", alter_sys=True)
+sys.argv[1:] = given
+"""
+    assert imported(code, HEAVY) == []
+
+
+def test_importing_the_library_imports_nothing_else() -> None:
+    assert imported("import pipelines", [*HEAVY, "pyterrier", "numpy", "pandas", "hydra"]) == []
+
+
+LEARNED = """
+from experiments import Experiment
+from experiments.build import make
+from experiments.naming import cell_name
+given = {"dense": ["retriever.pooling=last"], "splade": [], "colbertv2": []}
+for retriever, arguments in given.items():
+    experiment = Experiment.compose(
+        f"retriever={retriever}", "retriever.model=/absent", *arguments,
+        "reranker=monot5", "reranker.model=/absent",
+    )
+    config = experiment.settings.config
+    make(config.retriever), make(config.reranker), cell_name(experiment.settings)
+"""
+
+
+def test_composing_learned_stages_imports_no_library_of_models() -> None:
+    assert imported(LEARNED, MODELS) == []
+
+
+def test_the_help_lists_every_option_and_what_it_is(
+    entry: Entry, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own = tmp_path / "options"
+    (own / "unit").mkdir(parents=True)
+    comment = "# Paragraphs, cut at \x1b[31mblank\n# lines. They may be long.\n"
+    (own / "unit" / "paragraphs.yaml").write_text(comment + "size: 1\n")
+    assert entry("run", "--help", "--config-dir", str(own), "unit=passage") == 0
+    page = capsys.readouterr().out
+    assert page.startswith("`python -m experiments.run`: an agent answers")
+    blocks = {block.split("\n")[0]: block.split("\n")[1:] for block in page.split("\n\n")}
+    for path in (ROOT / "conf").glob("*/**/*.yaml"):
+        group = path.parent.relative_to(ROOT / "conf").as_posix()
+        assert any(path.stem in line.split()[:2] for line in blocks[f"{group}="]), path
+    chosen = [line.split()[1] for line in blocks["retriever="] if line.startswith("  *")]
+    assert chosen == ["bm25_default"]
+    (line,) = [line for line in blocks["unit="] if "paragraphs" in line]
+    assert line.split(maxsplit=1)[1] == "Paragraphs, cut at ␛[31mblank lines."
