@@ -12,6 +12,11 @@ from typing import NamedTuple
 
 import pytest
 
+if sys.version_info >= (3, 11):
+    import tomllib
+else:  # comes with pytest
+    import tomli as tomllib
+
 ROOT = Path(__file__).resolve().parents[1]
 
 # What each package may import of ours, itself included.
@@ -263,6 +268,33 @@ def test_files_that_share_a_third_are_no_cycle() -> None:
         "agents.c": ("f = 1", False),
     }
     assert violations(sources) == []
+
+
+def test_every_data_file_of_a_package_is_installed_with_it() -> None:
+    """A clone has them all; only the globs of `package-data` bring them into a wheel."""
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]
+    installed = {
+        path
+        for package, patterns in settings["setuptools"]["package-data"].items()
+        for pattern in patterns
+        for path in (ROOT / package.replace(".", "/")).glob(pattern)
+    }
+    files = {
+        path
+        for package in (*PACKAGES, "conf")
+        for path in (ROOT / package).rglob("*.*")
+        if path.suffix != ".py" and path.parent.name != "__pycache__"
+    }
+    assert files - installed == set()
+
+
+def test_a_real_collection_loads_no_generator() -> None:
+    program = """
+import sys
+import toolkit.benchmarks.beir
+sys.exit("toolkit.benchmarks.fictional" in sys.modules)
+"""
+    assert subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=False).returncode == 0
 
 
 IMPORT_ALL = """

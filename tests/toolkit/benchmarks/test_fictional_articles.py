@@ -13,8 +13,7 @@ from scipy.stats import kstest
 from toolkit.benchmarks import FictionalWorld
 from toolkit.benchmarks.fictional.articles import shown
 from toolkit.benchmarks.fictional.filler import bits, zipf
-from toolkit.benchmarks.fictional.schema import Attribute
-from toolkit.benchmarks.fictional.world import BY_NAME
+from toolkit.benchmarks.fictional.schema import BY_NAME, Attribute
 from toolkit.contracts import Document
 
 SENTENCE = re.compile(r"[^.!\n]+[.!]?")

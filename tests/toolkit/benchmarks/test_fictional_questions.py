@@ -13,11 +13,16 @@ from typing import Any
 import pytest
 
 from toolkit.benchmarks import FictionalWorld
-from toolkit.benchmarks.fictional.benchmark import Posed
-from toolkit.benchmarks.fictional.lexicon import LEXICONS
+from toolkit.benchmarks.fictional.benchmark import WordedQuestion
 from toolkit.benchmarks.fictional.questions import Question
-from toolkit.benchmarks.fictional.schema import Choice, Number, Year
-from toolkit.benchmarks.fictional.solving import Clue, Link, attribute_of
+from toolkit.benchmarks.fictional.schema import (
+    LEXICONS,
+    Choice,
+    Number,
+    Year,
+    attribute_of,
+)
+from toolkit.benchmarks.fictional.solving import Clue, Link
 
 Facts = dict[str, dict[str, str]]
 SETTINGS = [(1, 7), (2, 7), (3, 8), (4, 7)]
@@ -57,7 +62,7 @@ def candidates(facts: Facts, question: Question, clues: list[Clue]) -> list[list
             name
             for name, told in facts.items()
             if told["type"] == kind
-            and all(holds(facts, name, clue) for clue in clues if clue.place == place)
+            and all(holds(facts, name, clue) for clue in clues if clue.position == place)
         ]
         for place, kind in enumerate(question.kinds)
     ]
@@ -92,7 +97,7 @@ def open_answers(
 ) -> set[str]:
     """Answers that remain possible when, of the path, only the documents at some places (the last
     one among them) are known; stops at `enough` of them."""
-    clues = [clue for clue in question.clues if told_at(clue.place)]
+    clues = [clue for clue in question.clues if told_at(clue.position)]
     links = [link for link in question.links if told_at(link.subject)]
     names = candidates(facts, question, clues)
     joined = {max(link.subject, link.object) for link in links}
@@ -110,14 +115,16 @@ def open_answers(
 def test_brute_force_finds_one_path_and_the_given_answer(
     world: FictionalWorld, facts: Facts
 ) -> None:
-    for posed in world.posed:
-        question = posed.question
+    for worded in world.worded_questions:
+        question = worded.question
         names = candidates(facts, question, list(question.clues))
         (path,) = paths(facts, names, list(question.links))
-        accepted = {text.replace(",", "") for text in posed.answers}
+        accepted = {text.replace(",", "") for text in worded.answers}
         assert accepted == {answer(facts, question, path[-1])}
-        assert world.judgements["evidence"][posed.qid] == {facts[name]["docid"]: 1 for name in path}
-        assert world.judgements["gold"][posed.qid] == {facts[path[-1]]["docid"]: 1}
+        assert world.judgements["evidence"][worded.qid] == {
+            facts[name]["docid"]: 1 for name in path
+        }
+        assert world.judgements["gold"][worded.qid] == {facts[path[-1]]["docid"]: 1}
 
 
 def test_no_document_alone_determines_the_answer(world: FictionalWorld, facts: Facts) -> None:
@@ -125,60 +132,62 @@ def test_no_document_alone_determines_the_answer(world: FictionalWorld, facts: F
     reads it without the others has at least two answers to choose from."""
     last = world.hops - 1
     possible = 1 if world.hops == 1 else 2
-    for posed in world.posed:
-        assert len(set(posed.question.path)) == world.hops
-        assert len(open_answers(facts, posed.question, lambda place: place == last)) == possible
+    for worded in world.worded_questions:
+        assert len(set(worded.question.path)) == world.hops
+        assert len(open_answers(facts, worded.question, lambda place: place == last)) == possible
 
 
 def test_each_document_is_needed(world: FictionalWorld, facts: Facts) -> None:
-    for posed in world.posed:
+    for worded in world.worded_questions:
         for gone in range(world.hops - 1):
-            known = open_answers(facts, posed.question, lambda place, gone=gone: place != gone)
-            assert len(known) == 2, (posed.text, gone)
+            known = open_answers(facts, worded.question, lambda place, gone=gone: place != gone)
+            assert len(known) == 2, (worded.text, gone)
 
 
 def test_a_question_names_none_of_its_entities(world: FictionalWorld, facts: Facts) -> None:
-    for posed in world.posed:
-        for text in posed.answers:
-            assert text in ("yes", "no") or text not in posed.text
-        for entity in posed.question.path:
-            assert world.world.name(entity) not in posed.text
+    for worded in world.worded_questions:
+        for text in worded.answers:
+            assert text in ("yes", "no") or text not in worded.text
+        for entity in worded.question.path:
+            assert world.world.name(entity) not in worded.text
 
 
 def test_a_question_does_not_clue_what_it_asks(world: FictionalWorld) -> None:
     last = world.hops - 1
-    for posed in world.posed:
-        clued = {clue.relation for clue in posed.question.clues if clue.place == last}
-        assert posed.question.relation not in clued
+    for worded in world.worded_questions:
+        clued = {clue.relation for clue in worded.question.clues if clue.position == last}
+        assert worded.question.relation not in clued
 
 
 def test_answering_entities_are_never_shared(world: FictionalWorld) -> None:
-    asked = [posed.question.path[-1] for posed in world.posed]
-    named = [posed.answers[0] for posed in world.posed if posed.question.kind == "name"]
+    asked = [worded.question.path[-1] for worded in world.worded_questions]
+    named = [
+        worded.answers[0] for worded in world.worded_questions if worded.question.kind == "name"
+    ]
     names = [world.world.name(entity) for entity in asked]
     assert len(set(names + named)) == len(names) + len(named)
 
 
 def test_every_clue_is_worded(world: FictionalWorld) -> None:
-    for posed in world.posed:
-        for clue in posed.question.clues:
-            attribute = attribute_of(posed.question.kinds[clue.place], clue.relation)
+    for worded in world.worded_questions:
+        for clue in worded.question.clues:
+            attribute = attribute_of(worded.question.kinds[clue.position], clue.relation)
             if isinstance(attribute, Choice):
                 words = (clue.value, LEXICONS[attribute.lexicon][clue.value])
-                assert any(word in posed.text for word in words)
+                assert any(word in worded.text for word in words)
             else:
                 style = "{:,}" if isinstance(attribute, Number) else "{}"
-                assert style.format(clue.low) in posed.text
+                assert style.format(clue.low) in worded.text
 
 
-def worded(posed: Posed, other: bool) -> int:
+def values_worded(worded: WordedQuestion, other: bool) -> int:
     """How many word clues show the articles' word (or its paraphrase, if `other`)."""
     count = 0
-    for clue in posed.question.clues:
-        attribute = attribute_of(posed.question.kinds[clue.place], clue.relation)
+    for clue in worded.question.clues:
+        attribute = attribute_of(worded.question.kinds[clue.position], clue.relation)
         if isinstance(attribute, Choice):
             word = LEXICONS[attribute.lexicon][clue.value] if other else clue.value
-            count += f" {word}" in posed.text
+            count += f" {word}" in worded.text
     return count
 
 
@@ -187,24 +196,28 @@ def test_obfuscation_is_the_share_of_values_put_in_other_words(
     rate: float, low: float, high: float
 ) -> None:
     world = small(3200, 200, obfuscation=rate)
-    same = sum(worded(posed, other=False) for posed in world.posed)
-    other = sum(worded(posed, other=True) for posed in world.posed)
+    same = sum(values_worded(worded, other=False) for worded in world.worded_questions)
+    other = sum(values_worded(worded, other=True) for worded in world.worded_questions)
     assert low <= other / (same + other) <= high
 
 
 def test_obfuscation_changes_words_and_nothing_else() -> None:
     plain, veiled = (small(640, 20, obfuscation=rate) for rate in (0.0, 1.0))
-    assert [posed.question for posed in plain.posed] == [posed.question for posed in veiled.posed]
+    assert [worded.question for worded in plain.worded_questions] == [
+        worded.question for worded in veiled.worded_questions
+    ]
     assert plain.answers == veiled.answers
     assert all(a.text != b.text for a, b in zip(plain.topics, veiled.topics, strict=True))
 
 
 def test_all_kinds_of_answers_occur_and_yes_is_as_common_as_no() -> None:
     world = small(4000, 400)
-    kinds = Counter(posed.question.kind for posed in world.posed)
+    kinds = Counter(worded.question.kind for worded in world.worded_questions)
     assert set(kinds) == {"name", "number", "year", "yes/no"}
     assert min(kinds.values()) > 40
-    answers = Counter(posed.answers[0] for posed in world.posed if posed.question.kind == "yes/no")
+    answers = Counter(
+        worded.answers[0] for worded in world.worded_questions if worded.question.kind == "yes/no"
+    )
     assert 0.38 < answers["yes"] / sum(answers.values()) < 0.62
 
 
@@ -217,7 +230,7 @@ def test_splits_halve_the_questions_and_share_no_answering_entity() -> None:
     ]
     assert not gold[0] & gold[1]
     names = [
-        {posed.answers[0] for posed in half.posed if posed.question.kind == "name"}
+        {worded.answers[0] for worded in half.worded_questions if worded.question.kind == "name"}
         for half in (dev, test)
     ]
     assert not names[0] & names[1]
@@ -227,15 +240,15 @@ def test_twins_of_asked_entities_are_hard_negatives() -> None:
     """A near-twin meets some of the clues, and never all of them."""
     world = small(2000, 100, hops=1).world
     close = 0
-    for posed in small(2000, 100, hops=1).posed:
-        (entity,) = posed.question.path
+    for worded in small(2000, 100, hops=1).worded_questions:
+        (entity,) = worded.question.path
         ordinal = entity.ordinal - 1 if world.is_twin(entity.ordinal) else entity.ordinal + 1
         twins = world.is_twin(entity.ordinal) or world.is_twin(ordinal)
         if not twins or ordinal >= world.counts[entity.kind]:
             continue
         facts = world.facts(entity._replace(ordinal=ordinal))
         told = {facts[0].subject: {fact.relation: fact.value for fact in facts}}
-        met = [holds(told, facts[0].subject, clue) for clue in posed.question.clues]
+        met = [holds(told, facts[0].subject, clue) for clue in worded.question.clues]
         assert not all(met)
         close += any(met)
     assert close >= 20

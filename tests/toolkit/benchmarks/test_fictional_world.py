@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 
 from toolkit.benchmarks import FictionalWorld
-from toolkit.benchmarks.fictional.hashing import Draws, mix, mix_all
-from toolkit.benchmarks.fictional.lexicon import LEXICONS
+from toolkit.benchmarks.fictional.hashing import Draws, mix
 from toolkit.benchmarks.fictional.names import (
     BASE_RHYMES,
     CAPACITY,
@@ -21,8 +20,16 @@ from toolkit.benchmarks.fictional.names import (
     Permutation,
     stem,
 )
-from toolkit.benchmarks.fictional.schema import Choice, Number, Relation, Year
-from toolkit.benchmarks.fictional.world import BY_NAME, TWIN_DIFFERENCES, TYPES, Entity, World
+from toolkit.benchmarks.fictional.schema import (
+    BY_NAME,
+    LEXICONS,
+    TYPES,
+    Choice,
+    Quantity,
+    Relation,
+    Year,
+)
+from toolkit.benchmarks.fictional.world import TWIN_DIFFERENCES, Entity, World
 from toolkit.contracts import Benchmark
 from toolkit.errors import InputError
 
@@ -180,12 +187,15 @@ def test_columns_agree_with_single_entities() -> None:
     world = World(800, 7, 0.3)
     for kind in TYPES:
         for attribute in kind.attributes:
-            digits = world.digits(kind.name, attribute)
-            entities = [Entity(kind.name, ordinal) for ordinal in range(world.counts[kind.name])]
-            assert digits.tolist() == [world.digit(entity, attribute) for entity in entities]
-            if isinstance(attribute, (Year, Number)):
-                numbers = world.numbers(kind.name, attribute)
-                assert numbers.tolist() == [world.number(entity, attribute) for entity in entities]
+            column = world.ordinals(kind.name)
+            ordinals = range(world.counts[kind.name])
+            digits = world.digits(kind.name, attribute, column)
+            assert digits.tolist() == [world.digits(kind.name, attribute, it) for it in ordinals]
+            if isinstance(attribute, Quantity):
+                numbers = world.numbers(kind.name, attribute, column)
+                assert numbers.tolist() == [
+                    world.number(Entity(kind.name, it), attribute) for it in ordinals
+                ]
 
 
 def test_twins_share_most_attributes_and_a_similar_name_and_differ_somewhere() -> None:
@@ -201,7 +211,11 @@ def test_twins_share_most_attributes_and_a_similar_name_and_differ_somewhere() -
         base = twin._replace(ordinal=twin.ordinal - 1)
         assert not world.is_twin(base.ordinal)
         attributes = BY_NAME[twin.kind].attributes
-        different = sum(world.digit(twin, one) != world.digit(base, one) for one in attributes)
+        different = sum(
+            world.digits(twin.kind, attribute, twin.ordinal)
+            != world.digits(base.kind, attribute, base.ordinal)
+            for attribute in attributes
+        )
         assert 1 <= different <= TWIN_DIFFERENCES
         one, other = world.name(twin), world.name(base)
         assert one != other
@@ -253,7 +267,7 @@ def test_mix_is_splitmix64() -> None:
 
 def test_mix_of_arrays_is_mix_of_elements() -> None:
     values = [0, 1, 2**63, 2**64 - 1, 123456789]
-    assert mix_all(np.array(values, dtype=np.uint64)).tolist() == [mix(value) for value in values]
+    assert mix(np.array(values, dtype=np.uint64)).tolist() == [mix(value) for value in values]
 
 
 def test_draws_are_even() -> None:

@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from statistics import NormalDist
 
+import numpy as np
+
+from toolkit.benchmarks.fictional.data import load
 from toolkit.benchmarks.fictional.filler import REGIONS, Filler
 from toolkit.benchmarks.fictional.hashing import Draws, key, mix
-from toolkit.benchmarks.fictional.schema import Attribute, Choice, EntityType, Relation, Year
-from toolkit.benchmarks.fictional.world import BY_NAME, Entity, World
+from toolkit.benchmarks.fictional.schema import BY_NAME, Attribute, EntityType, Number
+from toolkit.benchmarks.fictional.world import Entity, World
 from toolkit.contracts import Document
 
 MOST_WORDS = 150_000
@@ -23,24 +27,10 @@ LIST_SECTIONS = 6  # sections for each bullet list, on average
 MOST_LISTS = 100
 MENTION_WORDS = 180  # words for each mention of another entity
 MOST_MENTIONS = 60
-LINE_SHARE = 0.2  # facts told as a line "Launched: 1874"
-MENTIONS = (
-    "Nothing of the kind is reported of {n}. ",
-    "See also the page on {n}. ",
-    "The same source devotes a paragraph to {n}. ",
-    "Some readers confuse this matter with that of {n}. ",
-    "A footnote refers to {n} without further comment. ",
-    "The comparison with {n} has often been made and as often rejected. ",
-    "{n} is treated elsewhere. ",
-    "An exhibition on {n} was shown in the same rooms. ",
-)
-LISTS = ("See also", "Notes", "Contents of the folder", "Further reading", "Odds and ends")
-BOXES = (
-    "Page {a} of the register. Last changed {b} days ago.",
-    "Entry {a} | checked | {b} readers this month",
-    "Home > {kind} > entry {a}",
-    "[{kind}] [{a} edits] [{b} watchers]",
-)
+LINE_SHARE = 0.2  # facts stated as a line "Launched: 1874"
+SITES = ("gazetteer", "almanac", "register", "chronicle", "lexicon")
+PHRASES = load("phrases")
+_WORD = re.compile(r"\w+")
 
 
 class Articles:
@@ -65,18 +55,16 @@ class Articles:
         length = self.words(index)
         region = mix(key("region", self.world.seed) ^ index) % REGIONS
         filler = Filler(self.world.seed, index, entity.kind, region, length)
-        told = self._told(entity, kind, draws) + self._mentions(index, length, draws)
+        facts = [self.sentence(entity, attribute, draws) for attribute in kind.attributes]
+        own = facts + self._mentions(index, length, draws)
         lists = _lists(length, filler, draws)
-        spare = length - sum(len(text.split()) for text in told + lists)
-        body = _scattered(filler.sentences(max(0, spare)), told, draws)
+        spare = length - sum(len(text.split()) for text in own + lists)
+        body = _scattered(filler.sentences(max(0, spare)), own, draws)
         opening = draws.choice(kind.opening).format(n=name) + " "
         text = _laid_out([opening, *body], kind, lists, draws)
         slug = re.sub(r"\W+", "-", name.lower())
-        site = draws.choice(("gazetteer", "almanac", "register", "chronicle", "lexicon"))
+        site = draws.choice(SITES)
         return Document(docid(index), name, text, f"https://{site}.example/{kind.name}/{slug}")
-
-    def _told(self, entity: Entity, kind: EntityType, draws: Draws) -> list[str]:
-        return [self.sentence(entity, attribute, draws) for attribute in kind.attributes]
 
     def sentence(self, entity: Entity, attribute: Attribute, draws: Draws) -> str:
         """One wording of one fact."""
@@ -101,7 +89,30 @@ class Articles:
         count = min(MOST_MENTIONS, length // MENTION_WORDS)
         others = [draws.below(self.world.size) for _ in range(count)]
         names = [self.world.name(self.world.entity(other)) for other in others if other != index]
-        return [capitalised(draws.choice(MENTIONS).format(n=name)) for name in names]
+        frames = PHRASES["mentions"]
+        return [capitalised(draws.choice(frames).format(n=name)) for name in names]
+
+    def statistics(self, sample: int) -> dict[str, float]:
+        """See `FictionalWorld.statistics`."""
+        size = self.world.size
+        counts: Counter[str] = Counter()
+        lengths = []
+        for turn in range(sample):
+            words = _WORD.findall(self.document(turn * size // sample).text.lower())
+            counts.update(words)
+            lengths.append(len(words))
+        return {
+            "documents": size,
+            "sample": sample,
+            "mean": float(np.mean(lengths)),
+            "median": float(np.median(lengths)),
+            "p90": float(np.percentile(lengths, 90)),
+            "max": max(lengths),
+            "words": sum(lengths),
+            "distinct": len(counts),
+            "singletons": sum(count == 1 for count in counts.values()),
+            "expected_words": round(float(np.mean(lengths)) * size),
+        }
 
 
 def docid(index: int) -> str:
@@ -111,23 +122,21 @@ def docid(index: int) -> str:
 
 def shown(attribute: Attribute, value: str) -> str:
     """A fact's value as pages print it: counts with thousands separators, years without."""
-    if isinstance(attribute, (Choice, Relation, Year)):
-        return value
-    return f"{int(value):,}"
+    return f"{int(value):,}" if isinstance(attribute, Number) else value
 
 
 def capitalised(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def _scattered(filler: list[str], told: list[str], draws: Draws) -> list[str]:
-    """The told sentences at places drawn uniformly among all sentences."""
-    total = len(filler) + len(told)
-    places = set(draws.shuffled(range(total))[: len(told)]) if total < 64 else set()
-    while len(places) < len(told):
-        places.add(draws.below(total))
-    order, rest = iter(draws.shuffled(told)), iter(filler)
-    return [next(order) if place in places else next(rest) for place in range(total)]
+def _scattered(filler: list[str], own: list[str], draws: Draws) -> list[str]:
+    """The page's own sentences at positions drawn uniformly among all sentences."""
+    total = len(filler) + len(own)
+    positions = set(draws.shuffled(range(total))[: len(own)]) if total < 64 else set()
+    while len(positions) < len(own):
+        positions.add(draws.below(total))
+    own_sentences, others = iter(draws.shuffled(own)), iter(filler)
+    return [next(own_sentences if position in positions else others) for position in range(total)]
 
 
 def _lists(length: int, filler: Filler, draws: Draws) -> list[str]:
@@ -136,15 +145,16 @@ def _lists(length: int, filler: Filler, draws: Draws) -> list[str]:
     count = sum(draws.below(LIST_SECTIONS) == 0 for _ in range(sections))
     sizes = [draws.between(3, 7) for _ in range(count)]
     items = iter(filler.items(sum(sizes)))
-    return [
-        f"\n\n{draws.choice(LISTS)}\n" + "".join(f"- {next(items)}\n" for _ in range(size)) + "\n"
-        for size in sizes
-    ]
+    lists = []
+    for size in sizes:
+        lines = [f"- {next(items)}\n" for _ in range(size)]
+        lists.append(f"\n\n{draws.choice(PHRASES['lists'])}\n{''.join(lines)}\n")
+    return lists
 
 
 def _laid_out(body: list[str], kind: EntityType, lists: list[str], draws: Draws) -> str:
     """Headings, an entry line, lists and paragraph breaks around the sentences."""
-    box = draws.choice(BOXES) if draws.chance(0.6) else ""
+    box = draws.choice(PHRASES["boxes"]) if draws.chance(0.6) else ""
     label = box.format(kind=kind.name, a=draws.between(100, 9999), b=draws.between(2, 900))
     for bullets in lists:
         body[draws.below(len(body))] += bullets
@@ -157,7 +167,7 @@ def _laid_out(body: list[str], kind: EntityType, lists: list[str], draws: Draws)
 
 def _add_headings(body: list[str], kind: EntityType, draws: Draws) -> None:
     headings = draws.shuffled(kind.headings)
-    for turn, place in enumerate(range(draws.between(3, GAP), len(body), GAP)):
+    for turn, position in enumerate(range(draws.between(3, GAP), len(body), GAP)):
         part, number = divmod(turn, len(headings))
-        heading = f"{headings[number]}{f' ({part + 1})' if part else ''}"
-        body[place] = f"\n\n{heading}\n{body[place]}"
+        suffix = f" ({part + 1})" if part else ""
+        body[position] = f"\n\n{headings[number]}{suffix}\n{body[position]}"

@@ -5,13 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
-from itertools import islice
 from typing import NamedTuple
 
 from toolkit.benchmarks.fictional.articles import Articles, docid
 from toolkit.benchmarks.fictional.hashing import Draws
 from toolkit.benchmarks.fictional.questions import Question, QuestionMaker
-from toolkit.benchmarks.fictional.statistics import described
 from toolkit.benchmarks.fictional.wording import Wording, answers
 from toolkit.benchmarks.fictional.world import PERIOD, Fact, World
 from toolkit.contracts import Document, Topic
@@ -23,8 +21,8 @@ SPLITS = ("dev", "test")
 FEWEST, MOST = 4 * PERIOD, 5_000_000
 
 
-class Posed(NamedTuple):
-    """A question with its id, its words and its accepted answers."""
+class WordedQuestion(NamedTuple):
+    """A question with its id, its wording and its accepted answers."""
 
     qid: str
     text: str
@@ -66,15 +64,15 @@ class FictionalWorld:
         name: str = "fictional",
         split: str | None = None,
     ) -> None:
-        self.size = _whole("documents", documents, FEWEST, MOST)
-        self.hops = _whole("hops", hops, 1, 4)
-        self.clues = _whole("clues", clues, 1, 5)
-        self.seed = _whole("seed", seed, 0, 2**63 - 1)
+        self.size = _integer("documents", documents, FEWEST, MOST)
+        self.hops = _integer("hops", hops, 1, 4)
+        self.clues = _integer("clues", clues, 1, 5)
+        self.seed = _integer("seed", seed, 0, 2**63 - 1)
         self.obfuscation = _share("obfuscation", obfuscation, 1.0)
         self.twins = _share("twins", twins, 0.5)
-        self.median_words = _whole("median_words", median_words, 20, 50_000)
-        self.p90_words = _whole("p90_words", p90_words, median_words + 1, 100_000)
-        self.count = _whole("questions", questions, 1, max(1, documents // 2))
+        self.median_words = _integer("median_words", median_words, 20, 50_000)
+        self.p90_words = _integer("p90_words", p90_words, median_words + 1, 100_000)
+        self.count = _integer("questions", questions, 1, max(1, documents // 2))
         self.name = name
         self.split = _split(split)
         self.world = World(self.size, self.seed, self.twins)
@@ -89,8 +87,8 @@ class FictionalWorld:
     @property
     def fingerprint(self) -> str:
         """Hash of all settings that documents, questions and judgements depend on."""
-        asked = (self.count, self.hops, self.clues, self.obfuscation, self.split)
-        return fingerprint(self.corpus_fingerprint, asked)
+        settings = (self.count, self.hops, self.clues, self.obfuscation, self.split)
+        return fingerprint(self.corpus_fingerprint, settings)
 
     def documents(self, start: int = 0, stop: int | None = None) -> Iterator[Document]:
         """Documents number `start` (from 0) up to `stop` (not included; None for all), in order.
@@ -105,9 +103,7 @@ class FictionalWorld:
         document; `distinct` and `singletons` count the sample's different words and those that
         occur once; `expected_words` scales the mean to the whole corpus.
         """
-        return described(
-            self._articles, self.size, min(_whole("sample", sample, 1, MOST), self.size)
-        )
+        return self._articles.statistics(min(_integer("sample", sample, 1, MOST), self.size))
 
     def words(self, docid: str) -> int:
         """The length that a document aims at; short pages are longer, by what their facts need."""
@@ -118,54 +114,53 @@ class FictionalWorld:
         return self.world.facts(self.world.entity(self._index(docid)))
 
     def _index(self, name: str) -> int:
-        found = re.fullmatch(r"fw(\d{7,})", name)
-        if not found or int(found[1]) >= self.size or docid(int(found[1])) != name:
+        match = re.fullmatch(r"fw(\d{7,})", name)
+        if not match or int(match[1]) >= self.size or docid(int(match[1])) != name:
             raise KeyError(name)
-        return int(found[1])
+        return int(match[1])
 
     @cached_property
-    def posed(self) -> Sequence[Posed]:
+    def worded_questions(self) -> Sequence[WordedQuestion]:
         """The questions of the split with their formal shapes. Made when first asked for."""
         maker = QuestionMaker(self.world, self.hops, self.clues)
-        made = list(islice(maker.questions(self.count), self.count))
-        if len(made) < self.count:
+        questions = list(maker.questions(self.count))
+        if len(questions) < self.count:
             raise InputError(
-                f"{self.size} documents hold only {len(made)} of {self.count} questions of"
+                f"{self.size} documents hold only {len(questions)} of {self.count} questions of"
                 f" {self.hops} hops",
                 do="Ask for fewer questions, more documents, or more clues",
             )
-        posed = [self._posed(number, question) for number, question in enumerate(made, start=1)]
-        return posed if self.split is None else posed[SPLITS.index(self.split) :: 2]
+        worded = [self._worded(number, shape) for number, shape in enumerate(questions, start=1)]
+        return worded if self.split is None else worded[SPLITS.index(self.split) :: 2]
 
-    def _posed(self, number: int, question: Question) -> Posed:
+    def _worded(self, number: int, question: Question) -> WordedQuestion:
         draws = Draws("wording", self.seed, self.hops, number)
         text = Wording(question, self.obfuscation, draws).text()
-        return Posed(f"q{number:04d}", text, answers(self.world, question), question)
+        return WordedQuestion(f"q{number:04d}", text, answers(self.world, question), question)
 
     @cached_property
     def topics(self) -> Sequence[Topic]:
         """The questions of the split."""
-        return [Topic(posed.qid, posed.text) for posed in self.posed]
+        return [Topic(worded.qid, worded.text) for worded in self.worded_questions]
 
     @cached_property
     def answers(self) -> Mapping[str, Sequence[str]]:
         """Accepted short answers: a name, a number, a year, or yes/no."""
-        return {posed.qid: posed.answers for posed in self.posed}
+        return {worded.qid: worded.answers for worded in self.worded_questions}
 
     @cached_property
     def judgements(self) -> Mapping[str, Mapping[str, Mapping[str, int]]]:
         """The tiers `evidence` and `gold`."""
-        paths = {
-            posed.qid: [docid(self.world.index(entity)) for entity in posed.question.path]
-            for posed in self.posed
-        }
-        return {
-            "evidence": {qid: dict.fromkeys(path, 1) for qid, path in paths.items()},
-            "gold": {qid: {path[-1]: 1} for qid, path in paths.items()},
-        }
+        evidence: dict[str, dict[str, int]] = {}
+        gold: dict[str, dict[str, int]] = {}
+        for worded in self.worded_questions:
+            path = [docid(self.world.index(entity)) for entity in worded.question.path]
+            evidence[worded.qid] = dict.fromkeys(path, 1)
+            gold[worded.qid] = {path[-1]: 1}
+        return {"evidence": evidence, "gold": gold}
 
 
-def _whole(name: str, value: int, low: int, high: int) -> int:
+def _integer(name: str, value: int, low: int, high: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
         raise InputError(f"{name}={value!r}", valid=f"an integer from {low} to {high}")
     return value

@@ -15,8 +15,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from toolkit.benchmarks.fictional.data import load
 from toolkit.benchmarks.fictional.hashing import key
-from toolkit.benchmarks.fictional.sentences import CORES, ENDS, ITEMS, OPENERS, TAILS
 from toolkit.benchmarks.fictional.words import vocabulary
 
 REGIONS = 48
@@ -46,7 +46,7 @@ _SLOT = re.compile(r"\b([NAVYC])\b")
 _CODES = {"N": 0, "A": 1, "V": 2, "Y": 3, "C": 4}
 
 
-def _parts(templates: tuple[str, ...]) -> Parts:
+def _parts(templates: list[str]) -> Parts:
     codes = [[_CODES[slot] for slot in _SLOT.findall(text)] for text in templates]
     counts = np.array([len(code) for code in codes])
     return Parts(
@@ -58,10 +58,25 @@ def _parts(templates: tuple[str, ...]) -> Parts:
     )
 
 
+class Grammar(NamedTuple):
+    """Openers, cores and tails in one table, in this order, `sizes` of each; ends; list items."""
+
+    sentences: Parts
+    sizes: tuple[int, int, int]
+    ends: list[str]
+    items: Parts
+
+
 @lru_cache(maxsize=1)
-def _sentences() -> tuple[Parts, Parts]:
-    """Openers, cores and tails in one table; and list items."""
-    return _parts(OPENERS + CORES + TAILS), _parts(ITEMS)
+def _grammar() -> Grammar:
+    parts: dict[str, list[str]] = {}
+    for name, entries in load("filler").items():
+        texts = parts.setdefault(name, [])
+        for entry in entries:
+            texts += [entry["text"]] * entry["times"] if isinstance(entry, dict) else [entry]
+    openers, cores, tails = parts["openers"], parts["cores"], parts["tails"]
+    sizes = len(openers), len(cores), len(tails)
+    return Grammar(_parts(openers + cores + tails), sizes, parts["ends"], _parts(parts["items"]))
 
 
 class Zipf(NamedTuple):
@@ -129,70 +144,69 @@ class Filler:
     def sentences(self, words: int) -> list[str]:
         """Sentences of at least `words` words in all (none for 0), each with its end mark and the
         space or line break after it."""
-        table, _ = _sentences()
-        choices = self._choices(words)
-        pieces = np.stack(choices[:3], axis=1)
-        formats = table.formats
+        grammar = _grammar()
+        formats = grammar.sentences.formats
+        choices = self._choices(grammar, words)
         texts = [
-            formats[opener] + formats[core] + formats[tail] + ENDS[end]
-            for opener, core, tail, end in zip(
-                *(choice.tolist() for choice in choices), strict=True
-            )
+            formats[opener] + formats[core] + formats[tail] + grammar.ends[end]
+            for opener, core, tail, end in choices.tolist()
         ]
-        filled = "\0".join(texts) % tuple(self._words(table, pieces.ravel(), "words"))
-        return [text[:1].upper() + text[1:] for text in filled.split("\0")] if texts else []
+        if not texts:
+            return []
+        values = self._words(grammar.sentences, choices[:, :3].ravel(), "words")
+        sentences = ("\0".join(texts) % tuple(values)).split("\0")
+        return [text[:1].upper() + text[1:] for text in sentences]
 
     def items(self, count: int) -> list[str]:
         """Items of a bullet list, without marks."""
-        _, table = _sentences()
-        pieces = (bits(count, self._seed, "items", self._index) >> np.uint64(33)).astype(np.int64)
-        pieces %= len(ITEMS)
+        table = _grammar().items
+        drawn = bits(count, self._seed, "items", self._index) >> np.uint64(33)
+        pieces = drawn.astype(np.int64) % len(table.formats)
         texts = "\0".join([table.formats[piece] for piece in pieces.tolist()])
         return (texts % tuple(self._words(table, pieces, "item words"))).split("\0")
 
-    def _choices(self, words: int) -> tuple[Ids, Ids, Ids, Ids]:
-        table, _ = _sentences()
-        most = words // 6 + 1
-        drawn = bits(most, self._seed, "sentences", self._index)
-        opener = (drawn & np.uint64(0xFFFF)).astype(np.int64) % len(OPENERS)
-        core = (drawn >> np.uint64(16) & np.uint64(0xFFFF)).astype(np.int64) % len(CORES)
-        tail = (drawn >> np.uint64(32) & np.uint64(0xFFFF)).astype(np.int64) % len(TAILS)
-        end = (drawn >> np.uint64(48)).astype(np.int64) % len(ENDS)
-        core += len(OPENERS)
-        tail += len(OPENERS) + len(CORES)
-        lengths = np.cumsum(table.words[opener] + table.words[core] + table.words[tail])
-        keep = int(np.searchsorted(lengths, words)) + 1 if words > 0 else 0
-        return opener[:keep], core[:keep], tail[:keep], end[:keep]
+    def _choices(self, grammar: Grammar, words: int) -> Ids:
+        """One row a sentence: the numbers of its opener, core and tail in the table, and its end's.
+        Each takes 16 of a draw's 64 bits."""
+        if words <= 0:
+            return np.empty((0, 4), dtype=np.int64)
+        drawn = bits(words // 6 + 1, self._seed, "sentences", self._index)
+        quarters = [(drawn >> np.uint64(16 * turn) & np.uint64(0xFFFF)) for turn in range(4)]
+        openers, cores, tails = grammar.sizes
+        sizes = np.array([openers, cores, tails, len(grammar.ends)])
+        starts = np.array([0, openers, openers + cores, 0])
+        choices = np.stack(quarters, axis=1).astype(np.int64) % sizes + starts
+        lengths = np.cumsum(grammar.sentences.words[choices[:, :3]].sum(axis=1))
+        return choices[: int(np.searchsorted(lengths, words)) + 1]
 
     def _words(self, table: Parts, pieces: Ids, purpose: str) -> list[str]:
         """A word for every slot of the parts, in order."""
         counts = table.counts[pieces]
         first = np.cumsum(counts) - counts
-        places = np.arange(int(counts.sum())) - np.repeat(first - table.starts[pieces], counts)
-        slots = table.slots[places]
+        positions = np.arange(int(counts.sum())) - np.repeat(first - table.starts[pieces], counts)
+        slots = table.slots[positions]
         drawn = bits(len(slots), self._seed, purpose, self._index)
-        numbers = self._numbers(slots, drawn)
-        known = _words_and_numbers()
-        return [known[number] for number in numbers.tolist()]
+        words = _words_and_numbers()
+        return [words[number] for number in self._numbers(slots, drawn).tolist()]
 
     def _numbers(self, slots: Ids, drawn: Bits) -> Ids:
+        """The number in `_words_and_numbers` of a word for each slot."""
         vocab = vocabulary()
         rank_bits = drawn >> np.uint64(32)
-        result = np.empty(len(slots), dtype=np.int64)
-        for code in (1, 2):
-            here = slots == code
-            result[here] = vocab.starts[code] + zipf(vocab.sizes[code], roots=1).draw(
-                rank_bits[here]
-            )
-        here = slots == 0
-        result[here] = self._nouns(rank_bits[here], (drawn[here] & np.uint64(0xFFFF)))
-        start = len(vocab.words)
         small = (drawn & np.uint64(0xFFFFFF)).astype(np.int64)
-        here = slots == 3
-        result[here] = start + small[here] % (LAST_YEAR - FIRST_YEAR + 1)
-        here = slots == 4
-        result[here] = start + (LAST_YEAR - FIRST_YEAR + 1) + small[here] % LARGEST_COUNT
-        return result
+        numbers = np.empty(len(slots), dtype=np.int64)
+        nouns = slots == 0
+        numbers[nouns] = self._nouns(rank_bits[nouns], drawn[nouns] & np.uint64(0xFFFF))
+        for code in (1, 2):  # adjectives, verbs
+            chosen = slots == code
+            ranks = zipf(vocab.sizes[code], roots=1).draw(rank_bits[chosen])
+            numbers[chosen] = vocab.starts[code] + ranks
+        start = len(vocab.words)
+        for code, size in ((3, LAST_YEAR - FIRST_YEAR + 1), (4, LARGEST_COUNT)):
+            chosen = slots == code
+            numbers[chosen] = start + small[chosen] % size
+            start += size
+        return numbers
 
     def _nouns(self, rank_bits: Bits, source_bits: Bits) -> Ids:
         """Noun numbers: general, of the type, of the region, or of the document."""
@@ -200,10 +214,10 @@ class Filler:
         edges = [int(share * 65536) for share in SHARES]
         nouns = zipf(vocabulary().sizes[0]).draw(rank_bits)
         for topic, low, high in zip(self._topics, edges[:2], edges[1:], strict=True):
-            here = (source >= low) & (source < high)
-            nouns[here] = topic[zipf(len(topic), 4).draw(rank_bits[here])]
-        here = source >= edges[2]
-        nouns[here] = self._own[zipf(len(self._own), 2).draw(rank_bits[here])]
+            chosen = (source >= low) & (source < high)
+            nouns[chosen] = topic[zipf(len(topic), 4).draw(rank_bits[chosen])]
+        chosen = source >= edges[2]
+        nouns[chosen] = self._own[zipf(len(self._own), 2).draw(rank_bits[chosen])]
         return nouns
 
 

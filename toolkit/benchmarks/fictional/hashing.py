@@ -9,11 +9,10 @@ import hashlib
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
-import numpy as np
 import numpy.typing as npt
 
 T = TypeVar("T")
-Words = npt.NDArray[np.uint64]
+Bits = TypeVar("Bits", int, npt.NDArray[Any])  # one integer, or an array of `uint64`
 MASK = (1 << 64) - 1
 
 
@@ -23,20 +22,13 @@ def key(*parts: Any) -> int:
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little")
 
 
-def mix(value: int) -> int:
-    """SplitMix64's output function (Steele, Lea, Flood 2014) of one 64-bit integer."""
+def mix(value: Bits) -> Bits:
+    """SplitMix64's output function (Steele, Lea, Flood 2014) of a 64-bit integer, or of each
+    element of an array of them."""
     value = (value + 0x9E3779B97F4A7C15) & MASK
     value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & MASK
     value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & MASK
     return value ^ (value >> 31)
-
-
-def mix_all(values: Words) -> Words:
-    """`mix` of every element."""
-    values = values + np.uint64(0x9E3779B97F4A7C15)
-    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return values ^ (values >> np.uint64(31))
 
 
 class Draws:

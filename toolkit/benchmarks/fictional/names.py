@@ -10,19 +10,18 @@ from __future__ import annotations
 
 from math import gcd
 
+from toolkit.benchmarks.fictional.data import word_lists
 from toolkit.benchmarks.fictional.hashing import key
-from toolkit.benchmarks.fictional.words import listed
 
-ONSETS = listed("b br d dr f g gl gr j k kr l m n p pr r s t th tr v vr w z ch")
-NUCLEI = listed("a e i o u au ei")
-FINALS = listed("b d f g k l m n p r s t v z th")
-BASE_RHYMES = listed("an or il eth um ax ond erk ast oll")
-TWIN_RHYMES = listed("en ar ul ith om ex und irk est all")
-
-SYLLABLES = [onset + nucleus for onset in ONSETS for nucleus in NUCLEI]
+_LISTS = word_lists()
+FINALS = _LISTS["name_finals"]
+BASE_RHYMES, TWIN_RHYMES = _LISTS["name_base_rhymes"], _LISTS["name_twin_rhymes"]
+GIVEN_ENDINGS = _LISTS["name_given_endings"]
+SYLLABLES = [
+    onset + nucleus for onset in _LISTS["name_onsets"] for nucleus in _LISTS["name_nuclei"]
+]
 ENDINGS = [(final, rhyme) for rhyme in range(len(BASE_RHYMES)) for final in FINALS]
 CAPACITY = len(SYLLABLES) ** 2 * len(ENDINGS)
-GIVEN_ENDINGS = listed("a o is el ian ette us ine ar y")
 GIVEN_CAPACITY = len(SYLLABLES) * len(FINALS) * len(GIVEN_ENDINGS)
 
 

@@ -12,25 +12,31 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
 
-from toolkit.benchmarks.fictional.clues import clue
 from toolkit.benchmarks.fictional.hashing import Draws
-from toolkit.benchmarks.fictional.schema import Attribute, Number, Relation, Year
-from toolkit.benchmarks.fictional.solving import (
-    Clue,
-    Columns,
-    Link,
-    asked_number,
+from toolkit.benchmarks.fictional.schema import (
+    BY_NAME,
+    TYPES,
+    Attribute,
+    Number,
+    Quantity,
+    Relation,
+    Year,
     attribute_of,
-    single,
-    solutions,
 )
-from toolkit.benchmarks.fictional.world import BY_NAME, TYPES, Entity, World
+from toolkit.benchmarks.fictional.solving import Clue, Columns, Link, clue, single, solutions
+from toolkit.benchmarks.fictional.world import Entity, World
 
-ASKED = ("name", "number", "year", "yes/no")
+ANSWER_KINDS: dict[str, type[Attribute]] = {
+    "name": Relation,
+    "number": Number,
+    "year": Year,
+    "yes/no": Quantity,
+}
 ATTEMPTS = 60  # tries for each question before giving up
 TWIN_SHARE = 0.5  # paths started at one of two near-twins
 
@@ -38,8 +44,8 @@ TWIN_SHARE = 0.5  # paths started at one of two near-twins
 @dataclass(frozen=True)
 class Question:
     """A question in its formal shape. `path` holds the entities from the first described to the one
-    asked about; `kind` is one of `ASKED`; `threshold` belongs to yes/no questions: is the asked
-    year before it, or the asked number above it?"""
+    asked about; `kind` is one of `ANSWER_KINDS`; `threshold` belongs to yes/no questions: is the
+    year before it, or the number above it?"""
 
     path: tuple[Entity, ...]
     clues: tuple[Clue, ...]
@@ -65,24 +71,24 @@ class QuestionMaker:
 
     def questions(self, count: int) -> Iterator[Question]:
         """Up to `count` questions: fewer only if the world is too small."""
-        made = 0
+        remaining = count
         for attempt in range(count * ATTEMPTS):
-            if made == count:
+            if not remaining:
                 return
             question = self._attempt(Draws("question", self.world.seed, self.hops, attempt))
             if question is not None:
                 self._used |= answering(self.world, question)
-                made += 1
+                remaining -= 1
                 yield question
 
     def _attempt(self, draws: Draws) -> Question | None:
         path, links = self._path(draws)
         if len(path) < self.hops or path[-1] in self._used:
             return None
-        asked = self._asked(path, links, draws)
-        if asked is None:
+        target = self._target(path, links, draws)
+        if target is None:
             return None
-        bare = Question(tuple(path), (), tuple(links), *asked)
+        bare = Question(tuple(path), (), tuple(links), *target)
         if answering(self.world, bare) & self._used:
             return None
         return self._described(bare, draws)
@@ -92,16 +98,16 @@ class QuestionMaker:
         entity = self._start(draws)
         backwards, edges = [entity], []
         while len(backwards) < self.hops:
-            step = self._step(entity, backwards, draws)
-            if step is None:
+            neighbour = self._neighbour(entity, backwards, draws)
+            if neighbour is None:
                 break
-            entity, relation, told_by_new = step
+            entity, relation, told_by_new = neighbour
             backwards.append(entity)
             edges.append((relation, told_by_new))
         last = len(backwards) - 1
         links = []
-        for place, (relation, told_by_new) in enumerate(edges):
-            old, new = last - place, last - place - 1
+        for step, (relation, told_by_new) in enumerate(edges):
+            old, new = last - step, last - step - 1
             subject, target = (new, old) if told_by_new else (old, new)
             links.append(Link(subject, relation, target))
         return backwards[::-1], links[::-1]
@@ -110,13 +116,12 @@ class QuestionMaker:
         kind = draws.choice(TYPES).name
         ordinal = draws.below(self.world.counts[kind])
         if draws.chance(TWIN_SHARE):
-            ordinals = np.arange(self.world.counts[kind], dtype=np.int64)
-            twins = np.flatnonzero(self.world.twins_all(ordinals))
+            twins = np.flatnonzero(self.world.is_twin(self.world.ordinals(kind)))
             if len(twins):
                 ordinal = int(twins[draws.below(len(twins))]) - draws.below(2)
         return Entity(kind, ordinal)
 
-    def _step(
+    def _neighbour(
         self, entity: Entity, path: list[Entity], draws: Draws
     ) -> tuple[Entity, str, bool] | None:
         """A new neighbour of `entity`, the relation, and whether the neighbour's page tells it."""
@@ -133,12 +138,12 @@ class QuestionMaker:
         ]
         edges = outward + inward
         for kind, relation, told_by_new in draws.shuffled(edges):
-            new = self._neighbour(entity, kind, relation, told_by_new, draws)
+            new = self._follow(entity, kind, relation, told_by_new, draws)
             if new is not None and new not in path:
                 return new, relation, told_by_new
         return None
 
-    def _neighbour(
+    def _follow(
         self, entity: Entity, kind: str, relation: str, told_by_new: bool, draws: Draws
     ) -> Entity | None:
         if not told_by_new:
@@ -148,31 +153,31 @@ class QuestionMaker:
         pointing = np.flatnonzero(targets == entity.ordinal)
         return Entity(kind, int(pointing[draws.below(len(pointing))])) if len(pointing) else None
 
-    def _asked(
+    def _target(
         self, path: list[Entity], links: list[Link], draws: Draws
     ) -> tuple[str, str, int] | None:
         """What is asked of the last entity: relation, kind of answer, threshold."""
         entity, last = path[-1], len(path) - 1
         used = {link.relation for link in links if link.subject == last}
-        kind = draws.choice(ASKED)
-        open_ = [
+        kind = draws.choice(list(ANSWER_KINDS))
+        free = [
             attribute
             for attribute in BY_NAME[entity.kind].attributes
-            if attribute.name not in used and _answers(attribute, kind)
+            if attribute.name not in used and isinstance(attribute, ANSWER_KINDS[kind])
         ]
-        if not open_:
+        if not free:
             return None
-        attribute = draws.choice(open_)
+        attribute = draws.choice(free)
         if isinstance(attribute, Relation) and self.world.target(entity, attribute) in path:
             return None
         threshold = 0
-        if kind == "yes/no":
+        if kind == "yes/no" and isinstance(attribute, Quantity):
             threshold = self._threshold(entity, attribute, draws)
         return attribute.name, kind, threshold
 
-    def _threshold(self, entity: Entity, attribute: Attribute, draws: Draws) -> int:
+    def _threshold(self, entity: Entity, attribute: Quantity, draws: Draws) -> int:
         """A figure on either side of the truth with equal chance, never the truth itself."""
-        value = asked_number(self.world, entity, attribute.name)
+        value = self.world.number(entity, attribute)
         spread = 24 if isinstance(attribute, Year) else max(3, value // 4)
         distance = draws.between(1, spread)
         return value + distance if draws.chance(0.5) else value - distance
@@ -184,28 +189,31 @@ class QuestionMaker:
         for option in self._options(bare, draws):
             if len(question.clues) > len(bare.path) and self._unique(question):
                 break
-            if sum(known.place == option.place for known in question.clues) < self.most_clues:
+            if sum(known.position == option.position for known in question.clues) < self.most_clues:
                 longer = replace(question, clues=(*question.clues, option))
                 question = longer if self._chained(longer) else question
         return question if self._unique(question) and self._chained(question) else None
 
     def _options(self, bare: Question, draws: Draws) -> list[Clue]:
-        """Possible clues: one for each place, then a second one for each, and so on."""
-        rounds: list[list[Clue]] = []
-        for place, entity in enumerate(bare.path):
-            told = {link.relation for link in bare.links if link.subject == place}
-            if place == len(bare.path) - 1:
-                told.add(bare.relation)
+        """Possible clues: one for each entity, then a second one for each, and so on."""
+        options: list[list[Clue]] = []
+        for position, entity in enumerate(bare.path):
+            used = {link.relation for link in bare.links if link.subject == position}
+            if position == len(bare.path) - 1:
+                used.add(bare.relation)
             free = [
                 attribute
                 for attribute in BY_NAME[entity.kind].attributes
-                if not isinstance(attribute, Relation) and attribute.name not in told
+                if not isinstance(attribute, Relation) and attribute.name not in used
             ]
-            rounds.append(
-                [clue(self.world, place, entity, it, draws) for it in draws.shuffled(free)]
+            options.append(
+                [
+                    clue(self.world, position, entity, attribute, draws)
+                    for attribute in draws.shuffled(free)
+                ]
             )
-        most = max(len(options) for options in rounds)
-        return [options[turn] for turn in range(most) for options in rounds if turn < len(options)]
+        rounds = zip_longest(*options)
+        return [option for turn in rounds for option in turn if option is not None]
 
     def _unique(self, question: Question) -> bool:
         masks = solutions(self._columns, question.kinds, question.clues, question.links)
@@ -214,7 +222,7 @@ class QuestionMaker:
     def _chained(self, question: Question) -> bool:
         """Whether leaving out any one document leaves two answers open. More clues elsewhere can
         only take answers away, so a question that fails stays failed."""
-        return all(self._open(question, place) for place in range(len(question.path) - 1))
+        return all(self._open(question, position) for position in range(len(question.path) - 1))
 
     def _open(self, question: Question, without: int) -> bool:
         masks = solutions(self._columns, question.kinds, question.clues, question.links, without)
@@ -237,13 +245,3 @@ def answering(world: World, question: Question) -> set[Entity]:
     attribute = attribute_of(entity.kind, question.relation)
     named = {world.target(entity, attribute)} if isinstance(attribute, Relation) else set()
     return {entity} | named
-
-
-def _answers(attribute: Attribute, kind: str) -> bool:
-    if kind == "name":
-        return isinstance(attribute, Relation)
-    if kind == "number":
-        return isinstance(attribute, Number)
-    if kind == "year":
-        return isinstance(attribute, Year)
-    return isinstance(attribute, (Number, Year))

@@ -5,19 +5,25 @@ the rate `obfuscation`, in other words: once for the phrase and once for the val
 from __future__ import annotations
 
 from toolkit.benchmarks.fictional.articles import capitalised
+from toolkit.benchmarks.fictional.data import load
 from toolkit.benchmarks.fictional.hashing import Draws
-from toolkit.benchmarks.fictional.lexicon import LEXICONS
 from toolkit.benchmarks.fictional.questions import Question, holds
-from toolkit.benchmarks.fictional.schema import Choice, Number, Relation, Year
-from toolkit.benchmarks.fictional.solving import Clue, Link, asked_number, attribute_of
-from toolkit.benchmarks.fictional.world import BY_NAME, World
+from toolkit.benchmarks.fictional.schema import (
+    BY_NAME,
+    LEXICONS,
+    Choice,
+    Clueable,
+    Number,
+    Quantity,
+    Relation,
+    Year,
+    attribute_of,
+)
+from toolkit.benchmarks.fictional.solving import Clue, Link
+from toolkit.benchmarks.fictional.world import World
 
-OPENERS = ("There is {x}.", "Consider {x}.", "Think of {x}.", "Somewhere there is {x}.")
-ASKED_FIRST = 0.3
-ORDINALS = ("first", "second", "third", "fourth")
-DECADE = ("in the {low}s", "in the decade that began in {low}")
-YEARS = ("between {low} and {high}", "no earlier than {low} and no later than {high}")
-NUMBERS = ("between {low:,} and {high:,}", "at least {low:,} but at most {high:,}")
+ASKED_FIRST = 0.3  # share of questions that begin with what is asked
+PHRASES = load("phrases")
 
 
 def answers(world: World, question: Question) -> list[str]:
@@ -26,7 +32,7 @@ def answers(world: World, question: Question) -> list[str]:
     attribute = attribute_of(entity.kind, question.relation)
     if isinstance(attribute, Relation):
         return [world.name(world.target(entity, attribute))]
-    value = asked_number(world, entity, question.relation)
+    value = world.number(entity, attribute_of(entity.kind, question.relation, Quantity))
     if question.kind == "yes/no":
         return ["yes" if holds(question, value) else "no"]
     if isinstance(attribute, Year):
@@ -41,19 +47,21 @@ class Wording:
         self.question = question
         self.obfuscation = obfuscation
         self.draws = draws
-        self._nouns = [self._noun(place) for place in range(len(question.path))]
+        self._nouns = [self._noun(position) for position in range(len(question.path))]
 
     def text(self) -> str:
         """The whole question."""
         last = len(self.question.path) - 1
+        openers = PHRASES["openers"]
         if not self.draws.chance(ASKED_FIRST):
-            told = self._told(self.draws.choice(OPENERS))
-            return f"{told} {self._asked(self._that(last))}"
-        asked = self._asked(f"a certain {BY_NAME[self.question.kinds[-1]].nouns[0]}")
-        told = self._told(OPENERS[0])
-        return f"{asked} This is what is known: {told} The question is about {self._that(last)}."
+            description = self._description(self.draws.choice(openers))
+            return f"{description} {self._inquiry(self._that(last))}"
+        inquiry = self._inquiry(f"a certain {BY_NAME[self.question.kinds[-1]].nouns[0]}")
+        description = self._description(openers[0])
+        that = self._that(last)
+        return f"{inquiry} This is what is known: {description} The question is about {that}."
 
-    def _told(self, opener: str) -> str:
+    def _description(self, opener: str) -> str:
         """The clues and links, from the first entity to the last."""
         sentences = [opener.format(x=self._new(0))] if self._clues(0) else []
         for link in self.question.links:
@@ -63,71 +71,66 @@ class Wording:
     def _one_of(self, pair: tuple[str, str]) -> str:
         return pair[self.draws.chance(self.obfuscation)]
 
-    def _repeated(self, place: int) -> int:
+    def _repeated(self, position: int) -> int:
         """How many of the path's earlier entities are of the same type."""
         kinds = self.question.kinds
-        return sum(kind == kinds[place] for kind in kinds[:place])
+        return kinds[:position].count(kinds[position])
 
-    def _noun(self, place: int) -> str:
+    def _noun(self, position: int) -> str:
         kinds = self.question.kinds
-        nouns = BY_NAME[kinds[place]].nouns
-        return nouns[0] if kinds.count(kinds[place]) > 1 else self._one_of(nouns)
+        nouns = BY_NAME[kinds[position]].nouns
+        return nouns[0] if kinds.count(kinds[position]) > 1 else self._one_of(nouns)
 
-    def _that(self, place: int) -> str:
+    def _that(self, position: int) -> str:
         """An entity that has been introduced."""
         kinds = self.question.kinds
-        if kinds.count(kinds[place]) > 1:
-            return f"the {ORDINALS[self._repeated(place)]} {self._nouns[place]}"
-        return f"this {self._nouns[place]}"
+        if kinds.count(kinds[position]) > 1:
+            return f"the {PHRASES['ordinals'][self._repeated(position)]} {self._nouns[position]}"
+        return f"this {self._nouns[position]}"
 
-    def _clues(self, place: int) -> list[Clue]:
-        return [clue for clue in self.question.clues if clue.place == place]
+    def _clues(self, position: int) -> list[Clue]:
+        return [clue for clue in self.question.clues if clue.position == position]
 
-    def _new(self, place: int) -> str:
+    def _new(self, position: int) -> str:
         """An entity on its first mention, with its clues."""
-        noun = self._nouns[place]
-        article = "another" if self._repeated(place) else "an" if noun[0] in "aeiou" else "a"
-        told = [self._clue(clue) for clue in self._clues(place)]
-        if not told:
+        noun = self._nouns[position]
+        article = "another" if self._repeated(position) else "an" if noun[0] in "aeiou" else "a"
+        clues = [self._clue(clue) for clue in self._clues(position)]
+        if not clues:
             return f"{article} {noun}"
-        pronoun = "who" if self.question.kinds[place] == "person" else "that"
-        return f"{article} {noun} {pronoun} {_enumerated(told)}"
+        pronoun = "who" if self.question.kinds[position] == "person" else "that"
+        return f"{article} {noun} {pronoun} {_enumerated(clues)}"
 
     def _linked(self, link: Link, introduced: bool) -> str:
         old, new = sorted((link.subject, link.object))
-        attribute = attribute_of(self.question.kinds[link.subject], link.relation)
-        if not isinstance(attribute, Relation):
-            raise TypeError(f"{link.relation} links nothing")
-        known = self._that(old) if introduced else self._new(old)
-        names = {old: known, new: self._new(new)}
+        attribute = attribute_of(self.question.kinds[link.subject], link.relation, Relation)
+        old_phrase = self._that(old) if introduced else self._new(old)
+        names = {old: old_phrase, new: self._new(new)}
         phrase = self._one_of(attribute.links)
         return capitalised(phrase.format(a=names[link.subject], b=names[link.object])) + "."
 
     def _clue(self, clue: Clue) -> str:
-        attribute = attribute_of(self.question.kinds[clue.place], clue.relation)
-        if isinstance(attribute, Relation):
-            raise TypeError(f"{clue.relation} is no clue")
+        attribute = attribute_of(self.question.kinds[clue.position], clue.relation, Clueable)
         phrase = self._one_of(attribute.clues)
         if isinstance(attribute, Choice):
-            other = LEXICONS[attribute.lexicon][clue.value]
-            return phrase.format(v=self._one_of((clue.value, other)))
+            paraphrase = LEXICONS[attribute.lexicon][clue.value]
+            return phrase.format(v=self._one_of((clue.value, paraphrase)))
         if isinstance(attribute, Number):
-            shape = self._one_of(NUMBERS)
+            frames = PHRASES["numbers"]
         else:
             decade = clue.low % 10 == 0 and clue.high == clue.low + 9
-            shape = self._one_of(DECADE if decade else YEARS)
-        return phrase.format(r=shape.format(low=clue.low, high=clue.high))
+            frames = PHRASES["decade" if decade else "years"]
+        return phrase.format(r=self._one_of(frames).format(low=clue.low, high=clue.high))
 
-    def _asked(self, subject: str) -> str:
+    def _inquiry(self, subject: str) -> str:
         question = self.question
         attribute = attribute_of(question.kinds[-1], question.relation)
-        if isinstance(attribute, Choice):
-            raise TypeError(f"{question.relation} is never asked")
-        if question.kind != "yes/no" or isinstance(attribute, Relation):
-            return attribute.ask.format(s=subject)
-        year = isinstance(attribute, Year)
-        threshold = str(question.threshold) if year else f"{question.threshold:,}"
-        return attribute.polar.format(s=subject, t=threshold)
+        if isinstance(attribute, Quantity) and question.kind == "yes/no":
+            year = isinstance(attribute, Year)
+            threshold = str(question.threshold) if year else f"{question.threshold:,}"
+            return attribute.polar.format(s=subject, t=threshold)
+        assert isinstance(attribute, (Quantity, Relation))
+        return attribute.ask.format(s=subject)
 
 
 def _enumerated(parts: list[str]) -> str:

@@ -8,32 +8,31 @@ whole columns of digits, and only then are those computed, as small integers.
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from toolkit.benchmarks.fictional.events import FESTIVAL, SHIP
-from toolkit.benchmarks.fictional.hashing import key, mix, mix_all
-from toolkit.benchmarks.fictional.lexicon import LEXICONS
-from toolkit.benchmarks.fictional.makers import BOOK, COMPANY
+from toolkit.benchmarks.fictional.hashing import key, mix
 from toolkit.benchmarks.fictional.names import CAPACITY, GIVEN_CAPACITY, Permutation, given, stem
-from toolkit.benchmarks.fictional.people import PERSON
-from toolkit.benchmarks.fictional.places import RIVER, TOWN
 from toolkit.benchmarks.fictional.schema import (
+    BY_NAME,
+    LEXICONS,
+    TYPES,
     Attribute,
     Choice,
+    Clueable,
     EntityType,
     Number,
+    Quantity,
     Relation,
     Year,
+    attribute_of,
 )
-from toolkit.benchmarks.fictional.structures import BRIDGE, BUILDING, SCHOOL
 
-TYPES = (PERSON, TOWN, BUILDING, COMPANY, BOOK, RIVER, SHIP, FESTIVAL, SCHOOL, BRIDGE)
-BY_NAME = {kind.name: kind for kind in TYPES}
 TWIN_DIFFERENCES = 3
-Column = npt.NDArray[np.int64]
+Column = npt.NDArray[Any]  # of `uint64`
+Ordinals = TypeVar("Ordinals", int, Column)  # one entity of a type, or many of it
 
 
 def _slots() -> list[EntityType]:
@@ -87,28 +86,27 @@ class World:
         self._given = Permutation(GIVEN_CAPACITY, seed, "given")
 
     def _count(self, positions: list[int]) -> int:
-        whole, rest = divmod(self.size, PERIOD)
-        return whole * len(positions) + sum(position < rest for position in positions)
+        periods, rest = divmod(self.size, PERIOD)
+        return periods * len(positions) + sum(position < rest for position in positions)
 
     def entity(self, index: int) -> Entity:
         """The entity of document number `index`."""
-        block, position = divmod(index, PERIOD)
+        period, position = divmod(index, PERIOD)
         kind = SLOTS[position]
-        return Entity(kind.name, block * kind.slots + ORDER[position])
+        return Entity(kind.name, period * kind.slots + ORDER[position])
 
     def index(self, entity: Entity) -> int:
         """The document number of an entity."""
         positions = POSITIONS[entity.kind]
-        block, place = divmod(entity.ordinal, len(positions))
-        return block * PERIOD + positions[place]
+        period, number = divmod(entity.ordinal, len(positions))
+        return period * PERIOD + positions[number]
 
-    def is_twin(self, ordinal: int) -> bool:
-        """Whether the entity is a near copy of the one before it."""
-        rate = self._twin_rate
-        return (ordinal + 1) * rate // 1000 > ordinal * rate // 1000
+    def ordinals(self, kind: str) -> Column:
+        """All entities of a type."""
+        return np.arange(self.counts[kind], dtype=np.uint64)
 
-    def twins_all(self, ordinals: Column) -> npt.NDArray[np.bool_]:
-        """`is_twin` of every element."""
+    def is_twin(self, ordinals: int | Column) -> Any:
+        """Whether each entity is a near copy of the one before it."""
         rate = self._twin_rate
         return (ordinals + 1) * rate // 1000 > ordinals * rate // 1000
 
@@ -116,84 +114,66 @@ class World:
         """How many digits an attribute can take."""
         if isinstance(attribute, Relation):
             return self.counts[attribute.target]
+        assert isinstance(attribute, Clueable)
         return attribute.size
 
-    def _keys(self, kind: str, attribute: str) -> tuple[int, int, int]:
-        return _keys(self.seed, kind, attribute)
-
-    def digit(self, entity: Entity, attribute: Attribute) -> int:
-        """The digit of one attribute of one entity."""
-        kind, ordinal = entity
+    def digits(self, kind: str, attribute: Attribute, ordinals: Ordinals) -> Ordinals:
+        """The digits of one attribute of entities of a type."""
         limit = self.limit(attribute)
-        own, shift, window = self._keys(kind, attribute.name)
-        if not self.is_twin(ordinal):
-            return mix(own ^ ordinal) % limit
-        base = mix(own ^ (ordinal - 1)) % limit
-        attributes = BY_NAME[kind].attributes
-        place = (BY_NAME[kind].position(attribute.name) + mix(window ^ ordinal)) % len(attributes)
-        if place >= TWIN_DIFFERENCES or limit == 1:
-            return base
-        return (base + 1 + mix(shift ^ ordinal) % (limit - 1)) % limit
-
-    def digits(self, kind: str, attribute: Attribute) -> Column:
-        """`digit` of every entity of a type, by ordinal."""
-        ordinals = np.arange(self.counts[kind], dtype=np.int64)
-        limit = self.limit(attribute)
-        own, shift, window = self._keys(kind, attribute.name)
-        twin = self.twins_all(ordinals)
-        base = _hashed(own, ordinals - twin, limit)
+        own, shift, window = _keys(self.seed, kind, attribute.name)
+        twin = self.is_twin(ordinals)
+        base = mix(own ^ (ordinals - twin)) % limit
         if limit == 1:
             return base
-        attributes = BY_NAME[kind].attributes
-        turn = _hashed(window, ordinals, len(attributes))
-        place = (turn + BY_NAME[kind].position(attribute.name)) % len(attributes)
-        changed = (base + 1 + _hashed(shift, ordinals, limit - 1)) % limit
-        return np.where(twin & (place < TWIN_DIFFERENCES), changed, base)
+        size = len(BY_NAME[kind].attributes)
+        position = (mix(window ^ ordinals) % size + BY_NAME[kind].position(attribute.name)) % size
+        differs = twin & (position < TWIN_DIFFERENCES)
+        return (base + differs * (1 + mix(shift ^ ordinals) % (limit - 1))) % limit
 
-    def number(self, entity: Entity, attribute: Year | Number) -> int:
-        """The year or count that an attribute has."""
-        digit = self.digit(entity, attribute)
-        if isinstance(attribute, Number):
-            return _scaled(attribute, digit)
-        return self._epoch(entity, attribute) + attribute.first + digit
+    def numbers(self, kind: str, attribute: Quantity, ordinals: Ordinals) -> Ordinals:
+        """The years or counts that an attribute of entities of a type has."""
+        digits = self.digits(kind, attribute, ordinals)
+        if isinstance(attribute, Year):
+            return self._epoch(kind, attribute, ordinals) + attribute.first + digits
+        assert isinstance(attribute, Number)
+        if not attribute.octaves:
+            return attribute.low + digits
+        octave, step = divmod(digits, 500)
+        start = attribute.low << octave
+        return start + start * step // 500
 
-    def _epoch(self, entity: Entity, attribute: Year) -> int:
+    def _epoch(self, kind: str, attribute: Year, ordinals: Ordinals) -> Ordinals | int:
+        """The birth years of the persons after whose births the attribute counts, or 0."""
         if not attribute.after:
             return 0
-        person = Entity("person", self.digit(entity, _named(entity.kind, attribute.after)))
-        return self.number(person, PERSON.attributes[0])  # type: ignore[arg-type]
+        persons = self.digits(kind, attribute_of(kind, attribute.after), ordinals)
+        return self.numbers("person", attribute_of("person", "born", Year), persons)
 
-    def numbers(self, kind: str, attribute: Year | Number) -> Column:
-        """`number` of every entity of a type, by ordinal."""
-        digits = self.digits(kind, attribute)
-        if isinstance(attribute, Number):
-            return _scaled_all(attribute, digits)
-        epoch: Column | int = 0
-        if attribute.after:
-            born = self.numbers("person", PERSON.attributes[0])  # type: ignore[arg-type]
-            epoch = born[self.digits(kind, _named(kind, attribute.after))]
-        return epoch + attribute.first + digits
+    def number(self, entity: Entity, attribute: Quantity) -> int:
+        """The year or count of one entity."""
+        return self.numbers(entity.kind, attribute, entity.ordinal)
 
     def target(self, entity: Entity, attribute: Relation) -> Entity:
         """The entity that a relation points to."""
-        return Entity(attribute.target, self.digit(entity, attribute))
+        return Entity(attribute.target, self.digits(entity.kind, attribute, entity.ordinal))
 
     def value(self, entity: Entity, attribute: Attribute) -> str:
         """An attribute's value as in `Fact`."""
         if isinstance(attribute, Relation):
             return self.name(self.target(entity, attribute))
         if isinstance(attribute, Choice):
-            return WORDS[attribute.lexicon][self.digit(entity, attribute)]
+            return WORDS[attribute.lexicon][self.digits(entity.kind, attribute, entity.ordinal)]
+        assert isinstance(attribute, Quantity)
         return str(self.number(entity, attribute))
 
     def facts(self, entity: Entity) -> list[Fact]:
         """What the entity's article tells: its type, and each attribute."""
         name = self.name(entity)
-        told = [
+        facts = [
             Fact(name, attribute.name, self.value(entity, attribute))
             for attribute in BY_NAME[entity.kind].attributes
         ]
-        return [Fact(name, "type", entity.kind), *told]
+        return [Fact(name, "type", entity.kind), *facts]
 
     def name(self, entity: Entity) -> str:
         """The full name, which no other entity has."""
@@ -221,30 +201,5 @@ WORDS = {name: list(words) for name, words in LEXICONS.items()}
 
 @lru_cache(maxsize=4096)
 def _keys(seed: int, kind: str, attribute: str) -> tuple[int, int, int]:
-    parts = [key(role, seed, kind, attribute) for role in ("own", "shift")]
-    return parts[0], parts[1], key("window", seed, kind)
-
-
-def _named(kind: str, attribute: str) -> Attribute:
-    return BY_NAME[kind].attributes[BY_NAME[kind].position(attribute)]
-
-
-def _hashed(salt: int, ordinals: Column, limit: int) -> Column:
-    mixed = mix_all(np.uint64(salt) ^ ordinals.astype(np.uint64))
-    return (mixed % np.uint64(limit)).astype(np.int64)
-
-
-def _scaled(attribute: Number, digit: int) -> int:
-    if not attribute.octaves:
-        return attribute.low + attribute.step * digit
-    octave, part = divmod(digit, 500)
-    start = attribute.low << octave
-    return start + start * part // 500
-
-
-def _scaled_all(attribute: Number, digits: Column) -> Column:
-    if not attribute.octaves:
-        return attribute.low + attribute.step * digits
-    octave, part = np.divmod(digits, 500)
-    start = attribute.low * np.left_shift(1, octave)
-    return start + start * part // 500
+    own, shift = key("own", seed, kind, attribute), key("shift", seed, kind, attribute)
+    return own, shift, key("window", seed, kind)
