@@ -41,6 +41,8 @@ FLOORS = {
             "masking",
             "progress",
             "extras",
+            "hub",
+            "sealing",
         ),
         0,
     ),

@@ -3,11 +3,12 @@
 from typing import TYPE_CHECKING, Any
 
 from toolkit.benchmarks.beir import BeirBenchmark
+from toolkit.benchmarks.browsecomp_plus import BrowseCompPlus
 
 if TYPE_CHECKING:
     from toolkit.benchmarks.fictional import FictionalWorld
 
-__all__ = ["BeirBenchmark", "FictionalWorld"]
+__all__ = ["BeirBenchmark", "BrowseCompPlus", "FictionalWorld"]
 
 
 def __getattr__(name: str) -> Any:

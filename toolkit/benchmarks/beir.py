@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 from toolkit.benchmarks.reading import (
     Judgements,
     Place,
+    content_hash,
+    distinct,
     identifier,
     read_qrels,
     read_queries,
@@ -17,11 +19,9 @@ from toolkit.benchmarks.reading import (
 )
 from toolkit.contracts import Document, Topic
 from toolkit.errors import InputError
-from toolkit.files import file_fingerprint, fingerprint
-from toolkit.identifiers import DistinctIds
+from toolkit.files import fingerprint
 
 GOLD = ".gold"
-_HASHES: dict[tuple[str, int, int], str] = {}
 
 
 class BeirReport(NamedTuple):
@@ -99,27 +99,26 @@ class BeirBenchmark:
     @property
     def corpus_fingerprint(self) -> str:
         """Hash of the corpus file: all that an index depends on."""
-        return _hash(self._corpus)
+        return content_hash(self._corpus)
 
     @property
     def fingerprint(self) -> str:
         """Hash of the corpus, the questions, the qrels in use, and the selection among them."""
         files = [*self._qrels["evidence"], *self._qrels.get("gold", [])]
-        hashes = [_hash(path) for path in (self._corpus, self._queries, *files)]
+        hashes = [content_hash(path) for path in (self._corpus, self._queries, *files)]
         return fingerprint("beir", *hashes, self.split, self.limit)
 
     def documents(self) -> Iterator[Document]:
-        """The corpus in the file's order. A doubled docid raises `InputError` too: at once, or up
-        to 65,536 documents later where more than that lie between the two."""
-        ids = DistinctIds[Place]()
+        """The corpus in the file's order. A doubled docid raises `InputError` too; see
+        `reading.distinct`."""
+        return distinct(self._documents(), self._corpus)
+
+    def _documents(self) -> Iterator[tuple[Place, Document]]:
         for place, record in records(self._corpus):
             docid = identifier(place, record)
-            _refuse(ids.add(docid, place))
             title = text_field(place, record, "title", default="")
-            yield Document(docid, title, text_field(place, record, "text"), _url(place, record))
-        _refuse(ids.close())
-        if not len(ids):
-            raise InputError(f"{self._corpus} holds no document", valid="at least one")
+            text = text_field(place, record, "text")
+            yield place, Document(docid, title, text, _url(place, record))
 
     @property
     def unjudged(self) -> list[str]:
@@ -168,12 +167,6 @@ def unknown_judged(
     }
     unknown = {docid for docid in {docid for _, docid in pairs} if docid not in docids}
     return [pair for pair in pairs if pair[1] in unknown]
-
-
-def _refuse(doubled: tuple[str, Place] | None) -> None:
-    if doubled:
-        docid, place = doubled
-        raise InputError(f"{place} has the docid {docid!r} a second time", do="Rename it")
 
 
 def _checked_limit(limit: int | None) -> int | None:
@@ -241,12 +234,3 @@ def _unknown_questions(tiers: Mapping[str, Judgements], topics: Sequence[Topic])
     known = {topic.qid for topic in topics}
     named = {qid: None for rows in tiers.values() for qid in rows}
     return [qid for qid in named if qid not in known]
-
-
-def _hash(path: Path) -> str:
-    """The file's hash, computed once a process for each (path, size, time of change)."""
-    status = path.stat()
-    key = (str(path.resolve()), status.st_size, status.st_mtime_ns)
-    if key not in _HASHES:
-        _HASHES[key] = file_fingerprint(path)
-    return _HASHES[key]

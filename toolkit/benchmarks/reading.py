@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from toolkit.contracts import Topic
+from toolkit.contracts import Document, Topic
 from toolkit.errors import InputError
+from toolkit.files import file_fingerprint
+from toolkit.identifiers import DistinctIds
 
 Judgements = dict[str, dict[str, int]]
 
+_HASHES: dict[tuple[str, int, int], str] = {}
 HEADERS = frozenset({"query-id", "query_id", "queryid", "qid", "query", "topic"})
 
 
@@ -162,3 +165,47 @@ def _answers(place: Place, value: Any) -> list[str]:
     if not isinstance(value, list) or not all(isinstance(text, str) for text in value):
         raise InputError(f"{place} has 'answers' that are no list of strings", valid='["one", ...]')
     return value
+
+
+def read_topics(path: Path) -> list[Topic]:
+    """The questions of a file `qid<TAB>question`, in its order. There is no header and no quoting:
+    all behind the first tab is the question, quotation marks and further tabs included."""
+    topics: dict[str, Topic] = {}
+    for place, line in lines(path):
+        qid, tab, text = line.partition("\t")
+        if not (qid and tab and text.strip()):
+            raise InputError(f"{place} is no question", valid="qid, a tab, and its text")
+        if qid in topics:
+            raise InputError(f"{place} has the qid {qid!r} a second time", do="Rename it")
+        topics[qid] = Topic(qid, text)
+    if not topics:
+        raise InputError(f"{path} holds no question", valid="at least one")
+    return list(topics.values())
+
+
+def distinct(documents: Iterable[tuple[Place, Document]], corpus: object) -> Iterator[Document]:
+    """The documents of `corpus`, whose ids must differ. A docid that comes again raises
+    `InputError`: at once, or up to 65,536 documents later where more than that lie between the two.
+    So does a corpus without any document, at its end."""
+    ids = DistinctIds[Place]()
+    for place, document in documents:
+        _refuse(ids.add(document.docid, place))
+        yield document
+    _refuse(ids.close())
+    if not len(ids):
+        raise InputError(f"{corpus} holds no document", valid="at least one")
+
+
+def _refuse(doubled: tuple[str, Place] | None) -> None:
+    if doubled:
+        docid, place = doubled
+        raise InputError(f"{place} has the docid {docid!r} a second time", do="Rename it")
+
+
+def content_hash(path: Path) -> str:
+    """The hash of a file's bytes, computed once a process for each (path, size, time of change)."""
+    status = path.stat()
+    key = (str(path.resolve()), status.st_size, status.st_mtime_ns)
+    if key not in _HASHES:
+        _HASHES[key] = file_fingerprint(path)
+    return _HASHES[key]

@@ -1,0 +1,109 @@
+"""A tiny benchmark in BrowseComp-Plus's published format, obfuscated with a canary of the tests."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from itertools import cycle
+from pathlib import Path
+from typing import Any
+
+CANARY = "tests' own canary: no benchmark was ever sealed with it"
+VARIABLE = "SOUNDINGLINE_CANARY"
+
+TOWNS = ("Brel", "Ostvik", "Mardun", "Calloway", "Pirrin", "Zeltham")
+QUESTIONS = {
+    str(number): f"Which retired lighthouse keeper carved the {number} oak benches that stand"
+    f" beside the harbour church of {town}, the town whose tide mill burned down twice?"
+    for number, town in enumerate(TOWNS, start=11)
+}
+ANSWERS = {
+    qid: f"Anselm Kordway of {town} Lower Quay" for qid, town in zip(QUESTIONS, TOWNS, strict=True)
+}
+EVIDENCE = {qid: [f"{qid}01", f"{qid}02"] for qid in QUESTIONS}
+DOCUMENTS = {
+    **{
+        f"{qid}01": f"The tide mill of {town} burned down twice before the council rebuilt it in"
+        f" slate.\nIts harbour church keeps a register of every bench carved for the parish."
+        for qid, town in zip(QUESTIONS, TOWNS, strict=True)
+    },
+    **{
+        f"{qid}02": f"{ANSWERS[qid]} was a lighthouse keeper who retired early.\nHe carved oak"
+        f" benches for the harbour church of {town} and signed none of them."
+        for qid, town in zip(QUESTIONS, TOWNS, strict=True)
+    },
+    **{
+        f"x-{number}": f"Filler page {number} describes a harvest of plums, ferries and the weather"
+        f" over the northern moor in some detail."
+        for number in range(12)
+    },
+}
+SENTENCES = [line for text in DOCUMENTS.values() for line in text.split("\n")]
+
+
+def obfuscated(text: str, canary: str = CANARY) -> str:
+    """The published scheme, written down again: base64 of the UTF-8 bytes XOR SHA-256(canary)."""
+    key = hashlib.sha256(canary.encode()).digest()
+    mixed = bytes(byte ^ mask for byte, mask in zip(text.encode(), cycle(key), strict=False))
+    return base64.b64encode(mixed).decode()
+
+
+def plain_row(qid: str) -> dict[str, Any]:
+    """A row of the questions as it is before it is obfuscated."""
+    documents = [{"docid": d, "text": DOCUMENTS[d], "url": f"http://{d}"} for d in EVIDENCE[qid]]
+    return {
+        "query_id": qid,
+        "query": QUESTIONS[qid],
+        "answer": ANSWERS[qid],
+        "evidence_docs": documents,
+        "gold_docs": documents[1:],
+        "negative_docs": [{"docid": "x-1", "text": DOCUMENTS["x-1"], "url": ""}],
+    }
+
+
+def sealed_row(row: dict[str, Any], canary: str = CANARY) -> dict[str, Any]:
+    """The row as it is published: all strings but `query_id` obfuscated."""
+
+    def turn(value: Any) -> Any:
+        if isinstance(value, str):
+            return obfuscated(value, canary)
+        if isinstance(value, list):
+            return [turn(item) for item in value]
+        return {k: turn(v) for k, v in value.items()} if isinstance(value, dict) else value
+
+    return {key: value if key == "query_id" else turn(value) for key, value in row.items()}
+
+
+def write_parquet(path: Path, rows: list[dict[str, Any]]) -> Path:
+    """Rows with the published columns."""
+    import pyarrow
+    from pyarrow import parquet
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    text = pyarrow.string()
+    document = pyarrow.struct([("docid", text), ("text", text), ("url", text)])
+    lists = pyarrow.list_(document)
+    fields = {name: lists if name.endswith("_docs") else text for name in rows[0]}
+    parquet.write_table(pyarrow.Table.from_pylist(rows, pyarrow.schema(list(fields.items()))), path)
+    return path
+
+
+def write_jsonl(path: Path, rows: list[dict[str, Any]]) -> Path:
+    """Rows as JSON lines."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def write_benchmark(folder: Path) -> tuple[str, ...]:
+    """Questions and corpus as Parquet below `folder`; the overrides that choose them."""
+    rows = [sealed_row(plain_row(qid)) for qid in QUESTIONS]
+    corpus = [{"docid": d, "text": text, "url": f"http://{d}"} for d, text in DOCUMENTS.items()]
+    questions = write_parquet(folder / "questions" / "test-00000.parquet", rows)
+    documents = write_parquet(folder / "corpus" / "train-00000.parquet", corpus)
+    return (
+        "benchmark=browsecomp_plus",
+        f"benchmark.questions={questions.parent}",
+        f"benchmark.corpus={documents.parent}",
+    )

@@ -1,0 +1,264 @@
+"""BrowseComp-Plus's published files: what is read, opened, selected and refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sealed_benchmark import (
+    ANSWERS,
+    CANARY,
+    DOCUMENTS,
+    EVIDENCE,
+    QUESTIONS,
+    VARIABLE,
+    obfuscated,
+    plain_row,
+    sealed_row,
+    write_benchmark,
+    write_jsonl,
+    write_parquet,
+)
+
+from toolkit import hub
+from toolkit.benchmarks import BrowseCompPlus
+from toolkit.contracts import Benchmark, Topic
+from toolkit.errors import InputError
+
+
+@pytest.fixture(autouse=True)
+def canary(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, CANARY)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    write_benchmark(tmp_path)
+    return tmp_path
+
+
+def opened(folder: Path, **settings: Any) -> BrowseCompPlus:
+    return BrowseCompPlus(str(folder / "questions"), str(folder / "corpus"), **settings)
+
+
+def with_rows(folder: Path, *rows: dict[str, Any], **settings: Any) -> BrowseCompPlus:
+    """The benchmark of these rows, which are sealed here."""
+    path = write_parquet(folder / "own.parquet", [sealed_row(row) for row in rows])
+    return BrowseCompPlus(str(path), str(folder / "corpus"), **settings)
+
+
+def test_questions_answers_judgements_and_corpus_are_opened(folder: Path) -> None:
+    benchmark = opened(folder)
+    assert isinstance(benchmark, Benchmark)
+    assert {topic.qid: topic.text for topic in benchmark.topics} == QUESTIONS
+    assert benchmark.answers == {qid: [answer] for qid, answer in ANSWERS.items()}
+    evidence = {qid: dict.fromkeys(docids, 1) for qid, docids in EVIDENCE.items()}
+    assert benchmark.judgements["evidence"] == evidence
+    assert benchmark.judgements["gold"] == {qid: {d[1]: 1} for qid, d in EVIDENCE.items()}
+    documents = list(benchmark.documents())
+    assert {document.docid: document.text for document in documents} == DOCUMENTS
+    assert documents[0].url == f"http://{documents[0].docid}"
+
+
+def test_json_lines_give_what_parquet_gives(folder: Path) -> None:
+    rows = write_jsonl(folder / "r.jsonl", [sealed_row(plain_row(qid)) for qid in QUESTIONS])
+    texts = [{"docid": docid, "text": text} for docid, text in DOCUMENTS.items()]
+    corpus = write_jsonl(folder / "c.jsonl", texts)
+    lines, parquet = BrowseCompPlus(str(rows), str(corpus)), opened(folder)
+    assert (lines.topics, lines.answers) == (parquet.topics, parquet.answers)
+    assert lines.judgements == parquet.judgements
+    assert [d.text for d in lines.documents()] == [d.text for d in parquet.documents()]
+
+
+def test_odd_rows_keep_their_texts(folder: Path) -> None:
+    row = {
+        **plain_row("11"),
+        "query": 'A tab\there, an unclosed "quotation mark, and\na line?',
+        "answer": "Łódź — 100 %",
+        "gold_docs": [],
+        "evidence_docs": [{"docid": "no number/at all", "text": "", "url": ""}],
+    }
+    bare = {**plain_row("12"), "evidence_docs": [], "gold_docs": None}
+    benchmark = with_rows(folder, row, bare)
+    assert benchmark.topics[0] == Topic("11", row["query"])
+    assert benchmark.answers["11"] == ["Łódź — 100 %"]
+    assert benchmark.judgements == {"evidence": {"11": {"no number/at all": 1}}, "gold": {}}
+
+
+def test_rows_in_plain_text_need_no_canary(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(VARIABLE)
+    rows = write_jsonl(folder / "plain.jsonl", [plain_row(qid) for qid in QUESTIONS])
+    benchmark = BrowseCompPlus(str(rows), str(folder / "corpus"), obfuscated=False)
+    assert benchmark.topics[0].text == QUESTIONS["11"]
+
+
+def test_an_absent_canary_is_one_line_that_names_the_variable(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(VARIABLE)
+    with pytest.raises(InputError, match=f"{VARIABLE} is not set"):
+        opened(folder)
+
+
+def test_a_wrong_canary_is_one_line_without_it(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(VARIABLE, "another canary")
+    with pytest.raises(InputError, match=f"canary in .{VARIABLE} does not open") as caught:
+        opened(folder)
+    assert "another canary" not in str(caught.value)
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_a_truncated_row_is_damage_and_no_wrong_canary(folder: Path, first: bool) -> None:
+    whole, cut = sealed_row(plain_row("11")), sealed_row(plain_row("12"))
+    cut["query"] = cut["query"][:-3]
+    rows = [cut, whole] if first else [whole, cut]
+    path = write_parquet(folder / "cut.parquet", rows)
+    with pytest.raises(InputError, match=rf"cut.parquet:{1 if first else 2} is damaged.*'query'"):
+        BrowseCompPlus(str(path), str(folder / "corpus"))
+
+
+def test_truncated_files_are_one_line(folder: Path) -> None:
+    questions = next((folder / "questions").iterdir())
+    questions.write_bytes(questions.read_bytes()[:-40])
+    with pytest.raises(InputError, match="cannot be read behind row 0"):
+        opened(folder)
+    lines = folder / "lines.jsonl"
+    lines.write_text(json.dumps(sealed_row(plain_row("11")))[:-7] + "\n")
+    with pytest.raises(InputError, match=r"lines.jsonl:1 is not JSON"):
+        BrowseCompPlus(str(lines), str(folder / "corpus"))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"query_id": ""}, "empty 'query_id'"),
+        ({"evidence_docs": obfuscated("d1")}, "'evidence_docs' that is no list"),
+        ({"query": 3.5}, "'query' of type float"),
+    ],
+)
+def test_malformed_rows_are_refused_with_their_place(
+    folder: Path, change: dict[str, Any], message: str
+) -> None:
+    rows = write_jsonl(folder / "r.jsonl", [{**sealed_row(plain_row("11")), **change}])
+    with pytest.raises(InputError, match=rf"r.jsonl:1 has.*{message}"):
+        BrowseCompPlus(str(rows), str(folder / "corpus"))
+
+
+def test_a_missing_column_and_a_doubled_qid_are_refused(folder: Path) -> None:
+    row = sealed_row(plain_row("11"))
+    rows = write_jsonl(folder / "twice.jsonl", [row, row])
+    with pytest.raises(InputError, match=r"twice.jsonl:2 has the qid '11' a second time"):
+        BrowseCompPlus(str(rows), str(folder / "corpus"))
+    del row["gold_docs"]
+    rows = write_jsonl(folder / "less.jsonl", [row])
+    with pytest.raises(InputError, match="no field 'gold_docs'"):
+        BrowseCompPlus(str(rows), str(folder / "corpus"))
+
+
+def test_topics_and_qrels_of_files_take_the_place_of_the_rows(folder: Path) -> None:
+    topics, qrels, golds = folder / "t.tsv", folder / "e.txt", folder / "g.txt"
+    topics.write_text('12\tan unquoted "mark and\ta tab\n13\tplain\n', encoding="utf-8")
+    qrels.write_text("12 Q0 1101 1\n12 0 x-1 0\n99 Q0 x-2 1\n", encoding="utf-8")
+    golds.write_text("13 Q0 1302 1\n", encoding="utf-8")
+    files = {"topics": str(topics), "qrels": str(qrels), "gold_qrels": str(golds)}
+    benchmark = opened(folder, **files)
+    assert list(benchmark.topics) == [
+        Topic("12", 'an unquoted "mark and\ta tab'),
+        Topic("13", "plain"),
+    ]
+    assert benchmark.judgements == {
+        "evidence": {"12": {"1101": 1, "x-1": 0}},
+        "gold": {"13": {"1302": 1}},
+    }
+    assert benchmark.answers == {"12": [ANSWERS["12"]], "13": [ANSWERS["13"]]}
+    without = BrowseCompPlus(None, str(folder / "corpus"), **files)
+    assert without.topics == benchmark.topics and not without.answers
+
+
+def test_a_topic_without_a_tab_is_refused(folder: Path) -> None:
+    (folder / "t.tsv").write_text("12 no tab\n", encoding="utf-8")
+    with pytest.raises(InputError, match=r"t.tsv:1 is no question"):
+        opened(folder, topics=str(folder / "t.tsv"))
+
+
+def many(folder: Path, **settings: Any) -> list[str]:
+    topics, qrels = folder / "many.tsv", folder / "many.txt"
+    topics.write_text("".join(f"{n}\tquestion {n}\n" for n in range(830)), encoding="utf-8")
+    qrels.write_text("1 Q0 x-1 1\n", encoding="utf-8")
+    files = {"topics": str(topics), "qrels": str(qrels)}
+    benchmark = BrowseCompPlus(None, str(folder / "corpus"), **files, **settings)
+    return [topic.qid for topic in benchmark.topics]
+
+
+def test_dev_and_test_share_out_the_questions_by_their_ids(folder: Path) -> None:
+    dev, test = many(folder, split="dev"), many(folder, split="test")
+    assert sorted([*dev, *test], key=int) == many(folder)
+    assert 350 < len(dev) < 480
+    larger = many(folder, split="dev", dev_share=0.7)
+    assert set(dev) < set(larger)
+
+
+def test_samples_are_seeded_nested_and_in_order(folder: Path) -> None:
+    small, large = many(folder, sample=100), many(folder, sample=300)
+    assert (len(small), len(large)) == (100, 300)
+    assert set(small) < set(large)
+    assert large == sorted(large, key=int)
+    other = many(folder, sample=100, seed=1)
+    assert 0 < len(set(other) & set(small)) < 40, "two samples of 100 share some 12 by chance"
+    assert many(folder, sample=100, limit=7) == small[:7]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"sample": 831}, {"sample": 0}, {"limit": True}, {"split": "train"}, {"dev_share": 1.0}],
+)
+def test_impossible_slices_are_refused(folder: Path, wrong: dict[str, Any]) -> None:
+    with pytest.raises(InputError):
+        many(folder, **wrong)
+
+
+def test_fingerprints_follow_content_and_slice_and_not_the_path(
+    folder: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    elsewhere = tmp_path_factory.mktemp("copy")
+    write_benchmark(elsewhere)
+    one, copy, part = opened(folder), opened(elsewhere), opened(folder, limit=2)
+    assert (one.fingerprint, one.corpus_fingerprint) == (copy.fingerprint, copy.corpus_fingerprint)
+    assert part.corpus_fingerprint == one.corpus_fingerprint
+    assert part.fingerprint != one.fingerprint
+
+
+def test_a_name_is_fetched_from_the_hub_and_a_missing_path_is_told(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import huggingface_hub
+
+    asked = []
+
+    def snapshot(name: str, **settings: Any) -> str:
+        asked.append((name, settings["repo_type"], settings["revision"]))
+        if name == "gone/away":
+            raise OSError("no such repository")
+        return str(folder / name.partition("/")[2])
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot)
+    benchmark = BrowseCompPlus("hub/questions", "hub/corpus", revision="r1", corpus_revision="r2")
+    assert len(list(benchmark.documents())) == len(DOCUMENTS)
+    assert asked == [("hub/questions", "dataset", "r1"), ("hub/corpus", "dataset", "r2")]
+    with pytest.raises(InputError, match="gone/away cannot be had from the Hugging Face hub"):
+        BrowseCompPlus("gone/away", "hub/corpus")
+    with pytest.raises(InputError, match="there are no rows at /nowhere/rows"):
+        BrowseCompPlus("/nowhere/rows.parquet", "hub/corpus")
+    assert hub.is_hub_name("Tevatron/browsecomp-plus") and not hub.is_hub_name("../x")
+
+
+def test_a_docid_that_comes_twice_is_refused(folder: Path) -> None:
+    texts = [{"docid": "d", "text": "one"}, {"docid": "d", "text": "two"}]
+    path = write_jsonl(folder / "c.jsonl", texts)
+    benchmark = BrowseCompPlus(str(folder / "questions"), str(path))
+    with pytest.raises(InputError, match=r"c.jsonl:2 has the docid 'd' a second time"):
+        list(benchmark.documents())
