@@ -17,6 +17,7 @@ _EXTRAS = {
     "sentence_transformers": "learned",
     "pyterrier_dr": "learned",
     "pyterrier_alpha": "learned",
+    "sklearn": "enrich",
     "pyarrow": "browsecomp",
     "huggingface_hub": "browsecomp",
     "tokenizers": "tokenizers",

@@ -11,9 +11,11 @@ from collections.abc import Callable
 from typing import Protocol
 
 from pipelines.lexical.porter import stem
+from pipelines.lexical.strings import to_bytes
 from pipelines.lexical.word_break import MAX_LENGTH, pieces, segment
 from pipelines.lexical.word_break_data import VERSION
 from toolkit.errors import InputError
+from toolkit.extras import require
 from toolkit.files import fingerprint
 
 _STOP_WORDS = """
@@ -27,6 +29,9 @@ _RULES = 1  # counts changes of this room's rules, so that an older index is not
 # Character.isWhitespace of Java: no-break spaces are not white space.
 _BLANK = r"\t-\r\x1c-\x20\u1680\u2000-\u2006\u2008-\u200a\u2028\u2029\u205f\u3000"
 _NOT_BLANK = re.compile(f"[^{_BLANK}]+")
+_NGRAMS = re.compile(r"([0-9]{1,9})(:hashed)?")
+_LONGEST = 4
+_SLOTS = 1 << 23
 
 
 class Analyzer(Protocol):
@@ -34,6 +39,8 @@ class Analyzer(Protocol):
     first and ask for the term of each distinct word once."""
 
     name: str
+    longest: int
+    """Words of the longest term: 1, or that of an `NgramAnalyzer`."""
 
     @property
     def fingerprint(self) -> str:
@@ -41,8 +48,12 @@ class Analyzer(Protocol):
         ...
 
     def pieces(self, text: str) -> list[str]:
-        """Parts of `text` in order that no word spans: the terms of the parts, one part after the
-        other, are the terms of `text`. Quick to find, and worth remembering the terms of."""
+        """Parts of `text` that no term spans: the `piece_terms` of all parts are the terms of
+        `text`. Quick to find, and worth remembering the terms of."""
+        ...
+
+    def piece_terms(self, piece: str) -> list[str]:
+        """The index terms of one of the `pieces`."""
         ...
 
     def words(self, text: str) -> list[str]:
@@ -86,7 +97,7 @@ class LuceneAnalyzer:
         stop_words: frozenset[str] = frozenset(),
         stemming: bool = False,
     ) -> None:
-        self.name = name
+        self.name, self.longest = name, 1
         self._settings = (possessive, stop_words, stemming)
         self._terms = _Terms(self._term)
 
@@ -97,6 +108,9 @@ class LuceneAnalyzer:
 
     def pieces(self, text: str) -> list[str]:
         return pieces(text)
+
+    def piece_terms(self, piece: str) -> list[str]:
+        return self.terms(piece)
 
     def words(self, text: str) -> list[str]:
         return segment(text)
@@ -127,6 +141,7 @@ class WhitespaceAnalyzer:
     """Words between white space as they stand, longer ones cut after 255 UTF-16 units."""
 
     name = "whitespace"
+    longest = 1
 
     @property
     def fingerprint(self) -> str:
@@ -134,6 +149,9 @@ class WhitespaceAnalyzer:
 
     def pieces(self, text: str) -> list[str]:
         return _NOT_BLANK.findall(text)
+
+    def piece_terms(self, piece: str) -> list[str]:
+        return self.terms(piece)
 
     def words(self, text: str) -> list[str]:
         words: list[str] = _NOT_BLANK.findall(text)
@@ -149,6 +167,71 @@ class WhitespaceAnalyzer:
 
     def __repr__(self) -> str:
         return f"make_analyzer({self.name!r})"
+
+
+class NgramAnalyzer:
+    """The terms of `words_analyzer`, and each 2 to `longest` neighbours among them, joined by a
+    space.
+
+    N-grams stand on terms, so they span stop words. `longest` is 2 to 4. With `slots`, an n-gram is
+    the number of its slot (MurmurHash3 of its UTF-8, modulo `slots`), as in SIRA's released code:
+    n-grams that share a slot share their postings, which over-estimates document frequencies.
+    """
+
+    def __init__(self, words_analyzer: Analyzer, longest: int, slots: int | None = None) -> None:
+        if not 2 <= longest <= _LONGEST:
+            raise InputError(
+                f"n-grams of {longest} words", valid=f"2 to {_LONGEST}", do="set analyzer=english:2"
+            )
+        self._words, self.longest, self.slots = words_analyzer, longest, slots
+        self.name = f"{words_analyzer.name}:{longest}" + (":hashed" if slots else "")
+        self._slot_of = _hashed_ngram(slots) if slots else str
+
+    @property
+    def fingerprint(self) -> str:
+        return fingerprint(self._words.fingerprint, self.longest, self.slots, _RULES)
+
+    def pieces(self, text: str) -> list[str]:
+        """The terms themselves: an n-gram spans the pieces of its words."""
+        return self.terms(text)
+
+    def piece_terms(self, piece: str) -> list[str]:
+        return [piece]
+
+    def words(self, text: str) -> list[str]:
+        return self._words.words(text)
+
+    def term(self, word: str) -> str | None:
+        return self._words.term(word)
+
+    def terms(self, text: str) -> list[str]:
+        """Single terms first, then pairs, and so on; each in the order of the text."""
+        single = self._words.terms(text)
+        terms = list(single)
+        for size in range(2, self.longest + 1):
+            starts = range(len(single) - size + 1)
+            terms += [self._slot_of(" ".join(single[start : start + size])) for start in starts]
+        return terms
+
+    def __reduce__(self) -> tuple[Callable[[str], Analyzer], tuple[str]]:
+        return make_analyzer, (self.name,)
+
+    def __repr__(self) -> str:
+        return f"make_analyzer({self.name!r})"
+
+
+def is_ngram(term: str) -> bool:
+    """Whether an index term is an n-gram of several words: no single term has a space."""
+    return " " in term
+
+
+def _hashed_ngram(slots: int) -> Callable[[str], str]:
+    murmurhash3_32 = require("sklearn.utils").murmurhash3_32
+
+    def slot(ngram: str) -> str:
+        return f" {murmurhash3_32(to_bytes(ngram), positive=True) % slots}"
+
+    return slot
 
 
 def _cut(word: str) -> list[str]:
@@ -183,12 +266,18 @@ def make_analyzer(name: str = "english") -> Analyzer:
     """The analyzer of that name: `english`, `english_unstemmed` (no stemming), `standard` (no stop
     words, no stemming), `whitespace` (words between white space as they are).
 
-    Raises `InputError` for any other name.
+    `english:2` adds pairs of terms that follow each other (`NgramAnalyzer`; up to 4), and
+    `english:2:hashed` puts them into 2^23 slots. Raises `InputError` for any other name.
     """
-    if name not in _FACTORIES:
+    words, colon, suffix = name.partition(":")
+    shape = _NGRAMS.fullmatch(suffix)
+    if words not in _FACTORIES or (colon and shape is None):
         raise InputError(
             f"analyzer {name!r} is unknown",
-            valid=", ".join(_FACTORIES),
+            valid=", ".join(_FACTORIES) + ", each also with n-grams, as english:2",
             do="set analyzer to one of these",
         )
-    return _FACTORIES[name]()
+    analyzer = _FACTORIES[words]()
+    if shape is None:
+        return analyzer
+    return NgramAnalyzer(analyzer, int(shape[1]), _SLOTS if shape[2] else None)

@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from pipelines.lexical.analyzer import Analyzer, make_analyzer
+from pipelines.lexical.analyzer import Analyzer, is_ngram, make_analyzer
 from pipelines.lexical.strings import to_bytes
 
 DROPPED = -1
@@ -28,7 +28,7 @@ DROPPED = -1
 class Batch(NamedTuple):
     """What became of some consecutive documents.
 
-    `distinct` and `lengths` are counts of terms and of tokens per document; the postings are
+    `distinct` counts terms per document, `lengths` its tokens without n-grams; the postings are
     `sum(distinct)` term numbers of the segment and as many frequencies, both int32, from byte
     `start` of the segment's file.
     """
@@ -53,7 +53,7 @@ class PieceNumbers(dict[str, int]):
         self._unwritten: list[str] = []
 
     def __missing__(self, piece: str) -> int:
-        numbers = [self._number(term) for term in self._analyzer.terms(piece)]
+        numbers = [self._number(term) for term in self._analyzer.piece_terms(piece)]
         if len(numbers) > 1:
             self._several.append(numbers)
             code = DROPPED - len(self._several)
@@ -109,9 +109,14 @@ class SegmentWriter:
     def write(self, texts: Sequence[str]) -> Batch:
         """Analyse the texts, one a document, and append their postings to the segment."""
         self._bound_memory()
-        numbers = [self._numbers.tokens(self._analyzer.pieces(text)) for text in texts]
-        lengths = np.array([len(tokens) for tokens in numbers], dtype=np.int32)
-        terms, frequencies, distinct = count_terms(numbers, lengths)
+        pieces = [self._analyzer.pieces(text) for text in texts]
+        numbers = [self._numbers.tokens(parts) for parts in pieces]
+        counts = np.array([len(tokens) for tokens in numbers], dtype=np.int32)
+        lengths = counts
+        if self._analyzer.longest > 1:
+            ngrams = [sum(map(is_ngram, parts)) for parts in pieces]
+            lengths = counts - np.array(ngrams, dtype=np.int32)
+        terms, frequencies, distinct = count_terms(numbers, counts)
         with postings_path(self._folder, self._segment).open("ab") as stream:
             start = stream.tell()
             stream.write(terms.tobytes() + frequencies.tobytes())

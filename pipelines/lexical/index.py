@@ -303,19 +303,26 @@ class LexicalIndex:
     def _known(self, query: Mapping[str, float] | Sequence[str]) -> list[tuple[_Term, float]]:
         """The known terms of weight above 0 and their weights, in the order of the index, so that
         a score does not depend on the order of the words."""
-        if isinstance(query, str):
-            raise InputError(
-                "the query is a string",
-                valid="index terms or weights by index term",
-                do="analyse it first: index.analyzer.terms(query)",
-            )
-        counted: Mapping[str, float] = query if isinstance(query, Mapping) else Counter(query)
         known: list[tuple[_Term, float]] = []
-        for name, weight in counted.items():
-            if not (0 <= weight < math.inf):
-                raise InputError(f"weight {weight} of term '{name}'", valid="0 or more, finite")
+        for name, weight in weights_of(query).items():
             term = self._term(name)
-            if term is not None and weight > 0:
+            if term is not None:
                 known.append((term, weight))
         known.sort()
         return known
+
+
+def weights_of(query: Mapping[str, float] | Sequence[str]) -> dict[str, float]:
+    """Weights above 0 by index term; a term that is repeated in a sequence counts again.
+    `InputError` for text that was not analysed, and for a weight below 0."""
+    if isinstance(query, str):
+        raise InputError(
+            "the query is a string",
+            valid="index terms or weights by index term",
+            do="analyse it first: index.analyzer.terms(query)",
+        )
+    counted: Mapping[str, float] = query if isinstance(query, Mapping) else Counter(query)
+    for name, weight in counted.items():
+        if not (0 <= weight < math.inf):
+            raise InputError(f"weight {weight} of term '{name}'", valid="0 or more, finite")
+    return {name: float(weight) for name, weight in counted.items() if weight > 0}

@@ -12,6 +12,7 @@ Terms are taken one after the other into one float32 sum per document.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -148,16 +149,25 @@ def large_frequencies(
 
 
 def best(
-    arrays: Postings, terms: NDArray[np.int64], sums: NDArray[np.float32], depth: int
+    arrays: Postings,
+    terms: NDArray[np.int64],
+    sums: NDArray[np.float32],
+    depth: int,
+    more: Sequence[tuple[Postings, NDArray[np.int64]]] = (),
 ) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
     """The `depth` documents of highest sum above 0, and their sums; leaves `sums` all zero.
 
-    Equal sums stand in the order of the documents.
+    The sums are of `terms` of `arrays`, and of the terms of other postings of the same documents in
+    `more`. Equal sums stand in the order of the documents.
     """
-    postings = int((arrays.offsets[terms + 1] - arrays.offsets[terms]).sum())
+    summed = [(arrays, terms), *more]
+    postings = sum(int((a.offsets[t + 1] - a.offsets[t]).sum()) for a, t in summed)
     if postings < len(sums) // _FEW:
         keys = np.empty(postings, np.uint64)
-        keys = keys[: _collect_touched(arrays.offsets, arrays.documents, terms, sums, keys)]
+        size = 0
+        for part, numbers in summed:
+            size += _collect_touched(part.offsets, part.documents, numbers, sums, keys[size:])
+        keys = keys[:size]
     else:
         maxima = np.empty(-(-len(sums) // _RUN), np.uint32)
         _maxima(sums, maxima)

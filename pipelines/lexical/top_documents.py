@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections import OrderedDict, deque
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from numbers import Integral, Real
 from threading import Lock, Semaphore
 from typing import Any, TypeVar
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from pipelines.lexical.build import cores
 from pipelines.lexical.dirichlet import Dirichlet, collection_frequency
+from pipelines.lexical.overlay import ExtraPostings
 from pipelines.lexical.scoring import Saturation, best
 from pipelines.lexical.storage import Arrays, Postings, Statistics
 from toolkit.errors import InputError
@@ -43,10 +44,14 @@ class Sums:
         self._turns = Semaphore(searches_at_once(self._documents))
 
     def best(
-        self, terms: NDArray[np.int64], add: Callable[[NDArray[np.float32]], None], depth: int
+        self,
+        terms: NDArray[np.int64],
+        add: Callable[[NDArray[np.float32]], None],
+        depth: int,
+        more: Sequence[tuple[Postings, NDArray[np.int64]]] = (),
     ) -> Found:
         """The `depth` documents of highest sum above 0 once `add` has filled the sums, which it
-        may do for documents of `terms` (at least one) alone."""
+        may do for documents of `terms`, and of the terms of the postings in `more`, alone."""
         if self._process != os.getpid():
             self._begin()  # after a fork nobody gives back the turns of the parent's threads
         with self._turns:
@@ -55,7 +60,7 @@ class Sums:
             except IndexError:
                 sums = np.zeros(self._documents, np.float32)
             add(sums)
-            found = best(self._postings, terms, sums, min(depth, self._documents))
+            found = best(self._postings, terms, sums, min(depth, self._documents), more)
             self._free.append(sums)  # not reached on an interrupt, which may leave sums half-done
         return found
 
@@ -84,8 +89,10 @@ class TopDocuments:
         b: float,
         depth: int,
         lengths: str,
+        extra: ExtraPostings | None = None,
     ) -> Found:
-        """`weights`: weight times idf."""
+        """`weights`: weight times idf. `extra`: terms of an overlay, whose occurrences count in
+        addition to those of the index."""
         average = self._statistics.average_length
         saturation = self._kept(
             (Saturation, k1, b, lengths),
@@ -94,8 +101,11 @@ class TopDocuments:
 
         def add(sums: NDArray[np.float32]) -> None:
             saturation.add(self._arrays, terms, weights, sums)
+            if extra is not None:
+                extra.add(saturation, self._arrays.length_codes, sums)
 
-        return self._sums.best(terms, add, depth)
+        more = [(extra.arrays, extra.terms)] if extra is not None else []
+        return self._sums.best(terms, add, depth, more)
 
     def likelihood(
         self,
