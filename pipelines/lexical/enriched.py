@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipelines.lexical import smallfloat
+from pipelines.lexical.extra_postings import ExtraPostings
 from pipelines.lexical.index import LexicalIndex, weights_of
-from pipelines.lexical.overlay import ExtraPostings, Overlay
+from pipelines.lexical.overlay import Overlay
 from pipelines.lexical.scoring import idf
 from pipelines.lexical.top_documents import TopDocuments, check_settings
 from toolkit.errors import InputError

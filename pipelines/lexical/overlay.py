@@ -21,13 +21,13 @@ import json
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pipelines.lexical.analyzer import is_ngram
-from pipelines.lexical.jit import compiled
+from pipelines.lexical.extra_postings import OverlayArrays
 from pipelines.lexical.storage import MANIFEST, TERMS, array_path, load_array
 from pipelines.lexical.strings import StringTable, StringWriter, to_bytes
 from toolkit.errors import InputError
@@ -35,30 +35,11 @@ from toolkit.files import folder_made_whole, write_json
 
 if TYPE_CHECKING:
     from pipelines.lexical.index import LexicalIndex
-    from pipelines.lexical.scoring import Saturation
 
 FORMAT = "soundingline-overlay"
 VERSION = 1
 _PHRASES_KEPT = 1 << 18
 _AGAIN = "build the overlay again with Overlay.build"
-
-
-class OverlayArrays(NamedTuple):
-    """The postings of an overlay; see the module's text."""
-
-    offsets: NDArray[np.int64]
-    documents: NDArray[np.uint32]
-    frequencies: NDArray[np.int32]
-    base_frequencies: NDArray[np.int32]
-
-    # An overlay's frequencies are wide enough for every value.
-    @property
-    def large_positions(self) -> NDArray[np.int64]:
-        return np.empty(0, np.int64)
-
-    @property
-    def large_values(self) -> NDArray[np.int32]:
-        return np.empty(0, np.int32)
 
 
 _TYPES = dict(zip(OverlayArrays._fields, ("<i8", "<u4", "<i4", "<i4"), strict=True))
@@ -145,23 +126,6 @@ class Overlay:
         """How many documents have the term in a phrase and not in their text."""
         first, last = self.arrays.offsets[number : number + 2].tolist()
         return int((self.arrays.base_frequencies[first:last] == 0).sum())
-
-
-class ExtraPostings(NamedTuple):
-    """Terms of an overlay in a query. `weights`: weight times idf."""
-
-    arrays: OverlayArrays
-    terms: NDArray[np.int64]
-    weights: NDArray[np.float32]
-
-    def add(
-        self, saturation: Saturation, codes: NDArray[np.uint8], sums: NDArray[np.float32]
-    ) -> None:
-        """Add to `sums` what the phrases are worth beyond the text of the documents."""
-        arrays = self.arrays
-        postings = (arrays.offsets, arrays.documents, arrays.frequencies, arrays.base_frequencies)
-        by_code = saturation.shares is not None
-        _add(*postings, self.terms, self.weights, saturation.norms, codes, by_code, sums)
 
 
 class _Occurrences:
@@ -256,26 +220,3 @@ def _is_overlay(path: Path) -> bool:
     except (OSError, ValueError):
         return False
     return isinstance(content, dict) and content.get("format") == FORMAT
-
-
-@compiled
-def _add(
-    offsets: NDArray[np.int64],
-    documents: NDArray[np.uint32],
-    frequencies: NDArray[np.int32],
-    base_frequencies: NDArray[np.int32],
-    terms: NDArray[np.int64],
-    weights: NDArray[np.float32],
-    norms: NDArray[np.float32],
-    codes: NDArray[np.uint8],
-    by_code: bool,
-    sums: NDArray[np.float32],
-) -> None:
-    for row in range(len(terms)):
-        weight = weights[row]
-        for i in range(offsets[terms[row]], offsets[terms[row] + 1]):
-            document = documents[i]
-            norm = norms[codes[document]] if by_code else norms[document]
-            own = np.float32(base_frequencies[i])
-            both = own + np.float32(frequencies[i])
-            sums[document] += weight * (both / (both + norm) - own / (own + norm))

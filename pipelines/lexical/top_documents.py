@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from pipelines.lexical.build import cores
 from pipelines.lexical.dirichlet import Dirichlet, collection_frequency
-from pipelines.lexical.overlay import ExtraPostings
+from pipelines.lexical.extra_postings import ExtraPostings
 from pipelines.lexical.scoring import Saturation, best
 from pipelines.lexical.storage import Arrays, Postings, Statistics
 from toolkit.errors import InputError
