@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.engines.base import Engine
-from toolkit.benchmarks.beir import unknown_judged
+from toolkit.benchmarks.judged import unknown_judged
 from toolkit.console import tell
 from toolkit.contracts import Benchmark, Segmenter, Unit
 from toolkit.corpus import SqliteStore, build_units

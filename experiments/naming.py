@@ -40,7 +40,7 @@ FREE = frozenset(
         ),
         *("memory_mb", "heap", "jar", "java_home", "launcher", "environment", "start_seconds"),
         *("tensor_parallel", "data_parallel", "gpu_memory", "max_sequences", "prefix_caching"),
-        *("prompt_token_details",),
+        *("prompt_token_details", "origin"),
     }
 )
 _SHOWN_ALWAYS = ("unit", "retriever")

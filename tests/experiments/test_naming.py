@@ -70,6 +70,12 @@ def test_what_can_change_a_trajectory_changes_the_name(override: str) -> None:
     assert name(*plain, override) != name(*plain)
 
 
+def test_where_a_collection_comes_from_and_lies_changes_no_name() -> None:
+    plain = name("benchmark=cacm")
+    assert name("benchmark=cacm", "benchmark.origin=elsewhere", "paths.data=/data") == plain
+    assert name("benchmark=cacm", "benchmark.split=dev") != plain
+
+
 def test_a_default_that_is_written_out_is_the_default() -> None:
     assert name("retriever.k1=0.9", "unit=document") == name()
     assert name("retriever=bm25_default") == name()

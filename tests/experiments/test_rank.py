@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,6 +16,7 @@ from toolkit.contracts import Topic
 from toolkit.evaluation import RunRow, evaluate_ranking
 
 Entry = Callable[..., int]
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_cacm_with_default_bm25_gives_the_published_figures(entry: Entry, data_root: Path) -> None:
@@ -21,6 +26,29 @@ def test_cacm_with_default_bm25_gives_the_published_figures(entry: Entry, data_r
     found = json.loads(Path("runs/cacm/metrics.json").read_text())
     assert found["AP"] == pytest.approx(0.3123, abs=0.001)
     assert found["P@30"] == pytest.approx(0.1942, abs=0.002)
+
+
+def test_cacm_read_by_ir_datasets_gives_the_published_figures(
+    tmp_path: Path, data_root: Path
+) -> None:
+    """The same collection as a download that ir_datasets reads; its folder is taken when
+    ir_datasets is imported, so in a process of its own."""
+    archive = tmp_path / "beir" / "scifact" / "source.zip"
+    archive.parent.mkdir(parents=True)
+    with zipfile.ZipFile(archive, "w") as download:
+        for name in ("corpus.jsonl", "queries.jsonl", "qrels/test.tsv"):
+            download.write(data_root / "cacm" / name, f"scifact/{name}")
+    given = ("benchmark=ir_datasets", "benchmark.dataset=beir/scifact/test", "name=cacm")
+    subprocess.run(
+        [sys.executable, "-m", "experiments.rank", *given],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "IR_DATASETS_HOME": str(tmp_path)},
+        check=True,
+        capture_output=True,
+    )
+    metrics = json.loads((tmp_path / "runs/cacm/metrics.json").read_text())
+    assert metrics["AP"] == pytest.approx(0.3123, abs=0.001)
+    assert metrics["P@30"] == pytest.approx(0.1942, abs=0.002)
 
 
 def test_unjudged_questions_and_unknown_documents_are_counted_and_shown(

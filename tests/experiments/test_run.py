@@ -133,11 +133,11 @@ def test_a_sweep_without_a_name_finds_its_folder_again(entry: Entry) -> None:
 
 
 def test_a_sweep_over_benchmarks_keeps_them_apart(entry: Entry, data_root: Path) -> None:
-    given = ("benchmark=cacm,vaswani", f"paths.data={data_root}", "name=both")
+    given = ("benchmark=cacm,musique100", f"paths.data={data_root}", "name=both")
     assert entry("rank", "-m", *given) == 0
-    cacm, vaswani = sorted(path.parent.name for path in Path("runs/both").glob("*/metrics.json"))
+    cacm, musique = sorted(path.parent.name for path in Path("runs/both").glob("*/metrics.json"))
     assert re.fullmatch(r"cacm-document-bm25_default-[0-9a-f]{8}", cacm)
-    assert re.fullmatch(r"vaswani-document-bm25_default-[0-9a-f]{8}", vaswani)
+    assert re.fullmatch(r"musique100-document-bm25_default-[0-9a-f]{8}", musique)
     assert metrics(f"runs/both/{cacm}")["AP"] == pytest.approx(0.3123, abs=1e-3)
 
 

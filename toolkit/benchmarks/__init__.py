@@ -4,11 +4,19 @@ from typing import TYPE_CHECKING, Any
 
 from toolkit.benchmarks.beir import BeirBenchmark
 from toolkit.benchmarks.browsecomp_plus import BrowseCompPlus
+from toolkit.benchmarks.ir_datasets import IrDatasetsBenchmark
+from toolkit.benchmarks.judged import JudgedBenchmark
 
 if TYPE_CHECKING:
     from toolkit.benchmarks.fictional import FictionalWorld
 
-__all__ = ["BeirBenchmark", "BrowseCompPlus", "FictionalWorld"]
+__all__ = [
+    "BeirBenchmark",
+    "BrowseCompPlus",
+    "FictionalWorld",
+    "IrDatasetsBenchmark",
+    "JudgedBenchmark",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
+from toolkit.benchmarks.judged import JudgedBenchmark
 from toolkit.benchmarks.reading import (
     Judgements,
     Place,
@@ -24,23 +25,7 @@ from toolkit.files import fingerprint
 GOLD = ".gold"
 
 
-class BeirReport(NamedTuple):
-    """What a pass over the corpus and the judgements finds; nothing here is an error.
-
-    `unknown_judged` are judged (qid, docid) pairs whose document the corpus lacks,
-    `unknown_questions` qids of the qrels that queries.jsonl lacks, `unjudged` questions without any
-    judgement.
-    """
-
-    documents: int
-    questions: int
-    judged: int
-    unjudged: Sequence[str]
-    unknown_judged: Sequence[tuple[str, str]]
-    unknown_questions: Sequence[str]
-
-
-class BeirBenchmark:
+class BeirBenchmark(JudgedBenchmark):
     """Questions, judgements and corpus of a folder in the BEIR layout.
 
     `corpus.jsonl` holds `_id, text` and optionally `title`, `url` or `metadata.url`;
@@ -52,7 +37,8 @@ class BeirBenchmark:
     A named `split` selects the questions that its qrels name; `split=None` selects every question
     and the union of all qrels. Questions keep the order of queries.jsonl, and `limit` keeps the
     first ones. `judgements` are those of the selected questions, zero grades included. `name` is
-    the folder's unless given.
+    the folder's unless given. `origin` is told where the folder is missing: whose collection it is
+    and how to get it.
 
     Constructing reads questions and judgements only; `documents()` streams the corpus. Anything
     malformed raises `InputError` with the file and the line.
@@ -64,28 +50,25 @@ class BeirBenchmark:
         name: str | None = None,
         split: str | None = "test",
         limit: int | None = None,
+        origin: str = "",
     ) -> None:
         self.path = Path(path)
         self.split = split
-        self.limit = _checked_limit(limit)
-        self._corpus = _required(self.path, "corpus.jsonl")
-        self._queries = _required(self.path, "queries.jsonl")
+        self._corpus = _required(self.path, "corpus.jsonl", origin)
+        self._queries = _required(self.path, "queries.jsonl", origin)
         self._qrels = _qrels_files(self.path, split)
-        self.name = name or self.path.resolve().name
         tiers = {tier: read_qrels(files) for tier, files in self._qrels.items()}
         topics, answers = read_queries(self._queries)
-        self.unknown_questions = _unknown_questions(tiers, topics)
-        self.topics: Sequence[Topic] = self._selected(topics, tiers["evidence"])
-        chosen = {topic.qid for topic in self.topics}
-        self.judgements: Mapping[str, Mapping[str, Mapping[str, int]]] = {
-            tier: {qid: grades for qid, grades in rows.items() if qid in chosen}
-            for tier, rows in tiers.items()
-        }
-        self.answers: Mapping[str, Sequence[str]] = {
-            qid: texts for qid, texts in answers.items() if qid in chosen
-        }
+        super().__init__(
+            name or self.path.resolve().name,
+            self._selected(topics, tiers["evidence"]),
+            tiers,
+            answers,
+            limit=limit,
+            known=[topic.qid for topic in topics],
+        )
 
-    def _selected(self, topics: Sequence[Topic], evidence: Judgements) -> list[Topic]:
+    def _selected(self, topics: Sequence[Topic], evidence: Judgements) -> Sequence[Topic]:
         if self.split is not None:
             topics = [topic for topic in topics if topic.qid in evidence]
         if not topics:
@@ -94,7 +77,7 @@ class BeirBenchmark:
                 f" {self._queries.name}",
                 do="Compare the ids in the two files",
             )
-        return list(topics[: self.limit])
+        return topics
 
     @property
     def corpus_fingerprint(self) -> str:
@@ -109,8 +92,7 @@ class BeirBenchmark:
         return fingerprint("beir", *hashes, self.split, self.limit)
 
     def documents(self) -> Iterator[Document]:
-        """The corpus in the file's order. A doubled docid raises `InputError` too; see
-        `reading.distinct`."""
+        """The corpus in the file's order."""
         return distinct(self._documents(), self._corpus)
 
     def _documents(self) -> Iterator[tuple[Place, Document]]:
@@ -120,63 +102,11 @@ class BeirBenchmark:
             text = text_field(place, record, "text")
             yield place, Document(docid, title, text, _url(place, record))
 
-    @property
-    def unjudged(self) -> list[str]:
-        """Selected questions without any judgement."""
-        evidence = self.judgements["evidence"]
-        return [topic.qid for topic in self.topics if not evidence.get(topic.qid)]
 
-    def unknown_judged(self, docids: Container[str]) -> list[tuple[str, str]]:
-        """The (qid, docid) pairs judged although the docid is not among `docids` (a set, a store's
-        or an index's ids), a pair once. Published qrels have such ids; they are kept."""
-        return unknown_judged(self.judgements, docids)
-
-    def report(self) -> BeirReport:
-        """Counts of what does not fit together. Reads the whole corpus, and so also checks it."""
-        judged = {
-            docid
-            for rows in self.judgements.values()
-            for grades in rows.values()
-            for docid in grades
-        }
-        documents, present = 0, set()
-        for document in self.documents():
-            documents += 1
-            if document.docid in judged:
-                present.add(document.docid)
-        return BeirReport(
-            documents=documents,
-            questions=len(self.topics),
-            judged=len(self.topics) - len(self.unjudged),
-            unjudged=self.unjudged,
-            unknown_judged=self.unknown_judged(present),
-            unknown_questions=self.unknown_questions,
-        )
-
-
-def unknown_judged(
-    judgements: Mapping[str, Mapping[str, Mapping[str, int]]], docids: Container[str]
-) -> list[tuple[str, str]]:
-    """The (qid, docid) pairs of any tier whose docid is not among `docids`, a pair once. Each docid
-    is looked up once."""
-    pairs = {
-        (qid, docid): None
-        for rows in judgements.values()
-        for qid, grades in rows.items()
-        for docid in grades
-    }
-    unknown = {docid for docid in {docid for _, docid in pairs} if docid not in docids}
-    return [pair for pair in pairs if pair[1] in unknown]
-
-
-def _checked_limit(limit: int | None) -> int | None:
-    if limit is None or (isinstance(limit, int) and not isinstance(limit, bool) and limit > 0):
-        return limit
-    raise InputError(f"limit={limit!r}", valid="a positive integer, or null for all questions")
-
-
-def _required(folder: Path, name: str) -> Path:
+def _required(folder: Path, name: str, origin: str) -> Path:
     if not folder.is_dir():
+        if origin:
+            raise InputError(f"there is no folder {folder}", do=f"It should hold {origin}")
         beside = _listing(folder.parent) if folder.parent.is_dir() else "no such parent folder"
         raise InputError(
             f"there is no folder {folder}", valid=f"beside it: {beside}", do="Give a BEIR folder"
@@ -228,9 +158,3 @@ def _url(place: Place, record: dict[str, Any]) -> str:
     if isinstance(metadata, dict) and metadata.get("url"):
         return text_field(place, metadata, "url", default="")
     return text_field(place, record, "url", default="")
-
-
-def _unknown_questions(tiers: Mapping[str, Judgements], topics: Sequence[Topic]) -> list[str]:
-    known = {topic.qid for topic in topics}
-    named = {qid: None for rows in tiers.values() for qid in rows}
-    return [qid for qid in named if qid not in known]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from toolkit.contracts import Document, Topic
 from toolkit.errors import InputError
@@ -13,6 +13,7 @@ from toolkit.files import file_fingerprint
 from toolkit.identifiers import DistinctIds
 
 Judgements = dict[str, dict[str, int]]
+Mark = TypeVar("Mark")
 
 _HASHES: dict[tuple[str, int, int], str] = {}
 HEADERS = frozenset({"query-id", "query_id", "queryid", "qid", "query", "topic"})
@@ -71,8 +72,11 @@ def records(path: Path) -> Iterator[tuple[Place, dict[str, Any]]]:
         yield place, record
 
 
-def text_field(place: Place, record: dict[str, Any], field: str, default: str | None = None) -> str:
-    """A string field. Integers are taken as their digits; absent (or null) gives `default`."""
+def text_field(
+    place: object, record: Mapping[str, Any], field: str, default: str | None = None
+) -> str:
+    """A string field of the record at `place`. Integers are taken as their digits; absent (or null)
+    gives `default`."""
     value = record.get(field)
     if value is None:
         if default is not None:
@@ -87,15 +91,15 @@ def text_field(place: Place, record: dict[str, Any], field: str, default: str | 
     return _encodable(place, field, value)
 
 
-def identifier(place: Place, record: dict[str, Any]) -> str:
-    """The `_id` of a record, which must not be empty."""
-    value = text_field(place, record, "_id")
+def identifier(place: object, record: Mapping[str, Any], field: str = "_id") -> str:
+    """The id of a record, which must not be empty."""
+    value = text_field(place, record, field)
     if not value:
-        raise InputError(f"{place} has an empty '_id'", valid="any non-empty string")
+        raise InputError(f"{place} has an empty {field!r}", valid="any non-empty string")
     return value
 
 
-def _encodable(place: Place, field: str, value: str) -> str:
+def _encodable(place: object, field: str, value: str) -> str:
     try:
         value.encode()
     except UnicodeEncodeError:
@@ -132,62 +136,79 @@ def _grade(place: Place, value: str) -> int:
 
 def read_qrels(files: Sequence[Path]) -> Judgements:
     """The union of qrels files: grades by qid and docid. A pair may repeat with the same grade."""
-    rows: Judgements = {}
-    for path in files:
-        for place, row in judgements(path):
-            known = rows.setdefault(row.qid, {}).setdefault(row.docid, row.grade)
-            if known != row.grade:
-                raise InputError(
-                    f"{place} gives {row.docid!r} the grade {row.grade} for question {row.qid!r},"
-                    f" an earlier line {known}",
-                    valid="one grade for a pair",
-                )
-    return rows
+    return united(row for path in files for row in judgements(path))
+
+
+def united(rows: Iterable[tuple[object, Judgement]]) -> Judgements:
+    """Grades by qid and docid of rows that come with their places. A pair may repeat with the same
+    grade."""
+    grades: Judgements = {}
+    for place, row in rows:
+        known = grades.setdefault(row.qid, {}).setdefault(row.docid, row.grade)
+        if known != row.grade:
+            raise InputError(
+                f"{place} gives {row.docid!r} the grade {row.grade} for question {row.qid!r},"
+                f" an earlier line {known}",
+                valid="one grade for a pair",
+            )
+    return grades
 
 
 def read_queries(path: Path) -> tuple[list[Topic], dict[str, list[str]]]:
     """The questions of a queries.jsonl, in its order, and the answers of those that have any."""
+    rows = (
+        (place, _topic(place, record), record.get("answers")) for place, record in records(path)
+    )
+    return united_topics(rows, str(path))
+
+
+def _topic(place: Place, record: Mapping[str, Any]) -> Topic:
+    return Topic(identifier(place, record), text_field(place, record, "text"))
+
+
+def united_topics(
+    rows: Iterable[tuple[object, Topic, Any]], source: str
+) -> tuple[list[Topic], dict[str, list[str]]]:
+    """Questions of `source` in their order, and the answers of those that have any; the rows are
+    a place, a question, and its answers or None."""
     topics: dict[str, Topic] = {}
     answers: dict[str, list[str]] = {}
-    for place, record in records(path):
-        qid = identifier(place, record)
-        if qid in topics:
-            raise InputError(f"{place} has the qid {qid!r} a second time", do="Rename it")
-        topics[qid] = Topic(qid, text_field(place, record, "text"))
-        if record.get("answers") is not None:
-            answers[qid] = _answers(place, record["answers"])
+    for place, topic, texts in rows:
+        if topic.qid in topics:
+            raise InputError(f"{place} has the qid {topic.qid!r} a second time", do="Rename it")
+        topics[topic.qid] = topic
+        if texts is not None:
+            answers[topic.qid] = _answers(place, texts)
     if not topics:
-        raise InputError(f"{path} holds no question", valid="at least one")
+        raise InputError(f"{source} holds no question", valid="at least one")
     return list(topics.values()), answers
 
 
-def _answers(place: Place, value: Any) -> list[str]:
-    if not isinstance(value, list) or not all(isinstance(text, str) for text in value):
+def _answers(place: object, value: Any) -> list[str]:
+    if not isinstance(value, (list, tuple)) or not all(isinstance(text, str) for text in value):
         raise InputError(f"{place} has 'answers' that are no list of strings", valid='["one", ...]')
-    return value
+    return list(value)
 
 
 def read_topics(path: Path) -> list[Topic]:
     """The questions of a file `qid<TAB>question`, in its order. There is no header and no quoting:
     all behind the first tab is the question, quotation marks and further tabs included."""
-    topics: dict[str, Topic] = {}
-    for place, line in lines(path):
-        qid, tab, text = line.partition("\t")
-        if not (qid and tab and text.strip()):
-            raise InputError(f"{place} is no question", valid="qid, a tab, and its text")
-        if qid in topics:
-            raise InputError(f"{place} has the qid {qid!r} a second time", do="Rename it")
-        topics[qid] = Topic(qid, text)
-    if not topics:
-        raise InputError(f"{path} holds no question", valid="at least one")
-    return list(topics.values())
+    rows = ((place, _tabbed_topic(place, line), None) for place, line in lines(path))
+    return united_topics(rows, str(path))[0]
 
 
-def distinct(documents: Iterable[tuple[Place, Document]], corpus: object) -> Iterator[Document]:
-    """The documents of `corpus`, whose ids must differ. A docid that comes again raises
-    `InputError`: at once, or up to 65,536 documents later where more than that lie between the two.
-    So does a corpus without any document, at its end."""
-    ids = DistinctIds[Place]()
+def _tabbed_topic(place: Place, line: str) -> Topic:
+    qid, tab, text = line.partition("\t")
+    if not (qid and tab and text.strip()):
+        raise InputError(f"{place} is no question", valid="qid, a tab, and its text")
+    return Topic(qid, text)
+
+
+def distinct(documents: Iterable[tuple[Mark, Document]], corpus: object) -> Iterator[Document]:
+    """The documents of `corpus`, each given with its place; their ids must differ. A docid that
+    comes again raises `InputError`: at once, or up to 65,536 documents later where more than that
+    lie between the two. So does a corpus without any document, at its end."""
+    ids = DistinctIds[Mark]()
     for place, document in documents:
         _refuse(ids.add(document.docid, place))
         yield document
@@ -196,7 +217,7 @@ def distinct(documents: Iterable[tuple[Place, Document]], corpus: object) -> Ite
         raise InputError(f"{corpus} holds no document", valid="at least one")
 
 
-def _refuse(doubled: tuple[str, Place] | None) -> None:
+def _refuse(doubled: tuple[str, object] | None) -> None:
     if doubled:
         docid, place = doubled
         raise InputError(f"{place} has the docid {docid!r} a second time", do="Rename it")

@@ -1,0 +1,360 @@
+"""Datasets of ir_datasets: what is read, how splits are found, what is refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import ir_datasets
+import pytest
+from ir_datasets.formats import (
+    BaseDocs,
+    BaseQrels,
+    BaseQueries,
+    GenericDoc,
+    GenericQuery,
+    TrecQrel,
+    TrecSubQrel,
+    TsvDocs,
+)
+from ir_datasets.util import LocalDownload, RequestsDownload
+from irds_home import HARBOUR, prepare_scifact, prepare_vaswani
+
+from toolkit.benchmarks import IrDatasetsBenchmark
+from toolkit.contracts import Benchmark, Document, Topic
+from toolkit.errors import InputError
+
+ROOT = Path(__file__).resolve().parents[3]
+TOP = "soundingline-tests"
+
+
+class TitledDoc(NamedTuple):
+    doc_id: str
+    url: str
+    title: str
+    body: str
+
+    def default_text(self) -> str:
+        return f"{self.title} {self.body}"
+
+
+class AnsweredQuery(NamedTuple):
+    query_id: str
+    text: str
+    answers: tuple[str, ...]
+
+    def default_text(self) -> str:
+        return self.text
+
+
+class OddDoc(NamedTuple):
+    doc_id: str
+    pixels: str
+
+
+class Docs(BaseDocs):
+    def __init__(self, rows: list[Any]) -> None:
+        self.rows = rows
+        self.passes = 0
+
+    def docs_iter(self) -> Iterator[Any]:
+        self.passes += 1
+        return iter(self.rows)
+
+
+class Queries(BaseQueries):
+    def __init__(self, *rows: Any) -> None:
+        self.rows = rows
+
+    def queries_iter(self) -> Iterator[Any]:
+        return iter(self.rows)
+
+
+class Qrels(BaseQrels):
+    def __init__(self, *rows: Any) -> None:
+        self.rows = rows
+
+    def qrels_iter(self) -> Iterator[Any]:
+        return iter(self.rows)
+
+
+DOCS = [GenericDoc("d1", "first"), GenericDoc("d2", "second")]
+QUERIES = Queries(GenericQuery("q2", "two?"), GenericQuery("q1", "one?"))
+QRELS = Qrels(TrecQrel("q1", "d1", 2, "0"), TrecQrel("q2", "gone", 0, "0"))
+
+Register = Callable[..., str]
+
+
+@pytest.fixture
+def register(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Register:
+    """`register("a/b", docs, queries, qrels)` gives the id, which is forgotten after the test. The
+    folder of ir_datasets is an empty one."""
+    monkeypatch.setattr(ir_datasets.registry, "_registered", dict(ir_datasets.registry._registered))
+    monkeypatch.setenv("IR_DATASETS_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("IR_DATASETS_DL_TRIES", "1")
+
+    def put(name: str, *parts: Any) -> str:
+        dataset = f"{TOP}/{name}"
+        ir_datasets.registry.register(dataset, ir_datasets.Dataset(*parts))
+        return dataset
+
+    return put
+
+
+def message(call: Callable[[], Any]) -> str:
+    with pytest.raises(InputError) as caught:
+        call()
+    text = str(caught.value)
+    assert "\n" not in text
+    return text
+
+
+def test_a_dataset_is_a_benchmark_of_its_documents_queries_and_judgements(
+    register: Register,
+) -> None:
+    benchmark = IrDatasetsBenchmark(register("plain", Docs(DOCS), QUERIES, QRELS))
+    assert isinstance(benchmark, Benchmark)
+    assert benchmark.name == f"{TOP}-plain"
+    assert benchmark.topics == [Topic("q2", "two?"), Topic("q1", "one?")]
+    assert benchmark.judgements == {"evidence": {"q1": {"d1": 2}, "q2": {"gone": 0}}}
+    assert list(benchmark.documents()) == [
+        Document("d1", "", "first"),
+        Document("d2", "", "second"),
+    ]
+    assert benchmark.unknown_judged({"d1", "d2"}) == [("q2", "gone")]
+    report = benchmark.report()
+    assert (report.documents, report.questions, report.judged) == (2, 2, 2)
+
+
+def test_titles_urls_and_answers_are_read_where_a_dataset_has_them(register: Register) -> None:
+    documents = Docs([TitledDoc("d1", "http://a", "Brel", "a  town"), TitledDoc("d2", "", "", "b")])
+    queries = Queries(AnsweredQuery("q1", "where?", ("Brel", "brel")))
+    benchmark = IrDatasetsBenchmark(register("titled", documents, queries, QRELS), name="mine")
+    assert benchmark.name == "mine"
+    assert benchmark.answers == {"q1": ["Brel", "brel"]}
+    assert list(benchmark.documents()) == [
+        Document("d1", "Brel", "a  town", "http://a"),
+        Document("d2", "", "b"),
+    ]
+    assert benchmark.unknown_questions == ["q2"]
+
+
+def test_subtopics_of_a_pair_count_by_their_highest_grade(register: Register) -> None:
+    rows = [TrecSubQrel("q1", "d1", grade, str(n)) for n, grade in enumerate([0, 2, 1])]
+    benchmark = IrDatasetsBenchmark(register("sub", Docs(DOCS), QUERIES, Qrels(*rows)))
+    assert benchmark.judgements == {"evidence": {"q1": {"d1": 2}}}
+
+
+def test_limit_keeps_the_first_questions_and_the_corpus(register: Register) -> None:
+    dataset = register("plain", Docs(DOCS), QUERIES, QRELS)
+    whole, part = IrDatasetsBenchmark(dataset), IrDatasetsBenchmark(dataset, limit=1)
+    assert [topic.qid for topic in part.topics] == ["q2"]
+    assert part.judgements == {"evidence": {"q2": {"gone": 0}}}
+    assert part.corpus_fingerprint == whole.corpus_fingerprint
+    assert part.fingerprint != whole.fingerprint
+
+
+def test_a_split_is_below_or_beside_a_dataset_and_shares_its_corpus(register: Register) -> None:
+    documents = Docs(DOCS)
+    base = register("base", documents, QUERIES)
+    train = register("base/train", documents, QUERIES, Qrels(TrecQrel("q1", "d1", 1, "0")))
+    test = register("base/test", documents, QUERIES, QRELS)
+    below = IrDatasetsBenchmark(base, split="train")
+    beside = IrDatasetsBenchmark(test, split="train")
+    named = IrDatasetsBenchmark(train)
+    assert below.fingerprint == beside.fingerprint == named.fingerprint
+    assert IrDatasetsBenchmark(train, split="train").topics == named.topics
+    other = IrDatasetsBenchmark(test)
+    assert other.fingerprint != named.fingerprint
+    assert other.corpus_fingerprint == named.corpus_fingerprint
+    assert other.name == named.name == below.name == f"{TOP}-base"
+
+
+def test_unknown_foreign_and_ambiguous_splits_are_refused_in_one_line(register: Register) -> None:
+    documents = Docs(DOCS)
+    test = register("base/test", documents, QUERIES, QRELS)
+    register("base/dev", documents, QUERIES, QRELS)
+    register("base/other", Docs(DOCS), QUERIES, QRELS)
+    unknown = message(lambda: IrDatasetsBenchmark(test, split="tets"))
+    assert (
+        f"has no split 'tets'. valid: null, or the last part of one of these: {TOP}/base/dev"
+        in (unknown)
+    )
+    assert f"{TOP}/base/other" not in unknown  # documents of its own
+    assert "has no split 'other'" in message(lambda: IrDatasetsBenchmark(test, split="other"))
+    register("base/test/dev", documents, QUERIES, QRELS)
+    ambiguous = message(lambda: IrDatasetsBenchmark(test, split="dev"))
+    assert f"{TOP}/base/test/dev or {TOP}/base/dev" in ambiguous
+    assert "split=null" in ambiguous
+
+
+def test_a_dataset_that_does_not_exist_or_lacks_a_part_is_told_with_alternatives(
+    register: Register,
+) -> None:
+    unknown = message(lambda: IrDatasetsBenchmark("vaswanni"))
+    assert "has no dataset 'vaswanni'" in unknown and "https://ir-datasets.com" in unknown
+    assert "beir/scifact/test" in message(lambda: IrDatasetsBenchmark("beir/scifact"))
+    assert message(lambda: IrDatasetsBenchmark("vaswanni", split="dev")) == unknown
+    documents = Docs(DOCS)
+    for parts, missing in [
+        ((QUERIES, QRELS), "docs"),
+        ((documents, QRELS), "queries"),
+        ((documents, QUERIES), "qrels"),
+    ]:
+        dataset = register(f"without-{missing}", *parts)
+        assert f"has no {missing}" in message(lambda dataset=dataset: IrDatasetsBenchmark(dataset))
+
+
+@pytest.mark.parametrize(
+    ("documents", "queries", "qrels", "wanted"),
+    [
+        (
+            DOCS,
+            [GenericQuery("q1", "a")] * 2,
+            QRELS.rows,
+            "query 2 of .* has the qid 'q1' a second",
+        ),
+        (DOCS, [GenericQuery("", "a")], QRELS.rows, "query 1 of .* has an empty 'query_id'"),
+        (DOCS, [], QRELS.rows, "holds no question"),
+        (
+            DOCS,
+            QUERIES.rows,
+            [TrecQrel("q1", "d1", g, "0") for g in (0, 1)],
+            "judgement 2 of .* grade",
+        ),
+        (DOCS, QUERIES.rows, [TrecQrel("q1", "d1", "1", "0")], "judgement 1 .* relevance '1'"),
+        (
+            DOCS[:1] * 2,
+            QUERIES.rows,
+            QRELS.rows,
+            "document 2 of .* has the docid 'd1' a second time",
+        ),
+        ([], QUERIES.rows, QRELS.rows, "holds no document"),
+        ([GenericDoc("d1", None)], QUERIES.rows, QRELS.rows, "document 1 of .* no field"),
+        ([GenericDoc("d1", "\ud800")], QUERIES.rows, QRELS.rows, "half a surrogate pair"),
+        ([OddDoc("d1", "...")], QUERIES.rows, QRELS.rows, "no field 'text'.*doc_id, pixels"),
+    ],
+)
+def test_malformed_rows_are_refused_with_their_place(
+    register: Register, documents: list[Any], queries: list[Any], qrels: list[Any], wanted: str
+) -> None:
+    dataset = register("bad", Docs(documents), Queries(*queries), Qrels(*qrels))
+    with pytest.raises(InputError, match=wanted):
+        list(IrDatasetsBenchmark(dataset).documents())
+
+
+def test_a_corpus_that_cannot_be_downloaded_is_told_with_its_address_and_what_to_do(
+    register: Register, tmp_path: Path
+) -> None:
+    address = "http://127.0.0.1:9/corpus.tsv"
+    download = ir_datasets.util.Download([RequestsDownload(address)], tmp_path / "corpus.tsv")
+    dataset = register("remote", TsvDocs(download), QUERIES, QRELS)
+    told = message(lambda: list(IrDatasetsBenchmark(dataset).documents()))
+    assert f"could not get the docs of {dataset} from {address}: ConnectionError" in told
+    assert f"https://ir-datasets.com/{TOP}.html" in told
+    assert f"{tmp_path / 'home'} (IR_DATASETS_HOME" in told
+
+
+def test_a_corpus_that_a_user_must_bring_is_told_with_its_path(
+    register: Register, tmp_path: Path
+) -> None:
+    path = tmp_path / "licensed.tsv"
+    dataset = register("licensed", TsvDocs(LocalDownload(path)), QUERIES, QRELS)
+    told = message(lambda: IrDatasetsBenchmark(dataset).corpus_fingerprint)
+    assert f"FileNotFoundError: {path}" in told and "tells where the files come from" in told
+
+
+@pytest.fixture
+def on_disk(register: Register, tmp_path: Path) -> tuple[str, Path, list[int]]:
+    """A dataset whose documents are a file, and how often they have been read from it."""
+    path, passes = tmp_path / "corpus.tsv", [0]
+    path.write_text("d1\tfirst\nd2\tsecond\n")
+
+    class Counted(TsvDocs):
+        def docs_iter(self) -> Iterator[Any]:
+            passes[0] += 1
+            return super().docs_iter()
+
+    return register("file", Counted(LocalDownload(path)), QUERIES, QRELS), path, passes
+
+
+def test_the_corpus_fingerprint_is_read_once_until_its_files_change(
+    on_disk: tuple[str, Path, list[int]],
+) -> None:
+    dataset, path, passes = on_disk
+    first = IrDatasetsBenchmark(dataset).corpus_fingerprint
+    assert passes == [1]
+    assert IrDatasetsBenchmark(dataset).corpus_fingerprint == first
+    assert passes == [1]
+    path.write_text("d1\tfirst\nd2\tSECOND\n")
+    os.utime(path, (1, 1))
+    changed = IrDatasetsBenchmark(dataset).corpus_fingerprint
+    assert changed != first and passes == [2]
+    path.write_text("d1\tfirst\nd2\tsecond\n")
+    assert IrDatasetsBenchmark(dataset).corpus_fingerprint == first
+
+
+def test_a_damaged_or_forbidden_stamp_costs_a_pass_and_nothing_else(
+    on_disk: tuple[str, Path, list[int]], tmp_path: Path
+) -> None:
+    dataset, _, passes = on_disk
+    first = IrDatasetsBenchmark(dataset).corpus_fingerprint
+    (stamp,) = (tmp_path / "home" / "soundingline").iterdir()
+    for content in ("", "[]", json.dumps({**json.loads(stamp.read_text()), "corpus": 3})):
+        stamp.write_text(content)
+        assert IrDatasetsBenchmark(dataset).corpus_fingerprint == first
+    assert passes == [4]
+    stamp.unlink()
+    stamp.parent.rmdir()
+    stamp.parent.write_text("no folder")
+    assert IrDatasetsBenchmark(dataset).corpus_fingerprint == first
+    assert passes == [5]
+
+
+def test_documents_in_memory_are_never_taken_for_known(register: Register) -> None:
+    documents = Docs(DOCS)
+    dataset = register("memory", documents, QUERIES, QRELS)
+    first = IrDatasetsBenchmark(dataset).corpus_fingerprint
+    documents.rows = DOCS[:1]
+    assert IrDatasetsBenchmark(dataset).corpus_fingerprint != first
+
+
+READ = """
+import json, sys
+from toolkit.benchmarks import IrDatasetsBenchmark
+rows = []
+for arguments in ({"dataset": "vaswani"}, {"dataset": "beir/scifact/test"},
+                  {"dataset": "beir/scifact/test", "split": "train"}):
+    b = IrDatasetsBenchmark(**arguments)
+    rows.append([b.name, b.topics, b.judgements["evidence"], list(b.documents()),
+                 b.corpus_fingerprint, "ir_datasets" in sys.modules])
+print(json.dumps(rows))
+"""
+
+
+def test_downloads_of_real_datasets_are_read_in_their_own_formats(tmp_path: Path) -> None:
+    """ir_datasets takes the folder of its downloads when it is imported: a process of its own."""
+    home = prepare_scifact(prepare_vaswani(tmp_path))
+    done = subprocess.run(
+        [sys.executable, "-c", READ],
+        env={**os.environ, "PYTHONPATH": str(ROOT), "IR_DATASETS_HOME": str(home)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    vaswani, test, train = json.loads(done.stdout.splitlines()[-1])
+    rows = list(enumerate(HARBOUR, start=1))
+    assert vaswani[0] == "vaswani"
+    assert [text for _, text in vaswani[1]] == [text.upper() for text in HARBOUR]
+    assert vaswani[2] == {str(n): {str(n): 1} for n, _ in rows}
+    assert [row[2].strip() for row in vaswani[3]] == HARBOUR
+    assert test[0] == train[0] == "beir-scifact"
+    assert test[2] == {"2": {"d2": 1}} and train[2] == {"1": {"d1": 1}, "3": {"d3": 1}}
+    assert [qid for qid, _ in train[1]] == ["1", "3"]
+    assert test[3] == train[3] == [[f"d{n}", f"T{n}", text, ""] for n, text in rows]
+    assert test[4] == train[4] != vaswani[4]
