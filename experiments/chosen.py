@@ -1,4 +1,4 @@
-"""`chosen.yaml`: the cell that a tuning chose, as an option of the group `retriever`."""
+"""`chosen.yaml`: the setting that a tuning chose, as an option of the group `retriever`."""
 
 from __future__ import annotations
 
@@ -10,11 +10,15 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError  # type: ignore[import-untyped]
 
+from experiments.schema import without_free
 from toolkit.errors import InputError
 from toolkit.evaluation.tuning.ranks import Cell
 from toolkit.files import write_atomic
+from toolkit.masking import masked
+from toolkit.runs import RunFolder
 
 NAME = "chosen.yaml"
+TUNED = ("unit", "engine")  # the groups whose settings a choice holds for
 _AGAIN = "run python -m experiments.tune first, or give retriever.path=runs/<name>"
 
 
@@ -29,16 +33,53 @@ def write_chosen(folder: Path, cell: Cell, depth: int, said: str) -> Path:
     return folder / NAME
 
 
-def chosen_value(path: str, key: str) -> float:
-    """The `k1` or `b` of such a file, or of the one in a tuning's folder; `InputError` where there
-    is none."""
-    file = Path(path) / NAME if Path(path).is_dir() else Path(path)
+def chosen_value(path: str, key: str, *, _root_: Any = None) -> float:
+    """The `k1` or `b` that a tuning chose.
+
+    `path` is such a file, a tuning's folder, or the folder of a sweep of tunings; of that, the cell
+    is taken that was tuned with the unit and the engine of `_root_`, the configuration, which
+    OmegaConf gives. `InputError` where there is none, or where there are several.
+    """
+    file = _chosen_file(Path(path), _root_)
     try:
         content: Any = OmegaConf.to_container(OmegaConf.load(file))
     except (OSError, OmegaConfBaseException, YAMLError) as error:
-        told = getattr(error, "strerror", None) or error
-        raise InputError(f"cannot read {file}: {told}", do=_AGAIN) from error
+        reason = getattr(error, "strerror", None) or error
+        raise InputError(f"cannot read {file}: {reason}", do=_AGAIN) from error
     value = content.get(key) if isinstance(content, Mapping) else None
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise InputError(f"{file} has no {key}", valid="k1 and b as numbers", do=_AGAIN)
     return float(value)
+
+
+def _chosen_file(path: Path, root: Any) -> Path:
+    if not path.is_dir():
+        return path
+    cells = sorted(file.parent for file in path.glob(f"*/{NAME}"))
+    if (path / NAME).exists() or not cells:
+        return path / NAME
+    wanted = _tuned_for(root)
+    matching = [cell for cell in cells if _recorded(cell) == wanted]
+    if len(matching) == 1:
+        return matching[0] / NAME
+    number = f"{len(matching)} tunings" if matching else "no tuning"
+    raise InputError(
+        f"{path} holds {number} with the unit and the engine of this run",
+        valid=", ".join(cell.name for cell in matching or cells),
+        do=f"name one of them: retriever.path={path}/..., or tune with this unit and engine",
+    )
+
+
+def _tuned_for(config: Any) -> dict[str, Any]:
+    """The settings of unit and engine, for which a choice holds."""
+    values = {group: OmegaConf.to_container(config[group], resolve=True) for group in TUNED}
+    settings: dict[str, Any] = without_free(masked(values))
+    return settings
+
+
+def _recorded(cell: Path) -> dict[str, Any]:
+    """The same of a recorded tuning, which is data: nothing in it is resolved."""
+    config = RunFolder(cell).manifest().get("config")
+    values = config if isinstance(config, dict) else {}
+    settings: dict[str, Any] = without_free({group: values.get(group) for group in TUNED})
+    return settings

@@ -19,8 +19,8 @@ from omegaconf import DictConfig
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from experiments.overrides import refuse_secrets
-from experiments.schema import Root, register
-from experiments.settings import CONF, Settings
+from experiments.schema import Root
+from experiments.settings import CONF, Settings, register
 from experiments.sweep import CellFailed, CellStatus, SweepStart, end_sweep, recorded_cell
 from experiments.usage import FLAGS, usage
 from toolkit.console import tell, tell_defect

@@ -14,6 +14,7 @@ from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from experiments.schema import without_free
 from experiments.settings import Settings, key_of
 from experiments.stages import STAGES, active
 from toolkit.errors import InputError
@@ -24,25 +25,6 @@ from toolkit.masking import masked
 RANKING = ("benchmark", "unit", "engine", *STAGES)
 AGENT = (*RANKING, "tool", "agent", "llm", "budget")
 STAGE_MODELS = {"rewriter_llm": "rewriter", "reranker_llm": "reranker"}
-# Settings that say where, how fast and for how much money, at any depth: a run may be resumed with
-# others.
-FREE = frozenset(
-    {
-        *("base_url", "key_env", "price", "run_dollars", "attempts", "longest_wait", "timeout"),
-        *(
-            "device",
-            "compute",
-            "batch_tokens",
-            "max_wait_ms",
-            "concurrency",
-            "threads",
-            "processes",
-        ),
-        *("memory_mb", "heap", "jar", "java_home", "launcher", "environment", "start_seconds"),
-        *("tensor_parallel", "data_parallel", "gpu_memory", "max_sequences", "prefix_caching"),
-        *("prompt_token_details", "origin"),
-    }
-)
 _SHOWN_ALWAYS = ("unit", "retriever")
 _USUAL = {
     "benchmark": "fictional",
@@ -141,13 +123,7 @@ def _plain(config: Any) -> Any:
 
 def _lasting(value: Any, group: str) -> Any:
     # A renewed key of a language model is the same model.
-    return _without_free(masked(value) if group.endswith("llm") else value)
-
-
-def _without_free(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _without_free(inner) for key, inner in value.items() if key not in FREE}
-    return value
+    return without_free(masked(value) if group.endswith("llm") else value)
 
 
 def _flat(value: Any, place: str = "") -> Iterator[tuple[str, Any]]:

@@ -6,13 +6,31 @@ the signature of its `_target_`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from hydra.core.config_store import ConfigStore
-from omegaconf import MISSING, OmegaConf
+from omegaconf import MISSING
 
-from experiments.chosen import chosen_value
+# Settings that say where, how fast and for how much money, at any depth: a run may be resumed with
+# others.
+FREE = frozenset(
+    {
+        *("base_url", "key_env", "price", "run_dollars", "attempts", "longest_wait", "timeout"),
+        *(
+            "device",
+            "compute",
+            "batch_tokens",
+            "max_wait_ms",
+            "concurrency",
+            "threads",
+            "processes",
+        ),
+        *("memory_mb", "heap", "jar", "java_home", "launcher", "environment", "start_seconds"),
+        *("tensor_parallel", "data_parallel", "gpu_memory", "max_sequences", "prefix_caching"),
+        *("prompt_token_details", "origin"),
+    }
+)
 
 
 @dataclass
@@ -81,7 +99,8 @@ class Root:
     prune: Pruning = field(default_factory=Pruning)
 
 
-def register() -> None:
-    """Make `root_schema` and `${chosen:...}` known; called by the entry points, not on import."""
-    ConfigStore.instance().store(name="root_schema", node=Root)
-    OmegaConf.register_new_resolver("chosen", chosen_value, replace=True)
+def without_free(value: Any) -> Any:
+    """Plain values without the settings that may differ between the starts of one run."""
+    if isinstance(value, Mapping):
+        return {key: without_free(inner) for key, inner in value.items() if key not in FREE}
+    return value

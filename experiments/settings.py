@@ -10,15 +10,23 @@ from pathlib import Path
 from typing import Any
 
 from hydra import compose, initialize_config_dir
+from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
-from experiments.schema import register
+from experiments.chosen import chosen_value
+from experiments.schema import Root
 
 CONF = Path(__file__).resolve().parents[1] / "conf"
 _ROOT = "config"
+
+
+def register() -> None:
+    """Make `root_schema` and `${chosen:...}` known; called by what composes, not on import."""
+    ConfigStore.instance().store(name="root_schema", node=Root)
+    OmegaConf.register_new_resolver("chosen", chosen_value, replace=True)
 
 
 @dataclass(frozen=True)

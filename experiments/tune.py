@@ -16,7 +16,7 @@ from pathlib import Path
 from omegaconf import DictConfig
 
 from experiments.build import make
-from experiments.chosen import write_chosen
+from experiments.chosen import TUNED, write_chosen
 from experiments.entry import main
 from experiments.naming import cell_label, factors
 from experiments.prepared_pipeline import run_folder
@@ -34,8 +34,6 @@ from toolkit.files import write_atomic, write_json
 from toolkit.report import write_report
 from toolkit.report.tuning import render_tuning
 from toolkit.runs import RunFolder, make_manifest
-
-TUNED = ("unit", "engine")
 
 
 def tune(settings: Settings) -> None:

@@ -13,7 +13,7 @@ from omegaconf import OmegaConf
 
 from experiments.build import check_arguments, fits, make
 from experiments.entry import CONF
-from experiments.schema import register
+from experiments.settings import register
 from toolkit.errors import InputError
 
 GROUPS = sorted(
@@ -35,7 +35,7 @@ GIVEN = {"documents", "name", "unit"}
 # Values that an option leaves to its user.
 NEEDED = {
     ("benchmark", "beir"): ["benchmark.path=PATH"],
-    ("retriever", "file"): ["retriever.path=PATH"],
+    ("retriever", "bm25_from_tuning"): ["retriever.path=PATH"],
     ("retriever", "dense"): ["retriever.model=m"],
     ("llm", "openai_compatible"): ["llm.model=m", "llm.base_url=http://127.0.0.1:1/v1"],
 }

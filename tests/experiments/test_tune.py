@@ -15,6 +15,7 @@ from experiment_samples import CORPUS, QRELS, QUERIES, TINY, folder
 import experiments.tune as tune_module
 import experiments.tune_ranks as tune_ranks_module
 from experiments.chosen import chosen_value
+from experiments.settings import Settings, plain_values
 from experiments.tune import as_sweep
 from toolkit.errors import InputError
 from toolkit.evaluation.tuning import MeasureTable, RankTable
@@ -60,7 +61,7 @@ def test_a_cell_is_chosen_on_dev_and_reported_on_test(entry: Entry) -> None:
 def test_the_chosen_cell_runs_as_a_retriever_and_gives_the_tables_values(entry: Entry) -> None:
     assert entry("tune", *WORLD, "name=t") == 0
     given = (*TINY, "benchmark.questions=12", "benchmark.split=test", "name=r")
-    assert entry("rank", *given, "retriever=file", "retriever.path=runs/t") == 0
+    assert entry("rank", *given, "retriever=bm25_from_tuning", "retriever.path=runs/t") == 0
     tuned, ranked = (read(Path(f"runs/{name}/metrics.json")) for name in ("t", "r"))
     shared = set(tuned) & set(ranked)
     assert "nDCG@10" in shared
@@ -72,11 +73,50 @@ def test_the_chosen_cell_runs_as_a_retriever_and_gives_the_tables_values(entry: 
 def test_a_retriever_from_a_file_that_is_not_there_says_what_to_run(
     entry: Entry, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert entry("rank", *TINY, "retriever=file", "retriever.path=nowhere.yaml") == 2
+    assert entry("rank", *TINY, "retriever=bm25_from_tuning", "retriever.path=nowhere.yaml") == 2
     assert "experiments.tune" in capsys.readouterr().err
     Path("odd.yaml").write_text("k1: [1]\n", encoding="utf-8")
     with pytest.raises(InputError, match=r"odd\.yaml has no k1"):
         chosen_value("odd.yaml", "k1")
+
+
+def tuning(folder: Path, k1: float, **config: Any) -> Path:
+    """What a tuning leaves of its choice."""
+    folder.mkdir(parents=True)
+    (folder / "chosen.yaml").write_text(f"k1: {k1}\nb: 0.5\n", encoding="utf-8")
+    (folder / "manifest.json").write_text(json.dumps({"config": config}), encoding="utf-8")
+    return folder
+
+
+def k1_of(path: Path, *overrides: str) -> float:
+    given = ["retriever=bm25_from_tuning", f"retriever.path={path}", *overrides]
+    return float(Settings.compose(given).config.retriever.k1)
+
+
+def test_of_a_sweep_of_tunings_the_cell_with_this_unit_and_engine_is_taken(tmp_path: Path) -> None:
+    units = {"document": [], "short": ["unit=passage", "unit.max_tokens=60"], "maxp": ["unit=maxp"]}
+    for k1, (name, overrides) in enumerate(units.items()):
+        config = plain_values(Settings.compose([*overrides, "engine.memory_mb=64"]).config)
+        # The folder's name says nothing: an option may have any name.
+        tuning(tmp_path / f"{name}-x", k1 + 1, unit=config["unit"], engine=config["engine"])
+    chosen = [k1_of(tmp_path, *overrides) for overrides in units.values()]
+    assert chosen == [1, 2, 3]
+    # Memory is no part of what was tuned; the length of a passage is.
+    assert k1_of(tmp_path, "unit=maxp", "engine.memory_mb=128") == 3
+    for way in (tmp_path / "maxp-x", tmp_path / "maxp-x" / "chosen.yaml"):
+        assert k1_of(way, "unit=document") == 3
+    with pytest.raises(Exception, match="no tuning with the unit and the engine") as refused:
+        k1_of(tmp_path, "unit=passage", "unit.max_tokens=61")
+    assert all(f"{name}-x" in str(refused.value) for name in units)
+
+
+def test_two_tunings_of_one_unit_are_told_apart_by_their_folder(tmp_path: Path) -> None:
+    config = plain_values(Settings.compose([]).config)
+    for k1, name in ((1, "a"), (2, "b")):
+        tuning(tmp_path / name, k1, unit=config["unit"], engine=config["engine"])
+    with pytest.raises(Exception, match=r"2 tunings .* valid: a, b"):
+        k1_of(tmp_path)
+    assert k1_of(tmp_path / "b") == 2
 
 
 @pytest.mark.parametrize(

@@ -186,7 +186,7 @@ def test_options_nest_any_two_retrievers(option: str):
     from hydra import compose, initialize_config_dir
     from hydra.utils import instantiate
 
-    from experiments.schema import register
+    from experiments.settings import register
 
     register()
     with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
