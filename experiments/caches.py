@@ -1,19 +1,20 @@
-"""`python -m experiments.caches`: what the caches of `paths.caches` hold.
+"""`python -m experiments.caches [FOLDER]`: what the caches there, or in `paths.caches`, hold.
 
-`prune.gb=5` keeps the most recently used 5 GB, `prune.days=30` what was used in the last 30 days.
+`--keep-gb 5` keeps the most recently used 5 GB, `--keep-days 30` what was used in the last 30 days.
 """
 
 from __future__ import annotations
 
 import math
 import time
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
 from omegaconf import DictConfig
 from rich.table import Table
 
-from experiments.entry import main
+from experiments.entry import CommandParser, run_command
 from experiments.settings import Settings
 from pipelines.cache_files import network_note
 from pipelines.cache_limits import CacheSummary, bound, prune, survey
@@ -24,16 +25,23 @@ _GB = 1_000_000_000
 _DAY = 86400
 
 
-def caches(settings: Settings) -> None:
+def caches(
+    settings: Settings,
+    paths: Sequence[str] = (),
+    *,
+    keep_gb: float | None = None,
+    keep_days: float | None = None,
+) -> None:
     """Prune where that is asked for; then print each cache's path, entries, size and last use."""
-    config = settings.config
-    if config.paths.caches is None:
-        raise InputError("paths.caches is null: nothing is kept", do="give paths.caches=FOLDER")
-    folder = Path(config.paths.caches)
-    gb = checked("prune.gb", config.prune.gb)
-    days = checked("prune.days", config.prune.days)
+    if len(paths) > 1:
+        raise InputError(f"{len(paths)} folders were named", valid="one folder of caches")
+    place = paths[0] if paths else settings.config.paths.caches
+    if place is None:
+        raise InputError("paths.caches is null: nothing is kept", do="name a folder of caches")
+    folder = Path(place)
+    gb, days = checked("--keep-gb", keep_gb), checked("--keep-days", keep_days)
     if not folder.is_dir():
-        raise InputError(f"there is no folder of caches at {folder}", do="give paths.caches=FOLDER")
+        raise InputError(f"there is no folder of caches at {folder}", do="name one that is there")
     console = Console(soft_wrap=True)
     if gb is not None or days is not None:
         limit = None if gb is None else int(gb * _GB)
@@ -47,7 +55,7 @@ def caches(settings: Settings) -> None:
 def checked(name: str, value: float | None) -> float | None:
     """A size or an age, which may be absent (null)."""
     if value is not None and not 0 <= value < math.inf:
-        raise InputError(f"{name}={value}", valid="0 or more, or null")
+        raise InputError(f"{name}={value}", valid="a number, 0 or more")
     return value
 
 
@@ -104,5 +112,9 @@ def tell_once(line: str) -> None:
         tell(line)
 
 
+PARSER = CommandParser(__doc__, "FOLDER")
+PARSER.add_argument("--keep-gb", type=float, metavar="GB", help="prune down to this size")
+PARSER.add_argument("--keep-days", type=float, metavar="DAYS", help="prune what is older")
+
 if __name__ == "__main__":
-    main(caches)
+    run_command(caches, PARSER)

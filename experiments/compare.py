@@ -2,35 +2,54 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from experiments.comparison import compare_folders
-from experiments.entry import main
+from experiments.entry import CommandParser, run_command
 from experiments.settings import Settings
 from toolkit.errors import InputError
+from toolkit.evaluation.statistics import TESTS
 from toolkit.files import fingerprint
 
 
-def compare_runs(settings: Settings) -> None:
-    """Compare the runs named on the command line; the report goes to `runs/<name>/`."""
-    config = settings.config
-    if len(config.runs) < 2:
+def compare(
+    settings: Settings,
+    paths: Sequence[str],
+    *,
+    measures: Sequence[str] = (),
+    baseline: str | None = None,
+    test: str = TESTS[0],
+) -> None:
+    """Compare the runs in the folders `paths`; the report goes to `runs/<name>/`."""
+    if len(paths) < 2:
         raise InputError(
-            f"{len(config.runs)} runs were named",
+            f"{len(paths)} runs were named",
             valid="two or more run folders",
             do="python -m experiments.compare runs/a runs/b",
         )
-    paths = [Path(path) for path in config.runs]
-    name = config.name or f"comparison-{fingerprint(*map(str, paths))[:6]}"
+    name = settings.config.name or f"comparison-{fingerprint(*paths)[:6]}"
     compare_folders(
-        paths,
-        Path(config.paths.runs) / name,
+        [Path(path) for path in paths],
+        Path(settings.config.paths.runs) / name,
         title=name,
-        tested=list(config.comparison.measures) or None,
-        baseline=config.comparison.baseline,
-        test=config.comparison.test,
+        tested=list(measures) or None,
+        baseline=baseline,
+        test=test,
     )
 
 
+PARSER = CommandParser(__doc__, "RUN")
+PARSER.add_argument(
+    "--measure",
+    action="append",
+    default=[],
+    dest="measures",
+    help="to be tested; may be given again (accuracy, recall_opened, nDCG@10 and AP, where all "
+    "runs have them)",
+)
+PARSER.add_argument("--baseline", metavar="RUN", help="the run to compare with (all pairs)")
+PARSER.add_argument("--test", choices=TESTS, default=TESTS[0])
+
 if __name__ == "__main__":
-    main(compare_runs, takes_runs=True)
+    run_command(compare, PARSER)

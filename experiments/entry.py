@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import difflib
 import errno
@@ -11,11 +12,12 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
-import hydra
+from hydra._internal.utils import _run_hydra, get_args_parser
 from hydra.errors import HydraException
-from omegaconf import DictConfig
+from hydra.version import setbase
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from experiments.overrides import refuse_secrets
@@ -25,7 +27,6 @@ from experiments.sweep import CellFailed, CellStatus, SweepStart, end_sweep, rec
 from experiments.usage import FLAGS, usage
 from toolkit.console import tell, tell_defect
 from toolkit.errors import InputError
-from toolkit.files import fingerprint
 from toolkit.llm.errors import ModelError
 from toolkit.runs.locks import SWEEP
 
@@ -33,28 +34,26 @@ BAD_INPUT = 2
 DEFECT = 1
 INTERRUPTED = 130
 BAD_INPUTS = (InputError, ModelError, OmegaConfBaseException, OSError)
+REFUSED = (InputError, HydraException, OmegaConfBaseException, KeyboardInterrupt)
 _OF_THE_DISK = {
     *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO),
     *(errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG),
 }
 
 
-def main(task: Callable[[Settings], Any], *, takes_runs: bool = False) -> None:
-    """Run `task` with the configuration that the command line composes; where it `takes_runs`,
-    plain paths among the arguments are run folders.
+def main(task: Callable[[Settings], Any], arguments: Sequence[str] | None = None) -> None:
+    """Run `task` with the configuration that Hydra composes from `arguments` (None: those of the
+    process).
 
     Exit code 0 when it ended well, 2 for bad input (one line on standard error), 130 for Ctrl-C; a
     defect keeps its traceback and leaves with 1. In a sweep, a cell that fails is a failed job, the
     others go on, and the report tells of it; the exit code is then 2, or 1 where a defect or a kill
     ended a cell.
     """
-    if FLAGS.intersection(sys.argv[1:]):
-        print(usage(task, sys.argv[1:]))
+    given = _given(arguments)
+    if FLAGS.intersection(given):
+        print(usage(task, given))
         return
-    # Hydra swallows tracebacks and leaves with 1 unless this is set; we sort the errors ourselves.
-    os.environ["HYDRA_FULL_ERROR"] = "1"
-    sys.excepthook = tell_defect
-    register()
     refused: list[str] = []
 
     def one_job(config: DictConfig) -> None:
@@ -73,31 +72,93 @@ def main(task: Callable[[Settings], Any], *, takes_runs: bool = False) -> None:
                 if settings.multirun:
                     raise CellFailed(refused[-1]) from None
 
-    decorated = hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")
+    sys.excepthook = tell_defect
     SweepStart.folder = None
     unfinished: list[CellStatus] = []
     try:
-        arguments = with_runs(sys.argv[1:]) if takes_runs else sys.argv[1:]
-        refuse_secrets(arguments)
-        sys.argv[1:] = named_sweep(arguments)
+        refuse_secrets(given)
         try:
-            decorated(one_job)()
+            _compose_and_run(one_job, given)
         finally:
             os.environ.pop(SWEEP, None)  # this process may go on, and belongs to no sweep then
             unfinished = end_sweep(SweepStart.folder) if SweepStart.folder else []
-    except (InputError, HydraException, OmegaConfBaseException) as error:
-        if not isinstance(error, CellFailed):
-            tell(one_line(error))
-        sys.exit(exit_code(unfinished))
-    except KeyboardInterrupt:
-        tell("interrupted; the same command goes on where this stopped.")
-        sys.exit(INTERRUPTED)
+    except REFUSED as error:
+        sys.exit(ending(error, unfinished))
     except Exception:
         if not unfinished:
             raise
         sys.exit(DEFECT)  # told, with its traceback, among the cells that did not finish
     if refused or unfinished:
         sys.exit(exit_code(unfinished))
+
+
+def _compose_and_run(job: Callable[[DictConfig], None], arguments: Sequence[str]) -> None:
+    """Hydra's own command line, in any order. `hydra.main` reads `sys.argv` alone, and refuses
+    overrides on both sides of a flag."""
+    # Hydra swallows tracebacks and leaves with 1 unless this is set; we sort the errors ourselves.
+    os.environ["HYDRA_FULL_ERROR"] = "1"
+    setbase("1.3")
+    register()
+    parser = get_args_parser()
+    _run_hydra(
+        args=parser.parse_intermixed_args(arguments),
+        args_parser=parser,
+        task_function=job,
+        config_path=str(CONF),
+        config_name="config",
+    )
+
+
+class CommandParser(argparse.ArgumentParser):
+    """The arguments of a command over recorded folders: its own flags, paths, and overrides of the
+    configuration, in any order."""
+
+    def __init__(self, description: str | None, paths: str) -> None:
+        more = "KEY=VALUE changes the configuration, as in experiments.run, whose --help lists it."
+        super().__init__(description=description, epilog=more, allow_abbrev=False)
+        self.add_argument("arguments", nargs="*", metavar=f"{paths} | KEY=VALUE")
+        self.add_argument("--config-dir", metavar="FOLDER", help="options of your own")
+        self.add_argument("--cfg", choices=["job"], help="print the configuration; do nothing")
+
+    def error(self, message: str) -> NoReturn:
+        raise InputError(message, do="--help lists what this command takes")
+
+
+def run_command(
+    task: Callable[..., Any], parser: CommandParser, arguments: Sequence[str] | None = None
+) -> None:
+    """Run `task(settings, paths, **flags)` with what `arguments` (None: those of the process) hold;
+    `paths` are those that are no overrides. Exit codes as in `main`."""
+    sys.excepthook = tell_defect
+    try:
+        flags = vars(parser.parse_intermixed_args(_given(arguments)))
+        items, config_dir = flags.pop("arguments"), flags.pop("config_dir")
+        overrides = [item for item in items if not _is_path(item)]
+        refuse_secrets(overrides)
+        search = [f"file://{Path(config_dir).resolve()}"] if config_dir else []
+        settings = Settings.compose(overrides, search)
+        if flags.pop("cfg"):
+            print(OmegaConf.to_yaml(settings.config), end="")
+        else:
+            task(settings, [item for item in items if _is_path(item)], **flags)
+    except (*REFUSED, *BAD_INPUTS) as error:
+        if not is_bad_input(error):
+            raise
+        sys.exit(ending(error))
+
+
+def _given(arguments: Sequence[str] | None) -> list[str]:
+    return list(sys.argv[1:] if arguments is None else arguments)
+
+
+def ending(error: BaseException, unfinished: Sequence[CellStatus] = ()) -> int:
+    """Tell what ended a command: Ctrl-C, or bad input in one line. Its exit code."""
+    if isinstance(error, KeyboardInterrupt):
+        tell("interrupted; the same command goes on where this stopped.")
+        return INTERRUPTED
+    if not isinstance(error, CellFailed):
+        tell(one_line(error))
+    return exit_code(unfinished)
 
 
 def exit_code(unfinished: Sequence[CellStatus]) -> int:
@@ -112,36 +173,11 @@ def is_bad_input(error: BaseException) -> bool:
     return not isinstance(error, OSError) or error.errno in _OF_THE_DISK
 
 
-def with_runs(arguments: Sequence[str]) -> list[str]:
-    """Plain paths on the command line as one `runs=[...]` override."""
-    paths = [item for item in arguments if _is_path(item)]
-    if not paths:
-        return list(arguments)
-    quoted = ",".join('"' + path.replace("\\", "\\\\").replace('"', '\\"') + '"' for path in paths)
-    return [item for item in arguments if item not in paths] + [f"runs=[{quoted}]"]
-
-
 def _is_path(argument: str) -> bool:
     """Whether an argument is a path and no override; names of cells hold equals signs too."""
     if argument.startswith(("-", "+", "~")):
         return False
     return "=" not in argument or Path(argument).exists()
-
-
-def named_sweep(arguments: Sequence[str]) -> list[str]:
-    """Give a sweep that has no `name=` one made of its overrides, so that the same command
-    resumes the same sweep and a different one gets its own folder."""
-    sweep = {"-m", "--multirun"}
-    if not sweep & set(arguments):
-        return list(arguments)
-    # In front, because argparse refuses overrides on both sides of a flag.
-    arguments = ["-m", *(item for item in arguments if item not in sweep)]
-    if any(item.startswith(("name=", "experiment=")) for item in arguments):
-        return arguments
-    overrides = sorted(item for item in arguments if not item.startswith("-"))
-    chosen = dict(item.split("=", 1) for item in overrides if "=" in item)
-    benchmark = chosen.get("benchmark", "sweep").replace(",", "+")
-    return [*arguments, f"name={benchmark}-{fingerprint(overrides)[:6]}"]
 
 
 def one_line(error: BaseException) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pyterrier as pt
 
-from experiments.evaluate import evaluate_folder
+from experiments.judging import evaluate_recorded
 from experiments.naming import cell_name
 from experiments.prepared_pipeline import PreparedPipeline, ranking, run_folder
 from experiments.rank import rank
@@ -57,7 +57,7 @@ class Experiment:
         """Evaluate again what the run folder holds; no agent runs."""
         folder = run_folder(self.settings, cell_name(self.settings))
         benchmark = recorded_benchmark(folder, self.settings, Options(self.settings))
-        return evaluate_folder(folder, benchmark, self.settings)
+        return evaluate_recorded(folder, benchmark, self.settings.config)
 
     def __repr__(self) -> str:
         overrides = ", ".join(map(repr, self.settings.overrides))

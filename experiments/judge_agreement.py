@@ -6,12 +6,12 @@ each, and writes `evaluation/agreement.json`. Nothing is judged here.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import combinations
 
 from rich.table import Table
 
-from experiments.entry import main
+from experiments.entry import CommandParser, run_command
 from experiments.recorded import Options, recorded_benchmark
 from experiments.settings import Settings
 from toolkit.console import Console
@@ -29,13 +29,12 @@ _SHOWN = 8
 Verdicts = Mapping[str, bool]
 
 
-def agree(settings: Settings) -> None:
-    """Print and write the agreement of the judges of each run named on the command line."""
-    config = settings.config
-    if not config.runs:
+def agree(settings: Settings, paths: Sequence[str]) -> None:
+    """Print and write the agreement of the judges of each run in the folders `paths`."""
+    if not paths:
         raise InputError("no run was named", do="python -m experiments.judge_agreement runs/<name>")
     options = Options(settings)
-    for path in config.runs:
+    for path in paths:
         folder = RunFolder(path)
         judges = judges_of(folder, recorded_benchmark(folder, settings, options))
         if len(judges) < 2:
@@ -93,5 +92,7 @@ def table(title: str, pairs: Mapping[tuple[str, str], Agreement]) -> Table:
     return made
 
 
+PARSER = CommandParser(__doc__, "RUN")
+
 if __name__ == "__main__":
-    main(agree, takes_runs=True)
+    run_command(agree, PARSER)

@@ -16,7 +16,7 @@ from experiments.models import check_price, language_model, running
 from toolkit.console import Console
 from toolkit.contracts import Benchmark
 from toolkit.errors import InputError
-from toolkit.evaluation import Judge
+from toolkit.evaluation import Cell, Judge, evaluate_folder
 from toolkit.evaluation.judge_llm import Case, LlmJudge, LlmVerdict, RecordedVerdicts, case_of
 from toolkit.evaluation.verdict_files import VerdictFile, judge_cases
 from toolkit.llm.accounts import Account
@@ -92,6 +92,14 @@ def judge_run(config: DictConfig, folder: RunFolder, benchmark: Benchmark, ledge
     if line := without_verdict(verdicts):
         Console(stderr=True, soft_wrap=True).print(line)
     return RecordedVerdicts(judge, verdicts)
+
+
+def evaluate_recorded(folder: RunFolder, benchmark: Benchmark, config: DictConfig) -> Cell:
+    """Judge and evaluate a recorded run by the judge and the measures of `config`."""
+    with judging_alone(config, folder) as ledger:
+        state = folder.state()
+        judge = judge_run(config, folder, benchmark, ledger)
+        return evaluate_folder(folder, benchmark, judge, list(config.measures), state=state)
 
 
 def without_verdict(verdicts: Mapping[str, LlmVerdict]) -> str:

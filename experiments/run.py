@@ -17,7 +17,6 @@ from agents.budget import Budget
 from experiments.answering import Answering, answer_all
 from experiments.build import make, make_interface
 from experiments.entry import main
-from experiments.evaluate import evaluate
 from experiments.judging import asks_model, check_judge, judge_run
 from experiments.models import check_agent, language_model, resources, running, within_window
 from experiments.naming import cell_name, factors
@@ -31,7 +30,7 @@ from pipelines.engines import word_frequency
 from toolkit.console import Console
 from toolkit.contracts import RUN_OUT_OF_MONEY, Agent, Benchmark, SearchTool, Trajectory
 from toolkit.errors import InputError
-from toolkit.evaluation import Cell
+from toolkit.evaluation import Cell, evaluate_folder
 from toolkit.evaluation.retrieval import parse_measures
 from toolkit.llm.language_model import LanguageModel
 from toolkit.llm.ledger import Ledger
@@ -74,7 +73,8 @@ def run(settings: Settings) -> Cell:
             raise stopped(last, folder, built.benchmark, ledger)
         state = folder.state()
         judge = judge_run(config, folder, built.benchmark, ledger)
-        cell = evaluate(folder, built.benchmark, judge, list(config.measures), state)
+        measures = list(config.measures)
+        cell = evaluate_folder(folder, built.benchmark, judge, measures, state=state)
     console = Console(stderr=True, soft_wrap=True)
     if failed := cell.counts.get("failed", 0):
         asked = cell.counts["questions"]

@@ -43,19 +43,6 @@ class Paths:
 
 
 @dataclass
-class Pruning:
-    gb: float | None = None
-    days: float | None = None
-
-
-@dataclass
-class Comparison:
-    measures: list[str] = field(default_factory=list)
-    baseline: str | None = None
-    test: str = "randomisation"
-
-
-@dataclass
 class Tuning:
     objective: str = "nDCG@10"
     select: str | None = "dev"
@@ -93,10 +80,7 @@ class Root:
     measures: list[str] = field(default_factory=list)
     concurrency: int = 1
     preflight: int = 5
-    runs: list[str] = field(default_factory=list)
-    comparison: Comparison = field(default_factory=Comparison)
     tuning: Tuning = field(default_factory=Tuning)
-    prune: Pruning = field(default_factory=Pruning)
 
 
 def without_free(value: Any) -> Any:

@@ -61,7 +61,8 @@ class Settings:
                 values = {key: _resolved(config, key) for key in config if key != "hydra"}
         resolved = OmegaConf.create(values, flags={"struct": True})
         choices = _choices(config.hydra)
-        return cls(resolved, choices, tuple(overrides), tuple(search_path), unresolved)
+        task, folders = tuple(_given(config.hydra)), tuple(_search_path(config.hydra))
+        return cls(resolved, choices, task, folders, unresolved)
 
     @classmethod
     def of_job(cls, config: DictConfig) -> Settings:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import traceback
 from collections.abc import Iterator, Sequence
@@ -47,13 +48,18 @@ class CellFailed(InputError):
 
 
 class SweepStart(Callback):
-    """Hydra callback, before the first cell runs: notes where the sweep of this process stands, and
-    masks the secrets of the configuration that Hydra is about to write to `multirun.yaml` there.
-    Each cell composes its own from the files of options."""
+    """Hydra callback, before the first cell runs: gives the sweep a name where it has none, notes
+    where it stands, and masks the secrets of the configuration that Hydra is about to write to
+    `multirun.yaml` there. Each cell composes its own from the files of options."""
 
     folder: Path | None = None
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
+        if config.name is None:
+            given: Any = OmegaConf.to_container(config.hydra.overrides.task, resolve=False)
+            with flag_override(config, ["readonly", "struct"], [False, False]):
+                config.name = sweep_name(given)
+                config.hydra.overrides.task.append(f"name={config.name}")  # for each cell
         mask(config)
         SweepStart.folder = Path(config.hydra.sweep.dir)
         for place in (SweepStart.folder / RECORD, SweepStart.folder / CELLS):
@@ -62,6 +68,14 @@ class SweepStart(Callback):
         shutil.rmtree(SweepStart.folder / CELLS, ignore_errors=True)
         # Launchers hand the environment on to the processes and jobs that they start.
         os.environ[SWEEP] = fingerprint(os.getpid(), os.urandom(8).hex())
+
+
+def sweep_name(overrides: Sequence[str]) -> str:
+    """The name of a sweep without `name=`: a function of its overrides, so that the same command
+    resumes the same sweep and a different one gets its own folder."""
+    chosen = dict(item.split("=", 1) for item in overrides if "=" in item)
+    benchmark = re.sub(r"[^\w.+-]", "-", chosen.get("benchmark", "sweep").replace(",", "+"))
+    return f"{benchmark}-{fingerprint(sorted(overrides))[:6]}"
 
 
 def mask(config: DictConfig) -> None:

@@ -1,14 +1,11 @@
 """`python -m experiments.tune`: the whole (k1, b) grid, chosen on one split, reported on another.
 
 Ranks of the judged documents in all cells come from one pass over each question's postings and are
-kept, so that the same command goes on where it was stopped. A list of options, as in
-`unit=document,passage`, is a sweep with or without `-m`.
+kept, so that the same command goes on where it was stopped. `-m unit=document,passage` is a sweep.
 """
 
 from __future__ import annotations
 
-import re
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -172,13 +169,5 @@ def write_cells(path: Path, found: Study) -> None:
     write_atomic(path, rows.to_csv(index=False))
 
 
-def as_sweep(arguments: Sequence[str]) -> list[str]:
-    """`-m` added where an override lists several options, as in `unit=document,passage`."""
-    lists = [item for item in arguments if re.match(r"[\w./@]+=[^\[{'\"(]*,", item)]
-    multirun = {"-m", "--multirun"} & set(arguments)
-    return ["-m", *arguments] if lists and not multirun else list(arguments)
-
-
 if __name__ == "__main__":
-    sys.argv[1:] = as_sweep(sys.argv[1:])
     main(tune)

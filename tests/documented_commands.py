@@ -27,10 +27,8 @@ ANY_OPTION = {
 }
 ANY_VARIABLE = "API_KEY"
 ANY_VALUE = "x"  # stands for `group.key=...`
-# Commands that are given run folders as plain arguments.
-TAKES_RUNS = {"evaluate", "compare", "judge_agreement"}
-# Commands that sweep over a list of options without -m.
-SWEEPS_BY_ITSELF = {"tune"}
+# Commands with flags of their own, which take folders as plain arguments and do not sweep.
+TAKES_PATHS = {"evaluate", "compare", "judge_agreement", "caches"}
 FLAGS = {"-m", "--multirun", "--help"}
 
 _MODULE = re.compile(r"(?:^|\s)experiments\.(bench\.)?(\w+)(?=\s|$)")

@@ -21,8 +21,7 @@ from documented_commands import (
     CONF,
     FLAGS,
     GROUPS,
-    SWEEPS_BY_ITSELF,
-    TAKES_RUNS,
+    TAKES_PATHS,
     Mention,
     documents,
     mentions,
@@ -89,27 +88,27 @@ def roots() -> frozenset[str]:
 def wrong_command(mention: Mention) -> str:
     if importlib.util.find_spec(f"experiments.{mention.command}") is None:
         return f"there is no command experiments.{mention.command}"
+    if mention.command in TAKES_PATHS:
+        return refusal(mention.command, *mention.arguments)
     arguments = [item for item in mention.arguments if item not in FLAGS]
     plain = [item for item in arguments if "=" not in item]
     directory = plain.index("--config-dir") if "--config-dir" in plain else None
     given = [] if directory is None else plain[directory : directory + 2]
     paths = [item for item in plain if item not in given]
-    if paths and mention.command not in TAKES_RUNS:
+    if paths:
         return f"{' '.join(paths)} are no overrides"
     cells = expanded(mention.overrides)
     if len(cells) > 1 and not sweeps(mention):
         return "a list of options needs -m here"
-    complaints = (refusal(mention.command, *given, *cell, *paths) for cell in cells)
+    complaints = (refusal(mention.command, *given, *cell) for cell in cells)
     return next(filter(None, complaints), "")
 
 
 def sweeps(mention: Mention) -> bool:
     """Whether a command reads a list of options as a sweep."""
     experiments = [item for item in mention.overrides if item.startswith("experiment=")]
-    return (
-        bool({"-m", "--multirun"} & set(mention.arguments))
-        or mention.command in SWEEPS_BY_ITSELF
-        or any("mode: MULTIRUN" in OPTIONS[item] for item in experiments)
+    return bool({"-m", "--multirun"} & set(mention.arguments)) or any(
+        "mode: MULTIRUN" in OPTIONS[item] for item in experiments
     )
 
 

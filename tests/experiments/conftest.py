@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,19 +17,18 @@ Entry = Callable[..., int]
 def entry(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Entry:
     """`entry("run", "name=x", ...)` in an empty working folder; the exit code."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", list(sys.argv))
     root = Path(__file__).resolve().parents[2]
     monkeypatch.setenv("SOUNDINGLINE_DATA", str(root.parent / "shared" / "data"))
 
     def call(name: str, *arguments: str) -> int:
         module = importlib.import_module(f"experiments.{name}")
-        task, takes_runs = TASKS[name]
-        monkeypatch.setattr(sys, "argv", [f"{name}.py", *arguments])
+        entry = importlib.import_module("experiments.entry")
         GlobalHydra.instance().clear()
         try:
-            importlib.import_module("experiments.entry").main(
-                getattr(module, task), takes_runs=takes_runs
-            )
+            if name in COMMANDS:
+                entry.run_command(getattr(module, COMMANDS[name]), module.PARSER, arguments)
+            else:
+                entry.main(getattr(module, name), arguments)
         except SystemExit as end:
             return int(end.code or 0)
         return 0
@@ -38,15 +36,12 @@ def entry(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Entry:
     return call
 
 
-TASKS = {
-    "run": ("run", False),
-    "rank": ("rank", False),
-    "index": ("index", False),
-    "tune": ("tune", False),
-    "caches": ("caches", False),
-    "evaluate": ("evaluate_folders", True),
-    "compare": ("compare_runs", True),
-    "judge_agreement": ("agree", True),
+# Those that Hydra does not compose, and what they call.
+COMMANDS = {
+    "caches": "caches",
+    "evaluate": "evaluate",
+    "compare": "compare",
+    "judge_agreement": "agree",
 }
 
 

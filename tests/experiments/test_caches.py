@@ -44,19 +44,21 @@ def test_caches_are_shown_with_entries_size_and_last_use(
 def test_caches_are_pruned_to_an_age_or_a_size(
     entry: Entry, filled: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert entry("caches", "prune.days=30") == 0
+    assert entry("caches", "--keep-days", "30") == 0
     assert re.match(r"0\.\d MB freed", capsys.readouterr().out)
     assert [summary.entries for summary in survey(filled)] == [0, 1]
-    assert entry("caches", "prune.gb=0") == 0
+    assert entry("caches", str(filled), "--keep-gb=0") == 0
     assert [summary.entries for summary in survey(filled)] == [0, 0]
 
 
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ("prune.gb=-1", r"prune.gb=-1.0. valid: 0 or more, or null"),
-        ("prune.days=nan", r"prune.days=nan. valid: 0 or more, or null"),
-        ("prune.gb=inf", r"prune.gb=inf. valid: 0 or more, or null"),
+        ("--keep-gb=-1", r"--keep-gb=-1.0. valid: a number, 0 or more"),
+        ("--keep-days=nan", r"--keep-days=nan. valid: a number, 0 or more"),
+        ("--keep-gb=inf", r"--keep-gb=inf. valid: a number, 0 or more"),
+        ("--keep-gb=much", r"--keep-gb: invalid float value: .much.. --help lists"),
+        ("--keep-gbs=1", r"unrecognized arguments: --keep-gbs=1. --help lists"),
         ("paths.caches=null", r"paths.caches is null"),
         ("paths.caches=absent", r"no folder of caches at absent"),
     ],

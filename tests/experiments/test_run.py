@@ -80,7 +80,7 @@ def test_a_run_that_goes_on_while_it_is_evaluated_is_not_taken_for_evaluated(
         trajectory.write_text(content)  # The run answers its last question meanwhile.
         return ExactAnswerJudge()
 
-    monkeypatch.setattr("experiments.evaluate.judge_run", slow_judge)
+    monkeypatch.setattr("experiments.judging.judge_run", slow_judge)
     assert entry("evaluate", "runs/live") == 2
     assert "written while it was evaluated" in capsys.readouterr().err
     with pytest.raises(InputError, match="trajectories that are there now"):
@@ -117,7 +117,7 @@ def test_a_sweep_is_compared_and_reported(entry: Entry, capsys: pytest.CaptureFi
     assert SWEEP not in os.environ  # a process that goes on waits for no other's lock
     assert "runs/sweep/report.html" in capsys.readouterr().out
     paths = [f"runs/sweep/{cell}" for cell in cells]
-    assert entry("compare", *paths, "name=both", "comparison.measures=[AP]") == 0
+    assert entry("compare", *paths, "name=both", "--measure", "AP") == 0
     verdicts = json.loads(Path("runs/both/verdicts.json").read_text())
     assert [(row["measure"], row["n"]) for row in verdicts] == [("AP", 6)]
 
@@ -130,6 +130,29 @@ def test_a_sweep_without_a_name_finds_its_folder_again(entry: Entry) -> None:
     assert sorted(Path("runs").iterdir()) == made
     cells = sorted(path.parent.name for path in made[0].glob("*/metrics.json"))
     assert [re.findall(r"retriever\.k1=(\d)", cell) for cell in cells] == [["1"], ["2"]]
+
+
+def test_an_experiment_that_is_a_sweep_needs_no_name_and_no_flag(
+    entry: Entry, tmp_path: Path
+) -> None:
+    option = tmp_path / "options" / "experiment" / "units.yaml"
+    option.parent.mkdir(parents=True)
+    option.write_text(
+        "# @package _global_\nhydra: {mode: MULTIRUN, sweeper: {params: {unit: 'document,maxp'}}}\n"
+    )
+    before = list(sys.argv)
+    given = (*TINY, "--config-dir", str(option.parents[1]), "experiment=units")
+    assert entry("rank", *given) == 0
+    assert sys.argv == before
+    (sweep,) = Path("runs").iterdir()
+    assert sweep.name.startswith("sweep-")
+    assert sorted(path.parent.name.split("-")[0] for path in sweep.glob("*/metrics.json")) == [
+        "document",
+        "maxp",
+    ]
+    # How a sweep is launched is no part of its name.
+    assert entry("rank", *given, "hydra/launcher=basic", "hydra.verbose=false") == 0
+    assert list(Path("runs").iterdir()) == [sweep]
 
 
 def test_a_sweep_over_benchmarks_keeps_them_apart(entry: Entry, data_root: Path) -> None:

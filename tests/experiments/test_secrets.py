@@ -92,7 +92,6 @@ def test_what_is_no_secret_is_not_refused() -> None:
             *("+llm.settings.extra.api_key='${oc.env:MY_KEY}'", "+llm.settings.extra.api_key=null"),
             *("+llm.settings.extra.extra_headers.Authorization='Bearer ${oc.env:MY_KEY}'", "~name"),
             *("llm.base_url=http://127.0.0.1:8000/v1", "unit=document,passage", "name=key=1"),
-            'runs=["runs/s/document-bm25-a.sort_key=___-0123abcd"]',
             *("retriever.k1=range(1,3)", "measures=[nDCG@10]", "tuning.references=[[0.9,0.4]]"),
         ]
     )

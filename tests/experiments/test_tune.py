@@ -16,7 +16,6 @@ import experiments.tune as tune_module
 import experiments.tune_ranks as tune_ranks_module
 from experiments.chosen import chosen_value
 from experiments.settings import Settings, plain_values
-from experiments.tune import as_sweep
 from toolkit.errors import InputError
 from toolkit.evaluation.tuning import MeasureTable, RankTable
 
@@ -186,27 +185,21 @@ def test_an_interrupted_tuning_goes_on_where_it_stopped(
     assert np.array_equal(one.values, other.values)
 
 
-def test_a_list_of_units_is_a_sweep_that_ends_in_a_comparison(entry: Entry) -> None:
-    arguments = as_sweep([*WORLD, "unit=document,passage", "name=both"])
-    assert entry("tune", *arguments) == 0
+def test_a_sweep_of_tunings_ends_in_a_comparison_and_is_one_only_where_it_says_so(
+    entry: Entry, capsys: pytest.CaptureFixture[str]
+) -> None:
+    units = "unit=document,passage"
+    assert entry("tune", *WORLD, units, "name=both") == 2
+    assert "--multirun" in capsys.readouterr().err and not Path("runs").exists()
+    assert entry("tune", *WORLD, "-m", units, "name=both") == 0
     cells = sorted(path.parent.name for path in Path("runs/both").glob("*/tuning.json"))
     assert [name.split("-")[0] for name in cells] == ["document", "passage"]
     assert Path("runs/both/report.html").exists()
-
-
-@pytest.mark.parametrize(
-    ("argument", "is_sweep"),
-    [
-        ("unit=document,passage", True),
-        ("grid.k1=[0.5,1]", False),
-        ("grid.k1=0:1:0.5", False),
-        ("name='a,b'", False),
-        ("tuning.objective=nDCG(cutoff=5)", False),
-    ],
-)
-def test_only_lists_of_options_make_a_sweep(argument: str, is_sweep: bool) -> None:
-    assert as_sweep([argument]) == (["-m", argument] if is_sweep else [argument])
-    assert as_sweep(["-m", argument]) == ["-m", argument]
+    given = (*TINY, "retriever=bm25_from_tuning", "retriever.path=runs/both")
+    assert entry("rank", *given, "unit=passage", "name=r") == 0
+    retriever = read(Path("runs/r/manifest.json"))["config"]["retriever"]
+    (passage,) = Path("runs/both").glob("passage-*")
+    assert retriever["k1"] == chosen_value(str(passage), "k1")
 
 
 @pytest.mark.parametrize(

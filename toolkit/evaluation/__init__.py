@@ -8,7 +8,7 @@ from toolkit.evaluation.compare import Verdict, compare
 from toolkit.evaluation.evaluations import Evaluation, evaluate_ranking
 from toolkit.evaluation.retrieval import DEFAULT_MEASURES, RunRow, parse_measures
 from toolkit.evaluation.statistics import Paired, holm, paired
-from toolkit.evaluation.store import load_cell, load_cells, write_evaluation
+from toolkit.evaluation.store import evaluate_folder, load_cell, load_cells, write_evaluation
 
 __all__ = [
     "DEFAULT_MEASURES",
@@ -21,6 +21,7 @@ __all__ = [
     "RunRow",
     "Verdict",
     "compare",
+    "evaluate_folder",
     "evaluate_ranking",
     "evaluate_run",
     "final_ranking",

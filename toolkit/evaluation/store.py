@@ -16,7 +16,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from toolkit.contracts import Benchmark
 from toolkit.errors import InputError
+from toolkit.evaluation.agent_run import evaluate_run
+from toolkit.evaluation.answers import Judge
 from toolkit.evaluation.cells import Cell
 from toolkit.evaluation.evaluations import Evaluation
 from toolkit.files import waiting_lock, write_atomic, write_json
@@ -39,6 +42,33 @@ def write_evaluation(path: Path | str, evaluation: Evaluation, *, state: str) ->
             f"cannot write the evaluation of {folder.path}: {error.strerror or error}",
             do="free or change the disk, then evaluate again",
         ) from error
+
+
+def evaluate_folder(
+    folder: RunFolder,
+    benchmark: Benchmark,
+    judge: Judge,
+    measures: Sequence[str],
+    *,
+    state: str,
+) -> Cell:
+    """Evaluate what a run folder holds, write it there, and give it back as a cell. `state` is the
+    folder's from before the judge read its trajectories; `InputError` where it has changed."""
+    evaluation = evaluate_run(
+        folder.trajectories(),
+        topics=benchmark.topics,
+        judgements=benchmark.judgements,
+        answers=benchmark.answers,
+        measures=measures,
+        judge=judge,
+    )
+    write_evaluation(folder.path, evaluation, state=state)
+    if folder.state() != state:
+        raise InputError(
+            f"trajectories of {folder.path} were written while it was evaluated",
+            do="evaluate it again once the run has ended",
+        )
+    return load_cell(folder.path)
 
 
 def _write(folder: RunFolder, evaluation: Evaluation, state: str) -> None:
