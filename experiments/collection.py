@@ -15,10 +15,16 @@ from typing import Any
 from pipelines.engines.base import Engine
 from toolkit.benchmarks.judged import unknown_judged
 from toolkit.console import tell
-from toolkit.contracts import Benchmark, Segmenter, Unit
+from toolkit.contracts import Benchmark, Segmenter, Unit, is_sealed
 from toolkit.corpus import SqliteStore, build_units
-from toolkit.files import fingerprint, waiting_lock
+from toolkit.files import fingerprint, waiting_lock, write_atomic
 from toolkit.progress import track
+
+CLEAR = "NOT-SEALED.txt"
+_CLEAR_NOTE = """\
+The stores and indexes in this folder hold texts of a sealed benchmark as they are, because engines
+must read them. Do not publish this folder; git ignores it.
+"""
 
 
 @dataclass(frozen=True)
@@ -64,10 +70,19 @@ def prepare(
     folder = root / benchmark.name
     corpus = benchmark.corpus_fingerprint
     path, digest = _place(folder, segmenter, engine, corpus)
+    if is_sealed(benchmark):
+        _mark_clear(folder)
     with waiting_lock(folder / ".lock"):
         store = _store(benchmark, segmenter, folder, corpus)
         index = _opened(engine, store, path, corpus)
     return PreparedCollection(store, index, path, digest, folder, segmenter, corpus)
+
+
+def _mark_clear(folder: Path) -> None:
+    """Say that the folder holds texts of a sealed benchmark as they are, and keep git away."""
+    for name, text in ((".gitignore", "*\n"), (CLEAR, _CLEAR_NOTE)):
+        if not (folder / name).exists():
+            write_atomic(folder / name, text, clear=True)
 
 
 def _place(folder: Path, segmenter: Segmenter, engine: Engine, corpus: str) -> tuple[Path, str]:

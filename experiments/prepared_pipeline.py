@@ -16,14 +16,18 @@ from experiments.settings import Settings
 from experiments.stages import Stages, Transformers, composed, make_stages
 from pipelines.stage import Stage
 from toolkit.console import Console
-from toolkit.contracts import Benchmark, Segmenter
+from toolkit.contracts import Benchmark, Segmenter, is_sealed
 from toolkit.files import fingerprint
 from toolkit.runs import RunFolder
+from toolkit.sealing import mark_sealed
+
+SEALED = "sealed"
 
 
 @dataclass(frozen=True)
 class PreparedPipeline:
-    """Benchmark, segmenter, opened index and the pipeline over it."""
+    """Benchmark, segmenter, opened index and the pipeline over it; whether what a run of it writes
+    is sealed."""
 
     benchmark: Benchmark
     segmenter: Segmenter
@@ -31,6 +35,7 @@ class PreparedPipeline:
     pipeline: pt.Transformer
     stages: Stages
     parts: Transformers
+    sealed: bool = False
 
 
 def ranking(config: DictConfig) -> PreparedPipeline:
@@ -43,10 +48,23 @@ def ranking(config: DictConfig) -> PreparedPipeline:
     prepared = prepare(benchmark, segmenter, engine, Path(config.paths.indexes))
     for note in notes(benchmark, prepared):
         Console(stderr=True).print(note, soft_wrap=True)
-    caches = None if config.paths.caches is None else Path(config.paths.caches)
+    sealed = bool(config.sealed) and is_sealed(benchmark)
+    caches = caches_folder(config, sealed)
     parts = stages.bind(prepared, segmenter, caches)
     pipeline = composed(parts, aggregate=segmenter.aggregate)
-    return PreparedPipeline(benchmark, segmenter, prepared, pipeline, stages, parts)
+    return PreparedPipeline(benchmark, segmenter, prepared, pipeline, stages, parts, sealed)
+
+
+def caches_folder(config: DictConfig, sealed: bool) -> Path | None:
+    """Where stages keep results: those of sealed benchmarks have a folder of their own below
+    `paths.caches`, which is marked so that what they write is sealed."""
+    if config.paths.caches is None:
+        return None
+    folder = Path(config.paths.caches)
+    if not sealed:
+        return folder
+    mark_sealed(folder / SEALED)
+    return folder / SEALED
 
 
 def fingerprints(
@@ -55,8 +73,11 @@ def fingerprints(
     """What must be equal for a run to be resumed: benchmark, indexes, each group's settings, and
     the models of stages."""
     values = lasting(settings, [group for group in groups if group != "benchmark"])
+    # A run holds all of its texts in one form: with the setting changed it is another run.
+    form = {"sealed": "yes" if built.sealed else "no"} if is_sealed(built.benchmark) else {}
     return {
         "benchmark": built.benchmark.fingerprint,
+        **form,
         "index": built.prepared.fingerprint,
         **built.prepared.others,
         **{group: fingerprint(chosen) for group, chosen in values.items()},

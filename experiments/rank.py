@@ -19,6 +19,7 @@ from experiments.prepared_pipeline import fingerprints, ranking, run_folder
 from experiments.recorded import recorded_option
 from experiments.settings import Settings, plain_values
 from experiments.stages import stage_counts
+from experiments.sweep import seal_cells
 from pipelines.aggregation import MaxP
 from toolkit.console import Console
 from toolkit.contracts import Benchmark
@@ -46,9 +47,13 @@ def rank(settings: Settings) -> Cell:
     chosen = {**factors(settings, RANKING), "agent": "none"}
     folder = run_folder(settings, cell_name(settings, RANKING))
     built = ranking(config)
+    if built.sealed:
+        seal_cells(settings)
     prints = fingerprints(settings, built, RANKING)
     cap = make(config.budget).run_dollars
-    manifest = make_manifest(plain_values(config), prints, chosen, recorded_option(settings))
+    manifest = make_manifest(
+        plain_values(config), prints, chosen, recorded_option(settings), sealed=built.sealed
+    )
     with folder.writing(manifest):
         try:
             with (

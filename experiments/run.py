@@ -25,6 +25,7 @@ from experiments.recorded import recorded_option
 from experiments.run_progress import RunProgress
 from experiments.settings import Settings, plain_values
 from experiments.stages import stage_counts
+from experiments.sweep import seal_cells
 from pipelines.backend import PipelineBackend
 from pipelines.engines import word_frequency
 from toolkit.console import Console
@@ -51,6 +52,8 @@ def run(settings: Settings) -> Cell:
     budget = within_window(make(config.budget), llm)
     agent_prints = check_agent(agent, llm, budget)
     built = ranking(config)
+    if built.sealed:
+        seal_cells(settings)
     prints = {**fingerprints(settings, built), **agent_prints}
     backend = PipelineBackend(built.pipeline, built.segmenter.name)
 
@@ -59,7 +62,11 @@ def run(settings: Settings) -> Cell:
 
     session("")  # An interface that cannot make one fails before anything is written.
     manifest = make_manifest(
-        plain_values(config), prints, factors(settings), recorded_option(settings)
+        plain_values(config),
+        prints,
+        factors(settings),
+        recorded_option(settings),
+        sealed=built.sealed,
     )
     with (
         folder.writing(manifest),

@@ -77,6 +77,7 @@ class Root:
     grid: Any = MISSING
     paths: Paths = field(default_factory=Paths)
     name: str | None = None
+    sealed: bool = True
     measures: list[str] = field(default_factory=list)
     concurrency: int = 1
     preflight: int = 5

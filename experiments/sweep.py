@@ -27,6 +27,7 @@ from toolkit.errors import InputError
 from toolkit.files import fingerprint, write_json
 from toolkit.masking import masked
 from toolkit.runs.locks import SWEEP
+from toolkit.sealing import is_sealed, mark_sealed, read_text
 
 CELLS = ".cells"
 RECORD = "multirun.yaml"
@@ -122,10 +123,16 @@ def cell_statuses(sweep: Path) -> list[CellStatus]:
 
 def _status(path: Path) -> CellStatus:
     try:
-        fields = json.loads(path.read_text(encoding="utf-8"))
+        fields = json.loads(read_text(path))
         return CellStatus(*(fields[name] for name in CellStatus._fields))
     except (OSError, ValueError, TypeError, KeyError):
         return CellStatus([path.stem], RUNNING)
+
+
+def seal_cells(settings: Settings) -> None:
+    """Have the status of this sweep's cells sealed: the reason of a failure may quote texts."""
+    if settings.multirun:
+        mark_sealed(Path(settings.config.paths.runs) / str(settings.config.name) / CELLS)
 
 
 def end_sweep(sweep: Path) -> list[CellStatus]:
@@ -135,7 +142,7 @@ def end_sweep(sweep: Path) -> list[CellStatus]:
     lines = [_line(status) for status in unfinished]
     cells = sorted(path.parent for path in sweep.glob("*/metrics.json"))
     if cells:
-        compare_folders(cells, sweep, title=sweep.name, unfinished=lines)
+        compare_folders(cells, sweep, title=sweep.name, unfinished=_published(sweep, unfinished))
     console = Console(stderr=True, soft_wrap=True)
     for status, line in zip(unfinished, lines, strict=True):
         console.print(line)
@@ -147,6 +154,16 @@ def end_sweep(sweep: Path) -> list[CellStatus]:
             "what is done"
         )
     return unfinished
+
+
+def _published(sweep: Path, unfinished: Sequence[CellStatus]) -> list[str]:
+    """The lines for a report, which quotes nothing of a sealed benchmark."""
+    if is_sealed(sweep / CELLS / "any"):
+        reason = f"its reason is sealed, in {CELLS}"
+        unfinished = [
+            status._replace(reason=reason) if status.reason else status for status in unfinished
+        ]
+    return [_line(status) for status in unfinished]
 
 
 def _line(status: CellStatus) -> str:

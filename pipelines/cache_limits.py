@@ -43,7 +43,7 @@ def survey(folder: Path) -> list[CacheSummary]:
     """Every cache of `folder`, by name. Reads the files whole. `InputError` for a damaged one."""
     return [
         _summary(file) if usable(file) else _summary_from_outside(file)
-        for file in sorted(folder.glob(f"*{SUFFIX}"))
+        for file in sorted(folder.rglob(f"*{SUFFIX}"))
         if not usable(file) or _is_cache(file)
     ]
 
@@ -55,7 +55,7 @@ def _is_cache(file: Path) -> bool:
 
 def _caches(folder: Path) -> list[Path]:
     """The files that may be pruned from here."""
-    files = sorted(folder.glob(f"*{SUFFIX}"))
+    files = sorted(folder.rglob(f"*{SUFFIX}"))
     return [file for file in files if usable(file) and _is_cache(file)]
 
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.cache_files import opened, placed, reported
+from toolkit.sealing import close_lines, is_sealed, open_line
 
 _MANY = 500  # keys in one SELECT; SQLite's own limit is 999 in old builds
 _USED_EVERY = 86400  # seconds after which a hit is noted again: most hits write nothing
@@ -30,8 +31,9 @@ class ResultCache:
 
     Safe for any number of threads and processes, on network file systems too: one connection a
     thread and process, in the mode that the file system needs. A value that two compute at once is
-    written by both and is the same. When an entry was last used is kept to the day. `InputError`
-    where the file or its folder cannot be opened, read or written, or is damaged.
+    written by both and is the same. When an entry was last used is kept to the day. In a sealed
+    folder values are sealed (`toolkit.sealing`); keys are hashes anyway. `InputError` where the
+    file or its folder cannot be opened, read or written, or is damaged.
     """
 
     def __init__(self, path: Path | str | None) -> None:
@@ -42,6 +44,7 @@ class ResultCache:
         self._counts = {"hits": 0, "misses": 0, "written": 0}
         if self.path:
             self._file = placed(self.path)
+            self._sealed = is_sealed(self._file)
             self._connection()
 
     @property
@@ -66,7 +69,7 @@ class ResultCache:
                 with reported(self._file, "read"):
                     query = f"SELECT key, value, used FROM results WHERE key IN ({marks})"
                     rows = self._connection().execute(query, some).fetchall()
-                    found.update((key, json.loads(value)) for key, value, _ in rows)
+                    found.update((key, self._read(value)) for key, value, _ in rows)
                     self._note_use([(key, used) for key, _, used in rows])
         values = [found.get(digest) for digest in digests]
         hits = sum(value is not None for value in values)
@@ -78,12 +81,19 @@ class ResultCache:
         if not self.path:
             return
         now = int(time.time())
-        rows = [(_digest(key), json.dumps(value), now) for key, value in items]
+        rows = [(_digest(key), self._written(value), now) for key, value in items]
         with reported(self._file, "written"), self._connection() as connection:
             connection.executemany(
                 "INSERT OR REPLACE INTO results (key, value, used) VALUES (?, ?, ?)", rows
             )
         self._count(written=len(rows))
+
+    def _written(self, value: Any) -> str:
+        text = json.dumps(value)
+        return close_lines(text.encode()).decode("ascii") if self._sealed else text
+
+    def _read(self, text: str) -> Any:
+        return json.loads(open_line(text.encode(), self._file))
 
     def _note_use(self, entries: Sequence[tuple[bytes, int]]) -> None:
         now = int(time.time())

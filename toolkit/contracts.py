@@ -277,7 +277,8 @@ class Benchmark(Protocol):
     `judgements[tier][qid][docid]` is a grade (int); tiers are `evidence` and, where the benchmark
     tells which documents hold the answer itself, `gold`. `answers[qid]` lists accepted short
     answers. `fingerprint` is a hash of the content (not of the path); `corpus_fingerprint` of the
-    documents alone, which is what an index depends on.
+    documents alone, which is what an index depends on. One whose texts must not be published has an
+    attribute `sealed` that is true; see `is_sealed`.
     """
 
     name: str
@@ -292,6 +293,12 @@ class Benchmark(Protocol):
     def corpus_fingerprint(self) -> str: ...
 
     def documents(self) -> Iterator[Document]: ...
+
+
+def is_sealed(benchmark: Benchmark) -> bool:
+    """Whether what a run writes of the benchmark's texts is to be obfuscated
+    (`toolkit.sealing`)."""
+    return bool(getattr(benchmark, "sealed", False))
 
 
 class Segmenter(Protocol):

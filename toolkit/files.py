@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from toolkit.errors import InputError
+from toolkit.sealing import close_lines, is_sealed
 
 # What a process asks for; the kernel takes off what the umask or a folder's default ACL forbids.
 # The functions of `tempfile` ask for less and would need a chmod that knows neither.
@@ -39,10 +40,14 @@ def file_made_whole(path: Path) -> Iterator[BinaryIO]:
         raise
 
 
-def write_atomic(path: Path, text: str) -> None:
-    """Write `text` (UTF-8) to `path`, whole or not at all."""
+def write_atomic(path: Path, text: str, *, clear: bool = False) -> None:
+    """Write `text` (UTF-8) to `path`, whole or not at all; in a sealed folder sealed
+    (`toolkit.sealing`), unless it is `clear`: then it holds no text of a benchmark."""
+    content = text.encode()
+    if not clear and is_sealed(path):
+        content = close_lines(content)
     with file_made_whole(path) as stream:
-        stream.write(text.encode())
+        stream.write(content)
 
 
 def dump_json(value: Any, *, indent: int | None = 1) -> str:
@@ -58,9 +63,9 @@ def _plain(value: Any) -> Any:
     raise TypeError(f"cannot write {type(value).__name__} as JSON")
 
 
-def write_json(path: Path, value: Any) -> None:
+def write_json(path: Path, value: Any, *, clear: bool = False) -> None:
     """`write_atomic` of `dump_json(value)`."""
-    write_atomic(path, dump_json(value))
+    write_atomic(path, dump_json(value), clear=clear)
 
 
 @contextmanager

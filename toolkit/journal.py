@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from toolkit.files import open_own
+from toolkit.sealing import close_lines, is_sealed, open_line
 
 SYNC_SECONDS = 1.0
 
@@ -22,7 +23,8 @@ class Journal:
     is being written. It reaches the disk at most `sync_seconds` later than the one synced before
     it, and at `close`; a power failure may lose what came in between. The file appears with its
     first line, in front of which a new file gets `head`. An unfinished last line, which a killed
-    process leaves, is cut off first.
+    process leaves, is cut off first. In a sealed folder lines are sealed (`toolkit.sealing`),
+    unless they are `clear`: then they hold no text of a benchmark.
 
     The caller holds a lock: two processes must not append to one file. `append` and `close` raise
     `OSError`, and `append` what `open_own` raises; a line that could not be written whole is taken
@@ -34,11 +36,14 @@ class Journal:
         path: Path,
         *,
         head: Mapping[str, Any] | None = None,
+        clear: bool = False,
         sync_seconds: float = SYNC_SECONDS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.path = path
         self._head = head
+        self._clear = clear
+        self._sealed = False
         self._sync_seconds = sync_seconds
         self._clock = clock
         self._synced = float("-inf")
@@ -68,6 +73,7 @@ class Journal:
                 self._handle = None
 
     def _open(self) -> None:
+        self._sealed = not self._clear and is_sealed(self.path)
         self._handle = open_own(self.path, append=True)
         self._length = self.path.read_bytes().rfind(b"\n") + 1
         os.ftruncate(self._handle, self._length)
@@ -77,6 +83,7 @@ class Journal:
     def _write(self, line: bytes) -> None:
         if self._handle is None:
             raise RuntimeError("the journal is not open")
+        line = close_lines(line) if self._sealed else line
         written = 0
         try:
             while written < len(line):
@@ -94,13 +101,15 @@ class Journal:
 
 def read_journal(path: Path) -> list[dict[str, Any]]:
     """The objects of a journal, in order; none where there is no file. An unfinished last line is
-    left out. `ValueError` with the line's number, from 1, where another line is no JSON object."""
+    left out. `InputError` where it is sealed and cannot be opened; `ValueError` with the line's
+    number, from 1, where another line is no JSON object."""
     try:
         content = path.read_bytes()
     except FileNotFoundError:
         return []
     lines = content[: content.rfind(b"\n") + 1].split(b"\n")[:-1]
-    return [_parsed(line, number) for number, line in enumerate(lines, start=1)]
+    opened = (open_line(line, path) for line in lines)
+    return [_parsed(line, number) for number, line in enumerate(opened, start=1)]
 
 
 def _parsed(line: bytes, number: int) -> dict[str, Any]:

@@ -16,10 +16,9 @@ import base64
 import binascii
 import hashlib
 import os
+import secrets
 from functools import lru_cache
 from pathlib import Path
-
-import numpy as np
 
 from toolkit.errors import InputError
 
@@ -45,7 +44,7 @@ class Seal:
     def __init__(self, canary: str) -> None:
         if not canary:
             raise _absent()
-        self._key = np.frombuffer(hashlib.sha256(canary.encode()).digest(), dtype=np.uint8)
+        self._key = hashlib.sha256(canary.encode()).digest()
 
     def close(self, text: str) -> str:
         """The sealed form of a text, in base64's alphabet."""
@@ -59,8 +58,10 @@ class Seal:
             raise NotSealed("the canary does not open it") from None
 
     def _turned(self, content: bytes) -> bytes:
-        key = np.resize(self._key, len(content))
-        return (np.frombuffer(content, dtype=np.uint8) ^ key).tobytes()
+        size = len(content)
+        key = (self._key * (size // len(self._key) + 1))[:size]
+        turned = int.from_bytes(content, "little") ^ int.from_bytes(key, "little")
+        return turned.to_bytes(size, "little")
 
 
 def seal() -> Seal:
@@ -81,9 +82,11 @@ def mark_sealed(folder: Path) -> None:
         for line in marker.read_bytes().splitlines():
             open_line(line, marker)
         return
-    folder.mkdir(parents=True, exist_ok=True)
     line = _closed(_CHECK.encode(), seal())
-    marker.write_bytes(_NOTE.encode() + line + b"\n")
+    folder.mkdir(parents=True, exist_ok=True)
+    temporary = folder / f".{MARKER}.{secrets.token_hex(8)}.tmp"
+    temporary.write_bytes(_NOTE.encode() + line + b"\n")
+    temporary.replace(marker)
 
 
 def is_sealed(path: Path) -> bool:

@@ -6,6 +6,9 @@ it is a flat map of measure to value and nothing else. What is derived can alway
 A run may go on, and others may evaluate it, at the same time. An evaluation names the trajectories
 that it was made of by the state that the folder had before they were read, writers take turns, and
 a reader refuses files of two evaluations.
+
+In a sealed run, `evaluation/verdicts.json`, which quotes answers, is sealed; the other files hold
+ids and numbers alone.
 """
 
 from __future__ import annotations
@@ -74,10 +77,10 @@ def evaluate_folder(
 def _write(folder: RunFolder, evaluation: Evaluation, state: str) -> None:
     derived = folder.path / "evaluation"
     (folder.path / "metrics.json").unlink(missing_ok=True)
-    write_json(derived / "questions.json", evaluation.per_question)
+    write_json(derived / "questions.json", evaluation.per_question, clear=True)
     write_json(derived / "verdicts.json", [row._asdict() for row in evaluation.verdicts])
-    write_json(derived / "funnel.json", evaluation.funnel)
-    write_json(derived / "curves.json", evaluation.curves)
+    write_json(derived / "funnel.json", evaluation.funnel, clear=True)
+    write_json(derived / "curves.json", evaluation.curves, clear=True)
     write_json(
         derived / "summary.json",
         {
@@ -86,9 +89,11 @@ def _write(folder: RunFolder, evaluation: Evaluation, state: str) -> None:
             "denominators": evaluation.denominators,
             "trajectories": state,
         },
+        clear=True,
     )
-    write_atomic(folder.path / "run.trec", trec_run(evaluation.rankings, folder.name))
-    write_json(folder.path / "metrics.json", evaluation.metrics)
+    ranked = trec_run(evaluation.rankings, folder.name)
+    write_atomic(folder.path / "run.trec", ranked, clear=True)
+    write_json(folder.path / "metrics.json", evaluation.metrics, clear=True)
 
 
 def load_cell(path: Path | str, name: str = "") -> Cell:

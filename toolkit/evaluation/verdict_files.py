@@ -12,6 +12,7 @@ from typing import Any
 from toolkit.errors import InputError
 from toolkit.evaluation.judge_llm import FAILED, UNREADABLE, Case, LlmJudge, LlmVerdict
 from toolkit.journal import Journal, read_journal
+from toolkit.sealing import read_text
 
 FORMAT = 2
 # Called with each verdict and the flat numbers of what its request took.
@@ -108,7 +109,7 @@ def _lines(path: Path) -> list[dict[str, Any]]:
 
 
 def _whole(path: Path) -> list[dict[str, Any]]:
-    return list(json.loads(path.read_text(encoding="utf-8"))["verdicts"])
+    return list(json.loads(read_text(path))["verdicts"])
 
 
 def _verdict(row: dict[str, Any]) -> LlmVerdict:

@@ -35,9 +35,13 @@ def main(grace: float, command: list[str]) -> None:
         deadline = time.monotonic() + grace
         while child.poll() is None and time.monotonic() < deadline:
             time.sleep(_TICK)
-    sys.stderr.write(f"the server ended with code {child.poll()}\n")
-    sys.stderr.flush()
-    os.killpg(0, signal.SIGKILL)
+    try:
+        sys.stderr.write(f"the server ended with code {child.poll()}\n")
+        sys.stderr.flush()
+    except OSError:
+        pass  # The parent, which is gone, held the other end of the pipe.
+    finally:
+        os.killpg(0, signal.SIGKILL)
 
 
 def _default_signals() -> None:

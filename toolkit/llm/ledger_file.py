@@ -75,7 +75,7 @@ class _Record:
         self._path = path
         started = datetime.now(timezone.utc).isoformat(timespec="seconds")
         self._head = {"started": started, "id": uuid4().hex[:12], "cap": cap}
-        self._journal = Journal(path.with_suffix(".jsonl"), head=self._head)
+        self._journal = Journal(path.with_suffix(".jsonl"), head=self._head, clear=True)
         self.rows = _rows(path)
         self._end_killed_start()
 
@@ -98,7 +98,7 @@ class _Record:
 
     def _add(self, row: Row) -> None:
         self.rows.append(row)
-        write_json(self._path, {"starts": self.rows})
+        write_json(self._path, {"starts": self.rows}, clear=True)
         self._journal.path.unlink(missing_ok=True)
 
 

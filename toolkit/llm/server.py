@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -16,14 +17,18 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 from toolkit.errors import InputError
 from toolkit.files import open_own
 from toolkit.progress import bar
+from toolkit.sealing import close_lines, is_sealed, read_text
 
 HOST = "127.0.0.1"
 _GUARD = Path(__file__).with_name("end_with_parent.py")
 _TAIL = 15
+_SETTLE = 0.2  # seconds until the last lines of a sealed log are there to be quoted
+_DRAIN = 5.0  # seconds for what an ended server has written last
 
 
 @contextmanager
@@ -38,30 +43,55 @@ def serving(
 ) -> Iterator[str]:
     """Run `command(port)` while the block runs; yields `http://127.0.0.1:<port>`.
 
-    The block begins when `health` answers 200. Output goes to the end of `log`. At the end, however
-    it comes, the server's process group is asked to end and after `grace` seconds killed; it also
-    ends when this process is killed. `environment` is added to ours. `InputError` where the program
-    is not installed, and, with the log's last lines, where it ends before it is healthy or is not
-    healthy within `start_seconds`.
+    The block begins when `health` answers 200. Output goes to the end of `log`, sealed where that
+    lies in a sealed folder (`toolkit.sealing`). At the end, however it comes, the server's process
+    group is asked to end and after `grace` seconds killed; it also ends when this process is
+    killed. `environment` is added to ours. `InputError` where the program is not installed, and,
+    with the log's last lines, where it ends before it is healthy or is not healthy within
+    `start_seconds`.
     """
     port = free_port()
     words = [str(word) for word in command(port)]
     _check_installed(words[0])
     address = f"http://{HOST}:{port}"
-    with os.fdopen(open_own(log, append=True), "ab") as output:
+    with os.fdopen(open_own(log, append=True), "ab", buffering=0) as output:
         guard = subprocess.Popen(
             [sys.executable, "-I", str(_GUARD), str(grace), *words],
             stdin=subprocess.PIPE,
-            stdout=output,
+            stdout=subprocess.PIPE if is_sealed(log) else output,
             stderr=subprocess.STDOUT,
             env={**os.environ, **(environment or {})},
             start_new_session=True,
         )
+        try:
+            with _sealing(guard.stdout, output):
+                try:
+                    _wait(guard, address + health, words[0], log, start_seconds)
+                    yield address
+                finally:
+                    _end(guard, grace)
+        finally:
+            if guard.stdout is not None:
+                guard.stdout.close()
+
+
+@contextmanager
+def _sealing(source: IO[bytes] | None, output: IO[bytes]) -> Iterator[None]:
+    """Copy the lines of `source`, if there is one, sealed to `output`, until it ends."""
+    if source is None:
+        yield
+        return
+
+    def copy() -> None:
+        for line in source:
+            output.write(close_lines(line))
+
+    thread = threading.Thread(target=copy, name="sealing", daemon=True)
+    thread.start()
     try:
-        _wait(guard, address + health, words[0], log, start_seconds)
-        yield address
+        yield
     finally:
-        _end(guard, grace)
+        thread.join(_DRAIN)
 
 
 def free_port() -> int:
@@ -80,6 +110,7 @@ def _wait(
         task = progress.add_task(f"starting {program}", total=None, note="")
         while not _healthy(url):
             if guard.poll() is not None:
+                time.sleep(_SETTLE)
                 raise _not_ready(f"{program} ended before it was ready", log)
             if time.monotonic() > deadline:
                 raise _not_ready(f"{program} was not ready within {seconds:g} s", log)
@@ -130,6 +161,6 @@ def _check_installed(program: str) -> None:
 
 def tail(log: Path, lines: int = _TAIL) -> str:
     """The last lines of a log, joined by ` | `."""
-    with log.open(encoding="utf-8", errors="replace") as stream:
-        kept = deque((line.strip() for line in stream if line.strip()), maxlen=lines)
+    text = read_text(log, errors="replace")
+    kept = deque((line.strip() for line in text.splitlines() if line.strip()), maxlen=lines)
     return " | ".join(kept)

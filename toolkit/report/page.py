@@ -103,8 +103,8 @@ def page(
 
 def write_report(folder: Path, report: Report) -> Path:
     """Write `report.html` and `report.md` into `folder` (made if absent); the HTML file's path."""
-    write_atomic(folder / "report.md", report.markdown)
-    write_atomic(folder / "report.html", report.html)
+    write_atomic(folder / "report.md", report.markdown, clear=True)
+    write_atomic(folder / "report.html", report.html, clear=True)
     return folder / "report.html"
 
 

@@ -20,6 +20,7 @@ from toolkit.runs.locks import locked
 from toolkit.runs.manifest import check_same, provenance
 from toolkit.runs.names import escape_qid, unescape_qid
 from toolkit.runs.records import Outcome, dump_trajectory, read_outcome, read_trajectory
+from toolkit.sealing import mark_sealed
 
 _NAME = re.compile(r"[\w=,+-][\w=,.+-]*", re.ASCII)
 _DEEPEST = 100  # nested lists and objects of a manifest; ours have five
@@ -30,7 +31,8 @@ _PROVENANCE = ("versions", "git", "machine")
 class RunFolder:
     """One run on disk. Reading needs no lock; writing happens inside `with folder.writing(...)`.
 
-    - `manifest.json`: written first; see `toolkit.runs.manifest`.
+    - `manifest.json`: written first; see `toolkit.runs.manifest`. Where it says `sealed`, whatever
+      holds texts of the benchmark is sealed (`toolkit.sealing`).
     - `queries/<escaped qid>.json`: one trajectory each, whole or absent.
     - `retried/<escaped qid>/<n>.json`: failed attempts that a later one took the place of.
     - `ledger.json`, `ledger.jsonl`: what each start of a run with a language model has spent; see
@@ -85,6 +87,8 @@ class RunFolder:
         with locked(self.path / ".lock"):
             self._check_links()
             with _told(self.path):
+                if manifest.get("sealed"):
+                    mark_sealed(self.path)
                 self._sweep()
                 self._start(dict(manifest))
             self._writing = True
@@ -131,7 +135,7 @@ class RunFolder:
             if looked_up := known.get("cache_hits", 0) + known.get("cache_misses", 0):
                 known["cache_hit_rate"] = round(known.get("cache_hits", 0) / looked_up, 4)
         with _told(self.manifest_path):
-            write_json(self.manifest_path, written)
+            write_json(self.manifest_path, written, clear=True)
 
     def read(self, qid: str) -> Trajectory | None:
         """The trajectory of a question, or None if it has none yet."""
@@ -203,7 +207,7 @@ class RunFolder:
                     f"{self.path} holds trajectories but no manifest.json",
                     do="choose another name=, or delete that folder",
                 )
-            write_json(self.manifest_path, manifest)
+            write_json(self.manifest_path, manifest, clear=True)
             return
         written = self.manifest()
         check_same(self.path, written, manifest)
@@ -211,7 +215,7 @@ class RunFolder:
         if any(sessions[-1].get(key) != manifest.get(key) for key in _PROVENANCE):
             # A run that two versions of the code made must say so.
             written["resumed"] = [*written.get("resumed", []), provenance(manifest)]
-            write_json(self.manifest_path, written)
+            write_json(self.manifest_path, written, clear=True)
 
     def _keep_attempt(self, path: Path) -> None:
         outcome = read_outcome(path)

@@ -47,6 +47,8 @@ def make_manifest(
     fingerprints: Mapping[str, str],
     factors: Mapping[str, str] | None = None,
     benchmark: Mapping[str, Any] | None = None,
+    *,
+    sealed: bool = False,
 ) -> dict[str, Any]:
     """The manifest of a run that starts now.
 
@@ -57,6 +59,7 @@ def make_manifest(
     - `factors`: option names by configuration group, shown as the run's coordinates in a sweep.
     - `benchmark`: `option`, a name, and `arguments`, plain values, from which an evaluation makes
       the benchmark again.
+    - `sealed`: whether what the run writes of the benchmark's texts is obfuscated.
 
     Secrets are masked in all of it (`toolkit.masking`): a manifest is made to be shown.
     """
@@ -65,6 +68,7 @@ def make_manifest(
         "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "factors": masked(dict(factors or {})),
         **({} if benchmark is None else {"benchmark": masked(benchmark)}),
+        **({"sealed": True} if sealed else {}),
         "fingerprints": dict(fingerprints),
         "config": masked(config),
         "versions": _versions(),

@@ -27,6 +27,7 @@ from toolkit.contracts import (
 )
 from toolkit.errors import InputError
 from toolkit.files import dump_json
+from toolkit.sealing import open_line, read_text
 
 FORMAT = 1
 _NUMBER = (int, float)
@@ -61,7 +62,8 @@ _ANSWER_TYPES: dict[str, Any] = {
 }
 # The file up to `reason`, and its end, as `dump_trajectory` writes them.
 _HEAD_LINES = 6
-_LAST = b"\n}\n"
+_LAST = b"}"
+_TAIL = 64  # bytes at the end of a file, which hold its last line, sealed or not
 # A model may emit half of a surrogate pair, which UTF-8 cannot hold; JSON's \u escape can.
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
@@ -146,7 +148,7 @@ def dump_trajectory(trajectory: Trajectory) -> str:
 def read_trajectory(path: Path) -> Trajectory:
     """The trajectory in a file; `InputError` naming the file where it is absent or damaged."""
     try:
-        return from_record(json.loads(path.read_text(encoding="utf-8")))
+        return from_record(json.loads(read_text(path)))
     except OSError as error:
         raise InputError(f"cannot read the trajectory {path}: {error.strerror}") from error
     except (ValueError, TypeError, KeyError, AttributeError) as error:
@@ -163,9 +165,11 @@ def read_outcome(path: Path) -> Outcome:
     trajectories of long questions take seconds a hundred to read."""
     try:
         with path.open("rb") as stream:
-            head = b"".join(stream.readline() for _ in range(_HEAD_LINES))
-            stream.seek(-len(_LAST), os.SEEK_END)
-            whole = stream.read() == _LAST
+            lines = [stream.readline().rstrip(b"\n") for _ in range(_HEAD_LINES)]
+            stream.seek(-_TAIL, os.SEEK_END)
+            *_, last, rest = stream.read().split(b"\n")
+        whole = not rest and open_line(last, path) == _LAST
+        head = b"\n".join(open_line(line, path) for line in lines)
         record = json.loads(head.rstrip(b",\n") + b"}")
         if whole and record["format"] == FORMAT and record["status"] in STATUSES:
             return Outcome(str(record["qid"]), record["status"], str(record.get("reason", "")))

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from scripted_peer import running_peer
+from sealed_benchmark import CANARY, VARIABLE
 
 from toolkit.errors import InputError
 from toolkit.files import process_alive
@@ -23,6 +24,7 @@ from toolkit.llm.openai_chat import OpenAIChat
 from toolkit.llm.prices import Price
 from toolkit.llm.protocol import user
 from toolkit.llm.server import serving, tail
+from toolkit.sealing import mark_sealed, read_text
 
 FAKE = Path(__file__).with_name("fake_server.py")
 ROOT = Path(__file__).resolve().parents[3]
@@ -70,6 +72,17 @@ def place(tmp_path: Path) -> Place:
     return Place(tmp_path)
 
 
+@pytest.fixture(params=["clear", "sealed"])
+def any_place(
+    request: pytest.FixtureRequest, place: Place, monkeypatch: pytest.MonkeyPatch
+) -> Place:
+    """One whose log is as the server writes it, and one whose log is sealed."""
+    if request.param == "sealed":
+        monkeypatch.setenv(VARIABLE, CANARY)
+        mark_sealed(place.log.parent)
+    return place
+
+
 def serve(place: Place, how: str = "serve", **more: Any) -> Any:
     arguments = {"log": place.log, "environment": place.environment, "grace": 5.0, **more}
     return serving(fake(how), **arguments)
@@ -83,6 +96,18 @@ def test_it_is_healthy_inside_the_block_and_gone_after(place: Place) -> None:
     until(place.all_gone, 2.0)
     assert "loading weights" in place.log.read_text()
     assert "ended as asked\nthe server ended with code 0\n" in place.log.read_text()
+
+
+def test_the_log_in_a_sealed_folder_is_sealed_to_its_last_line(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(VARIABLE, CANARY)
+    mark_sealed(place.log.parent)
+    with serve(place):
+        assert b"loading" not in place.log.read_bytes()
+        assert "loading weights" in tail(place.log)
+    assert read_text(place.log).endswith("ended as asked\nthe server ended with code 0\n")
+    assert all(line.startswith(b"~sealed:") for line in place.log.read_bytes().splitlines())
 
 
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt, SystemExit])
@@ -99,7 +124,8 @@ def test_one_that_ignores_the_request_to_end_is_killed(place: Place) -> None:
     assert "ended as asked" not in place.log.read_text()
 
 
-def test_one_that_ends_early_is_told_with_its_last_words(place: Place) -> None:
+def test_one_that_ends_early_is_told_with_its_last_words(any_place: Place) -> None:
+    place = any_place
     with pytest.raises(InputError, match=r"before it was ready.*out of memory") as raised:
         serve(place, "crash").__enter__()
     assert str(place.log) in str(raised.value)
@@ -139,7 +165,8 @@ with serving(command, log=Path({log!r}), environment={{"PIDS": {pids!r}}}, grace
 
 
 @pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL, None])
-def test_it_ends_with_its_parent_however_that_ends(place: Place, end: int | None) -> None:
+def test_it_ends_with_its_parent_however_that_ends(any_place: Place, end: int | None) -> None:
+    place = any_place
     then = "import os; os._exit(3)" if end is None else "time.sleep(60)"
     script = PARENT.format(
         root=str(ROOT), fake=str(FAKE), log=str(place.log), pids=str(place.pids_file), then=then

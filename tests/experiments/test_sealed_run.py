@@ -1,0 +1,156 @@
+"""Whole runs on a sealed benchmark: nothing of its texts on disk, and everything readable again."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from sealed_benchmark import ANSWERS, CANARY, QUESTIONS, SENTENCES, VARIABLE, write_benchmark
+
+from toolkit.evaluation.verdict_files import verdicts_in
+from toolkit.runs import RunFolder
+from toolkit.sealing import read_text
+
+Entry = Callable[..., int]
+OPTIONS = Path(__file__).resolve().parent / "options"
+# Of a sentence too: a page may break it into lines or cut it.
+TEXTS = [*QUESTIONS.values(), *ANSWERS.values(), *SENTENCES, CANARY]
+TEXTS += [" ".join(text.split()[:5]) for text in TEXTS] + [text[-30:] for text in TEXTS]
+SCRIPTED = (
+    f"hydra.searchpath=[file://{OPTIONS}]",
+    "agent=pi_serini",
+    "llm=scripted",
+    "rewriter=q2q",
+    "llm@rewriter_llm=scripted",
+    "judge=llm",
+    "llm@judge_llm=scripted",
+)
+
+
+@pytest.fixture
+def benchmark(entry: Entry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
+    monkeypatch.setenv(VARIABLE, CANARY)
+    return write_benchmark(tmp_path / "published")
+
+
+def leaks(*folders: str) -> Iterator[tuple[str, str]]:
+    """Every file below the folders that holds a text of the benchmark, and the text."""
+    for folder in folders:
+        for path in Path(folder).rglob("*"):
+            content = path.read_bytes() if path.is_file() else b""
+            for text in TEXTS:
+                if text.encode() in content or json.dumps(text)[1:-1].encode() in content:
+                    yield str(path), text
+
+
+def one_line(capsys: pytest.CaptureFixture[str]) -> str:
+    (line,) = [each for each in capsys.readouterr().err.splitlines() if "soundingline: " in each]
+    return line
+
+
+def test_no_text_of_a_sealed_benchmark_is_on_disk(
+    entry: Entry, benchmark: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert entry("run", *benchmark, "name=rules", "tool=top_k", "unit=passage") == 0
+    assert entry("run", *benchmark, *SCRIPTED, "name=chat") == 0
+    assert entry("rank", *benchmark, "name=ranked") == 0
+    assert entry("compare", "runs/rules", "runs/chat", "name=both") == 0
+    assert not list(leaks("runs", "caches"))
+    # What was to be hidden is there, and is read back.
+    for name in ("rules", "chat"):
+        recorded = {t.qid: t for t in RunFolder(f"runs/{name}").trajectories()}
+        assert {qid: t.question for qid, t in recorded.items()} == QUESTIONS
+        shown = " ".join(call.output for t in recorded.values() for call in t.calls)
+        assert any(sentence in shown for sentence in SENTENCES)
+    (verdicts,) = Path("runs/chat/evaluation").glob("verdicts-llm-*.jsonl")
+    assert set(verdicts_in(verdicts)) == set(QUESTIONS)
+    assert ANSWERS["11"] in read_text(Path("runs/rules/evaluation/verdicts.json"))
+    assert list(Path("caches/sealed").glob("*.sqlite")) and not list(Path("caches").glob("*.sql*"))
+
+
+def test_a_sealed_run_is_resumed_evaluated_and_compared_with_the_canary(
+    entry: Entry, benchmark: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    cells = (*benchmark, "name=s", "retriever=bm25_default,bm25_tuned")
+    assert entry("run", "-m", *cells) == 0
+    cell = next(Path("runs/s").glob("*/metrics.json")).parent
+    before = (cell / "metrics.json").read_text()
+    removed = next((cell / "queries").glob("*.json"))
+    removed.unlink()
+    assert entry("run", "-m", *cells) == 0
+    assert removed.exists()
+    assert entry("evaluate", str(cell)) == 0
+    assert json.loads((cell / "metrics.json").read_text()).keys() == json.loads(before).keys()
+    moved = shutil.copytree(cell, "elsewhere")
+    assert entry("evaluate", str(moved)) == 0
+    assert entry("judge_agreement", str(moved)) == 2  # one judge alone has judged it
+    assert "only exact_answer has judged" in capsys.readouterr().err
+    assert not list(leaks("runs", "elsewhere"))
+
+
+@pytest.mark.parametrize("value", ["", "another canary"])
+def test_without_the_canary_every_command_ends_in_one_line(
+    entry: Entry,
+    benchmark: tuple[str, ...],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    value: str,
+) -> None:
+    assert entry("run", *benchmark, "name=s") == 0
+    capsys.readouterr()
+    monkeypatch.setenv(VARIABLE, value)
+    for command in (("run", *benchmark, "name=s"), ("evaluate", "runs/s")):
+        assert entry(*command) == 2
+        line = one_line(capsys)
+        assert VARIABLE in line and CANARY not in line and "another" not in line
+    assert entry("run", *benchmark, "name=new") == 2
+    assert not Path("runs/new").exists()
+
+
+def test_numbers_of_a_sealed_run_need_no_canary(
+    entry: Entry, benchmark: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert entry("run", *benchmark, "name=a") == 0
+    assert entry("run", *benchmark, "name=b", "retriever=bm25_tuned") == 0
+    monkeypatch.delenv(VARIABLE)
+    assert entry("compare", "runs/a", "runs/b", "name=both") == 0
+    assert Path("runs/both/report.html").exists()
+
+
+def test_sealed_false_leaves_texts_as_they_are_and_is_another_run(
+    entry: Entry, benchmark: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert entry("run", *benchmark, "name=s", "sealed=false") == 0
+    assert {text for _, text in leaks("runs")} >= {*QUESTIONS.values(), *ANSWERS.values()}
+    capsys.readouterr()
+    assert entry("run", *benchmark, "name=s") == 2
+    assert "another sealed (was no, now yes)" in one_line(capsys)
+
+
+def test_indexes_are_in_the_clear_and_say_so(entry: Entry, benchmark: tuple[str, ...]) -> None:
+    assert entry("index", *benchmark) == 0
+    folder = Path("indexes/browsecomp_plus")
+    assert "Do not publish" in (folder / "NOT-SEALED.txt").read_text()
+    assert (folder / ".gitignore").read_text() == "*\n"
+
+
+def test_a_failed_cell_is_told_on_the_terminal_and_quotes_nothing_on_disk(
+    entry: Entry, benchmark: tuple[str, ...], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "failing_judge.py").write_text(
+        "from toolkit.evaluation import ExactAnswerJudge\n"
+        "class FailingJudge(ExactAnswerJudge):\n"
+        "    def verdict(self, qid, answer, accepted):\n"
+        "        raise RuntimeError('cannot judge ' + accepted[0])\n"
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(tmp_path / "own"))
+        target = "judge._target_=failing_judge.FailingJudge"
+        code = entry("run", "-m", *benchmark, "name=s", target, "retriever=bm25_default,ql")
+    assert code == 1
+    assert ANSWERS["11"] in capsys.readouterr().err
+    assert not list(leaks("runs"))
