@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from toolkit.benchmarks.judged import JudgedBenchmark
 from toolkit.benchmarks.published import published_files, published_rows
 from toolkit.benchmarks.reading import (
     Judgements,
     Place,
     content_hash,
     distinct,
+    identifier,
     read_qrels,
     read_topics,
     text_field,
+    united_topics,
 )
 from toolkit.benchmarks.slices import sliced
 from toolkit.contracts import Document, Topic
@@ -27,7 +30,7 @@ _TIERS = {"evidence": "evidence_docs", "gold": "gold_docs"}
 _TELLING = 24  # characters of base64 that another canary does not open by chance
 
 
-class BrowseCompPlus:
+class BrowseCompPlus(JudgedBenchmark):
     """Questions, answers, judgements and corpus of BrowseComp-Plus.
 
     - `questions`: rows `query_id, query, answer, evidence_docs, gold_docs`, the last two lists of
@@ -70,33 +73,19 @@ class BrowseCompPlus:
     ) -> None:
         if questions is None and not (topics and qrels):
             raise InputError("questions is null", do="give questions, or both topics and qrels")
-        self.name = name
         self._corpus, self._corpus_revision = corpus, corpus_revision
-        self._slice = (split, dev_share, sample, seed, limit)
-        self._files = {
-            "questions": published_files(questions, revision) if questions else [],
-            "topics": _existing("topics", topics),
-            "evidence": _existing("qrels", qrels),
-            "gold": _existing("gold_qrels", gold_qrels),
+        rows = _Rows(obfuscated, published_files(questions, revision) if questions else [])
+        asked = read_topics(_existing("topics", topics)) if topics else rows.topics
+        judged = {"evidence": qrels, "gold": gold_qrels}
+        tiers = {
+            tier: read_qrels([_existing(f"{tier} qrels", path)]) if path else rows.judgements[tier]
+            for tier, path in judged.items()
         }
-        rows = _Rows(obfuscated)
-        rows.read(self._files["questions"])
-        asked = read_topics(self._files["topics"][0]) if topics else rows.topics
-        self.topics: Sequence[Topic] = sliced(
+        chosen = sliced(
             asked, split=split, dev_share=dev_share, sample=sample, seed=seed, limit=limit
         )
-        chosen = {topic.qid: None for topic in self.topics}
-        judgements = {
-            tier: read_qrels(self._files[tier]) if self._files[tier] else rows.judgements[tier]
-            for tier in _TIERS
-        }
-        self.judgements: Mapping[str, Mapping[str, Mapping[str, int]]] = {
-            tier: {qid: grades[qid] for qid in chosen if qid in grades}
-            for tier, grades in judgements.items()
-        }
-        self.answers: Mapping[str, Sequence[str]] = {
-            qid: [rows.answers[qid]] for qid in chosen if rows.answers.get(qid)
-        }
+        known = [topic.qid for topic in asked]
+        super().__init__(name, chosen, tiers, rows.answers, known=known)
 
     @cached_property
     def _corpus_files(self) -> list[Path]:
@@ -107,12 +96,6 @@ class BrowseCompPlus:
         """Hash of the corpus's files: all that an index depends on."""
         return fingerprint("browsecomp_plus", *map(content_hash, self._corpus_files))
 
-    @property
-    def fingerprint(self) -> str:
-        """Hash of all files, as they were published, and of the selection among the questions."""
-        files = {group: list(map(content_hash, paths)) for group, paths in self._files.items()}
-        return fingerprint(self.corpus_fingerprint, files, self._slice)
-
     def documents(self) -> Iterator[Document]:
         """The corpus in the files' order. A doubled docid raises `InputError` too; see
         `reading.distinct`."""
@@ -120,37 +103,32 @@ class BrowseCompPlus:
 
 
 class _Rows:
-    """The rows of the questions, opened: `topics`, `answers` by qid, `judgements` by tier."""
+    """The rows of the questions, opened: `topics`, `answers` by qid, `judgements` by tier.
+    `InputError` for the first row that is not as it should be."""
 
-    def __init__(self, obfuscated: bool) -> None:
+    def __init__(self, obfuscated: bool, files: Sequence[Path]) -> None:
         self.topics: list[Topic] = []
-        self.answers: dict[str, str] = {}
+        self.answers: dict[str, list[str]] = {}
         self.judgements: dict[str, Judgements] = {tier: {} for tier in _TIERS}
         self._obfuscated = obfuscated
         self._canary_is_right = False
-
-    def read(self, files: Sequence[Path]) -> None:
-        """All rows of the files; `InputError` for the first that is not as it should be."""
-        if files and self._obfuscated:
+        if files and obfuscated:
             seal()  # An absent canary is told before anything is read.
-        for place, row in published_rows(files, ("query_id", "query", "answer", *_TIERS.values())):
-            self._add(place, row)
-        if files and not self.topics:
-            raise InputError(f"{files[0]} holds no question", valid="at least one")
+        if files:
+            self.topics, self.answers = united_topics(self._read(files), str(files[0]))
 
-    def _add(self, place: Place, row: dict[str, Any]) -> None:
-        qid = text_field(place, row, "query_id")
-        if not qid or qid in self.answers:
-            what = f"the qid {qid!r} a second time" if qid else "an empty 'query_id'"
-            raise InputError(f"{place} has {what}", valid="one row a question")
-        self.topics.append(Topic(qid, self._opened(place, row, row, "query")))
-        self.answers[qid] = self._opened(place, row, row, "answer")
-        for tier, field in _TIERS.items():
-            docids = [
-                self._opened(place, row, each, "docid") for each in _listed(place, row, field)
-            ]
-            if docids:
-                self.judgements[tier][qid] = dict.fromkeys(docids, 1)
+    def _read(self, files: Sequence[Path]) -> Iterator[tuple[Place, Topic, list[str]]]:
+        for place, row in published_rows(files, ("query_id", "query", "answer", *_TIERS.values())):
+            topic = Topic(
+                identifier(place, row, "query_id"), self._opened(place, row, row, "query")
+            )
+            for tier, field in _TIERS.items():
+                documents = _listed(place, row, field)
+                docids = [self._opened(place, row, document, "docid") for document in documents]
+                if docids:
+                    self.judgements[tier][topic.qid] = dict.fromkeys(docids, 1)
+            answer = self._opened(place, row, row, "answer")
+            yield place, topic, [answer] if answer else []
 
     def _opened(self, place: Place, row: dict[str, Any], inner: dict[str, Any], field: str) -> str:
         text = text_field(place, inner, field)
@@ -178,11 +156,9 @@ class _Rows:
 
 def _documents(files: Sequence[Path]) -> Iterator[tuple[Place, Document]]:
     for place, row in published_rows(files, ("docid", "title", "text", "url")):
-        docid = text_field(place, row, "docid")
-        if not docid:
-            raise InputError(f"{place} has an empty 'docid'", valid="any non-empty string")
         title = text_field(place, row, "title", default="")
         url = text_field(place, row, "url", default="")
+        docid = identifier(place, row, "docid")
         yield place, Document(docid, title, text_field(place, row, "text"), url)
 
 
@@ -211,9 +187,7 @@ def _opens(text: str) -> bool:
     return len(text) >= _TELLING
 
 
-def _existing(name: str, path: str | None) -> list[Path]:
-    if path is None:
-        return []
+def _existing(name: str, path: str) -> Path:
     if not Path(path).is_file():
         raise InputError(f"there is no file {path}", valid=f"a file for {name}, or null")
-    return [Path(path)]
+    return Path(path)
