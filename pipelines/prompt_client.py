@@ -106,6 +106,11 @@ class PromptClient:
                     self._counts.add("shared")
         return found
 
+    def known(self, prompts: Sequence[str]) -> list[str | None]:
+        """The text of each cached reply; None where there is none. Nothing is asked."""
+        replies = self._kept(prompts)
+        return [replies[prompt].text if prompt in replies else None for prompt in prompts]
+
     def _claim(self, prompts: Sequence[str]) -> tuple[list[str], dict[str, Future[Reply]]]:
         with self._lock:
             others = {each: self._under_way[each] for each in prompts if each in self._under_way}

@@ -1,0 +1,217 @@
+"""Phrases that a language model proposes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from pipelines.caching import ResultCache
+from pipelines.enrich.phrases import Limits, clean, read_phrases
+from pipelines.enrich.sources import PhraseSource, Query
+from pipelines.prompt_client import BlockingChatModel, Counts, PromptClient, Reply
+from pipelines.prompt_template import PromptTemplate
+from pipelines.stage import Collection, MadeOnce
+from toolkit.contracts import Unit
+from toolkit.errors import InputError
+from toolkit.files import fingerprint
+
+PROMPTS = Path(__file__).resolve().parent / "prompts"
+TASKS = (
+    *("general", "question_answering", "multi_hop", "claim"),
+    *("argument", "duplicate_question", "finance", "citation"),
+)
+_COUNTS = (
+    *("texts", "unreadable", "refused", "no_phrase"),
+    *("repeated", "too_long", "beyond", "empty"),
+    *("asked", "retried", "shared"),
+)
+_CLEANING = ("repeated", "too_long", "beyond", "empty")
+_UNSAMPLED = ("timeout", "tool_choice")
+_BATCH = 256
+
+
+class ModelPhrases(PhraseSource):
+    """Phrases of the collection's language model, at most `phrases` of 1 to `words` words a text.
+
+    `task` names one of our prompts (`TASKS`), `prompt` the path of one's own: `{text}` stands for a
+    document or `{query}` for a query, `{phrases}` and `{words}` for the limits. A document's text
+    is cut after `max_characters`. Prompts for queries forbid guessing the answer.
+
+    Answers are cached under the model, how it samples, the prompt and the text, so that a changed
+    text, prompt or model asks again for what changed, and nothing else. An answer without a list of
+    phrases is asked for once more, with the next seed, and is then taken for no phrase
+    (`unreadable`).
+
+    Queries are asked for as they come. Documents are read from the cache: `ask_documents`, that is
+    `python -m experiments.enrich`, fills it. `InputError` where documents are missing there, unless
+    `allow_missing`: then they get no phrase.
+    """
+
+    asks_model = True
+
+    def __init__(
+        self,
+        *,
+        task: str = "general",
+        prompt: str | None = None,
+        phrases: int = 10,
+        words: int = 4,
+        max_characters: int = 4000,
+        allow_missing: bool = False,
+    ) -> None:
+        if task not in TASKS:
+            raise InputError(f"task is {task!r}", valid=", ".join(TASKS))
+        if isinstance(max_characters, bool) or max_characters < 1:
+            raise InputError(f"max_characters is {max_characters!r}", valid="1 or more")
+        self.task, self.prompt = task, prompt
+        self.phrases, self.words, self.max_characters = phrases, words, max_characters
+        self.allow_missing = allow_missing
+        self.limits = Limits(phrases, words).checked()
+        self._counts = Counts(*_COUNTS)
+        self._clients = MadeOnce()
+        self._templates = MadeOnce()
+
+    @property
+    def fingerprint(self) -> str:
+        """Of the prompts and the limits. The model and how it samples are in the cache's keys."""
+        sides = ("document", "query")
+        texts = [self._template(side).text for side in sides if self._has(side)]
+        return fingerprint("model", texts, *self.limits, self.max_characters)
+
+    @property
+    def counts(self) -> Mapping[str, float]:
+        return self._counts()
+
+    def document_prompt(self, unit: Unit) -> str:
+        """What the model is asked for a document."""
+        text = unit.contents[: self.max_characters]
+        return self._template("document").filled({"text": text, **self._numbers()})
+
+    def query_prompt(self, query: str) -> str:
+        """What the model is asked for a query."""
+        return self._template("query").filled({"query": query, **self._numbers()})
+
+    def for_documents(
+        self, units: Iterable[Unit], collection: Collection
+    ) -> Iterator[tuple[str, Sequence[str]]]:
+        missing = total = 0
+        for batch in _batches(units):
+            for unit, answer in zip(batch, self._known(batch, collection), strict=True):
+                total += 1
+                missing += answer is None
+                if answer is not None:
+                    yield unit.unit_id, self._read(Reply(answer))
+                elif self.allow_missing:
+                    yield unit.unit_id, ()
+        if missing and not self.allow_missing:
+            raise InputError(
+                f"{missing:,} of {total:,} documents have no phrases yet",
+                valid="phrases of every document",
+                do="run python -m experiments.enrich with the same options, which goes on where it "
+                "was; or set allow_missing=true",
+            )
+
+    def missing(self, units: Iterable[Unit], collection: Collection) -> Iterator[Unit]:
+        """The units that the cache has no answer for."""
+        for batch in _batches(units):
+            answers = self._known(batch, collection)
+            yield from (u for u, answer in zip(batch, answers, strict=True) if answer is None)
+
+    def ask_documents(
+        self, units: Iterable[Unit], collection: Collection
+    ) -> Iterator[tuple[Unit, Sequence[str], str]]:
+        """Ask for the phrases of units, a batch at a time, and keep every answer before it is
+        given: unit, phrases, and the code of the error that came instead (empty: none)."""
+        client = self._client(collection)
+        for batch in _batches(units):
+            prompts = [self.document_prompt(unit) for unit in batch]
+            replies = client.replies(
+                {prompt: unit.unit_id for prompt, unit in zip(prompts, batch, strict=True)}
+            )
+            for unit, prompt in zip(batch, prompts, strict=True):
+                yield unit, self._read(replies[prompt]), replies[prompt].error
+
+    def for_queries(self, queries: Sequence[Query], collection: Collection) -> list[Sequence[str]]:
+        prompts = [self.query_prompt(query.text) for query in queries]
+        accounts = {prompt: query.qid for prompt, query in zip(prompts, queries, strict=True)}
+        replies = self._client(collection).replies(accounts) if prompts else {}
+        return [self._read(replies[prompt]) for prompt in prompts]
+
+    def _read(self, reply: Reply) -> Sequence[str]:
+        self._counts.add("texts")
+        if reply.error:
+            self._counts.add("refused")
+            return ()
+        listed = read_phrases(reply.text)
+        if listed is None:
+            self._counts.add("unreadable")
+            return ()
+        cleaned = clean(listed, self.limits)
+        for name in _CLEANING:
+            self._counts.add(name, getattr(cleaned, name))
+        self._counts.add("no_phrase", not cleaned.phrases)
+        return cleaned.phrases
+
+    def _known(self, units: Sequence[Unit], collection: Collection) -> list[str | None]:
+        """The cached answer for each unit."""
+        return self._client(collection).known([self.document_prompt(unit) for unit in units])
+
+    def _numbers(self) -> dict[str, str]:
+        return {"phrases": str(self.phrases), "words": str(self.words)}
+
+    def _has(self, side: str) -> bool:
+        """Whether there is a prompt for the side; one's own is for one of them."""
+        if self.prompt is None:
+            return True
+        return ("{text}" if side == "document" else "{query}") in self._own_prompt()
+
+    def _own_prompt(self) -> str:
+        try:
+            return Path(self.prompt or "").read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise InputError(
+                f"cannot read the prompt {self.prompt}: {error}",
+                valid="a text file, or null for one of ours",
+            ) from error
+
+    def _template(self, side: str) -> PromptTemplate:
+        """The prompt for a `document` or a `query`."""
+        places = ("text" if side == "document" else "query", "phrases", "words")
+        ours = PROMPTS / f"{side}_{self.task}.txt"
+        template: PromptTemplate = self._templates.get(
+            side, lambda: PromptTemplate(self.prompt, ours, places)
+        )
+        return template
+
+    def _client(self, collection: Collection) -> PromptClient:
+        model: BlockingChatModel | None = collection.model
+        if model is None:
+            raise InputError(
+                "phrases of a language model need one, and the collection has none",
+                do="choose llm@enrichment_llm=... (or llm=...)",
+            )
+        client: PromptClient = self._clients.get(
+            (id(model), collection.caches), lambda: self._made(model, collection.caches)
+        )
+        return client
+
+    def _made(self, model: BlockingChatModel, folder: Path | None) -> PromptClient:
+        settings: dict[str, Any] = model.settings.given()
+        sampled = {name: settings[name] for name in settings if name not in _UNSAMPLED}
+        key = fingerprint("enrichment", model.name, sampled)
+        return PromptClient(
+            model,
+            model.settings,
+            key=key,
+            cache=ResultCache(folder / f"enrichment-{key}.sqlite" if folder else None),
+            is_empty=lambda answer: read_phrases(answer) is None,
+            counts=self._counts,
+        )
+
+
+def _batches(units: Iterable[Unit]) -> Iterator[list[Unit]]:
+    iterator = iter(units)
+    while batch := list(islice(iterator, _BATCH)):
+        yield batch

@@ -1,0 +1,107 @@
+"""Phrases that enrich a text: reading them out of a model's answer, and cleaning them."""
+
+from __future__ import annotations
+
+import json
+import re
+import unicodedata
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from toolkit.errors import InputError
+
+KEY = "keywords"
+_LONGEST_CHARACTERS = 200
+_CONTROL = ("Cc", "Cf", "Cs", "Co", "Cn")
+_OBJECT = re.compile(r"[{\[]")
+
+
+class Limits(NamedTuple):
+    """At most `phrases` a text, each of at most `words` words."""
+
+    phrases: int = 10
+    words: int = 4
+
+    def checked(self) -> Limits:
+        """These limits; `InputError` where they have no meaning."""
+        for name, value in self._asdict().items():
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise InputError(f"{name} is {value!r}", valid="a whole number from 1")
+        return self
+
+
+class Cleaned(NamedTuple):
+    """`phrases` that may be used, and how many were left out: `repeated`, `too_long` (in words or
+    characters), `beyond` the number allowed, `empty` (or no text at all)."""
+
+    phrases: tuple[str, ...]
+    repeated: int = 0
+    too_long: int = 0
+    beyond: int = 0
+    empty: int = 0
+
+
+def clean(phrases: Iterable[Any], limits: Limits) -> Cleaned:
+    """Phrases with single spaces and without control or format characters, each once (whatever its
+    case), within `limits`."""
+    usable: dict[str, str] = {}
+    repeated = too_long = beyond = empty = 0
+    for phrase in phrases:
+        text = _visible(phrase) if isinstance(phrase, str) else ""
+        words = len(text.split())
+        if not words:
+            empty += 1
+        elif words > limits.words or len(text) > _LONGEST_CHARACTERS:
+            too_long += 1
+        elif text.casefold() in usable:
+            repeated += 1
+        elif len(usable) == limits.phrases:
+            beyond += 1
+        else:
+            usable[text.casefold()] = text
+    return Cleaned(tuple(usable.values()), repeated, too_long, beyond, empty)
+
+
+def read_phrases(answer: str) -> list[Any] | None:
+    """The phrases of a model's answer: the list under `keywords` of its last JSON object, else its
+    last JSON list; None where it has neither. What stands in the list is not looked at."""
+    newest_list: list[Any] | None = None
+    newest_object: list[Any] | None = None
+    for value in _json_values(answer):
+        if isinstance(value, dict) and isinstance(value.get(KEY), list):
+            newest_object = value[KEY]
+        elif isinstance(value, list):
+            newest_list = value
+    return newest_object if newest_object is not None else newest_list
+
+
+def _json_values(text: str) -> Iterator[Any]:
+    """The JSON objects and lists of a text, in order, none inside another. Linear in the text: what
+    cannot be read is tried at a bounded number of places."""
+    decoder = json.JSONDecoder()
+    position, tries = 0, 0
+    while (start := _OBJECT.search(text, position)) and tries < _MOST_TRIES:
+        tries += 1
+        try:
+            value, position = decoder.raw_decode(text, start.start())
+        except (ValueError, RecursionError):
+            position = start.end()
+            continue
+        yield value
+
+
+_MOST_TRIES = 100
+
+
+def _visible(text: str) -> str:
+    characters = (
+        " " if character.isspace() else character
+        for character in text[: 10 * _LONGEST_CHARACTERS]
+        if character.isspace() or unicodedata.category(character) not in _CONTROL
+    )
+    return " ".join("".join(characters).split())
+
+
+def phrase_words(phrases: Sequence[str]) -> int:
+    """How many words phrases have together."""
+    return sum(len(phrase.split()) for phrase in phrases)
