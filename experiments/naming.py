@@ -24,7 +24,11 @@ from toolkit.masking import masked
 # Groups whose settings decide what a trajectory is.
 RANKING = ("benchmark", "unit", "engine", *STAGES)
 AGENT = (*RANKING, "tool", "agent", "llm", "budget")
-STAGE_MODELS = {"rewriter_llm": "rewriter", "reranker_llm": "reranker"}
+STAGE_MODELS = {
+    "rewriter_llm": "rewriter",
+    "enrichment_llm": "enrichment",
+    "reranker_llm": "reranker",
+}
 _SHOWN_ALWAYS = ("unit", "retriever")
 _USUAL = {
     "benchmark": "fictional",

@@ -65,6 +65,8 @@ class Root:
     engine: Any = MISSING
     rewriter: Any = MISSING
     rewriter_llm: Any = None
+    enrichment: Any = MISSING
+    enrichment_llm: Any = None
     retriever: Any = MISSING
     reranker: Any = MISSING
     reranker_llm: Any = None

@@ -16,6 +16,7 @@ from experiments.collection import PreparedCollection
 from experiments.models import check_price, language_model
 from pipelines.composition import compose
 from pipelines.engines.base import Engine
+from pipelines.enrich.stage import Enrichment
 from pipelines.rerank.stage import RerankHead
 from pipelines.stage import Collection, Stage, bound
 from toolkit.contracts import Segmenter
@@ -25,7 +26,7 @@ from toolkit.llm.language_model import LanguageModel
 from toolkit.llm.ledger import Ledger
 
 # In the order of the pipeline.
-STAGES = ("rewriter", "retriever", "reranker")
+STAGES = ("rewriter", "enrichment", "retriever", "reranker")
 Transformers = Mapping[str, pt.Transformer]
 
 
@@ -56,6 +57,10 @@ class Stages:
             whole_documents=segmenter.whole_documents,
             caches=caches,
         )
+        enrichment = self.transformers.get("enrichment")
+        if isinstance(enrichment, Enrichment):
+            # Every stage ranks in the enriched index, where the corpus is enriched.
+            collection = enrichment.enriched(collection.with_model(self._model("enrichment")))
         return {
             group: bound(transformer, collection.with_model(self._model(group)))
             for group, transformer in self.transformers.items()
@@ -87,6 +92,7 @@ def composed(transformers: Transformers, *, aggregate: bool = False) -> pt.Trans
     return compose(
         transformers["retriever"],
         rewriter=transformers.get("rewriter"),
+        enrichment=transformers.get("enrichment"),
         reranker=transformers.get("reranker"),
         aggregate=aggregate,
     )
@@ -115,7 +121,7 @@ def make_stages(config: DictConfig) -> Stages:
             llm = _chosen_model(config, group)
             blocking = BlockingModel(llm.name, settings=llm.settings, price=llm.price, role=group)
             models[group] = blocking, llm
-    if {"rewriter", "reranker"} & set(transformers):
+    if {"rewriter", "enrichment", "reranker"} & set(transformers):
         keep_bound(config)
     return Stages(transformers, models)
 

@@ -47,6 +47,11 @@ class Fusion(Stage):
             if isinstance(retriever, Stage):
                 retriever.check(engine)
 
+    @property
+    def takes_weights(self) -> bool:
+        """Whether both retrievers search by weights of index terms; see `Retriever`."""
+        return all(getattr(part, "takes_weights", True) for part in (self.first, self.second))
+
     @abstractmethod
     def fused(self, first: pd.DataFrame, second: pd.DataFrame) -> Mapping[str, RankedList]:
         """By qid, of two rankings with `qid, query, docno, score`, best first, not both empty."""

@@ -29,6 +29,9 @@ class Retriever(Stage):
     ranks_by: str = "bm25"
     """What the engine of the collection must offer (`Engine.offers`)."""
 
+    takes_weights: bool = True
+    """Whether `query_toks` of the collection's index terms are searched in the place of `query`."""
+
     depth: int
     _retriever: pt.Transformer | None = None
 

@@ -13,7 +13,7 @@ Step = Turn | Exception | Callable[[], Any]
 ANSWER = "Explanation: Brekke built it [mill]\nExact Answer: Torvald Brekke\nConfidence: 90%"
 
 
-class BlockingChatModel(NamedTuple):
+class SentRequest(NamedTuple):
     """One request as it came, its messages copied."""
 
     messages: list[dict[str, Any]]
@@ -50,7 +50,7 @@ class ScriptedModel:
         last: Step | None = None,
         choose: Callable[[Sequence[Message], Settings], Turn] | None = None,
     ) -> None:
-        self.requests: list[BlockingChatModel] = []
+        self.requests: list[SentRequest] = []
         self.settings = Settings()
         self.closed = 0
         self._steps = list(steps)
@@ -68,7 +68,7 @@ class ScriptedModel:
     ) -> Turn:
         settings = settings or self.settings
         copied = json.loads(json.dumps(list(messages)))
-        self.requests.append(BlockingChatModel(copied, list(tools), settings))
+        self.requests.append(SentRequest(copied, list(tools), settings))
         await asyncio.sleep(0)
         if self._choose:
             return self._choose(messages, settings)

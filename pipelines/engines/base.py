@@ -34,7 +34,8 @@ class Engine(Protocol):
 
     @property
     def offers(self) -> frozenset[str]:
-        """What can be asked of an opened index: `bm25`, `ql`, `rm3`, `grid` (tuning)."""
+        """What can be asked of an opened index: `bm25`, `ql`, `rm3`, `grid` (tuning),
+        `overlay` (phrases beside the index)."""
         ...
 
     def build(self, units: Iterable[Unit], path: Path, *, corpus_fingerprint: str) -> None:

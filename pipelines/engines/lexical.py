@@ -30,7 +30,7 @@ class LexicalEngine:
     memory_mb: int = 1024
     processes: int | None = None
     name: str = "lexical"
-    offers: ClassVar[frozenset[str]] = frozenset({"bm25", "ql", "rm3", "grid"})
+    offers: ClassVar[frozenset[str]] = frozenset({"bm25", "ql", "rm3", "grid", "overlay"})
 
     def __post_init__(self) -> None:
         make_analyzer(self.analyzer)

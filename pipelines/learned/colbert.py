@@ -141,6 +141,8 @@ class ColbertRetriever(Retriever):
     """ColBERT over an index of its own, exactly; `compute` is the `search` of
     `ColbertEngine`; the other arguments are those of `ColbertEncoder`."""
 
+    takes_weights = False
+
     def __init__(
         self,
         model: str,

@@ -118,6 +118,8 @@ class DenseRetriever(Retriever):
     `compute` is the `search` of `DenseEngine`; the other arguments are those of `DenseEncoder`.
     """
 
+    takes_weights = False
+
     def __init__(
         self,
         model: str,

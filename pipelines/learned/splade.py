@@ -91,6 +91,8 @@ class SpladeRetriever(Retriever):
     differ.
     """
 
+    takes_weights = False
+
     def __init__(
         self,
         model: str = "naver/splade-v3",

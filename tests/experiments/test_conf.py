@@ -37,6 +37,9 @@ NEEDED = {
     ("benchmark", "beir"): ["benchmark.path=PATH"],
     ("retriever", "bm25_from_tuning"): ["retriever.path=PATH"],
     ("retriever", "dense"): ["retriever.model=m"],
+    ("enrichment", "file"): ["enrichment.query.path=PATH", "enrichment.corpus.path=PATH"],
+    ("enrichment", "file_query"): ["enrichment.query.path=PATH"],
+    ("enrichment", "file_corpus"): ["enrichment.corpus.path=PATH"],
     ("llm", "openai_compatible"): ["llm.model=m", "llm.base_url=http://127.0.0.1:1/v1"],
 }
 

@@ -9,7 +9,7 @@ from toolkit.llm.protocol import Usage
 
 ROLES = ("agent", "rewriter", "reranker", "judge", "enrichment")
 # The roles whose requests answer a question. The others come before or after it.
-ANSWERING = ("agent", "rewriter", "reranker")
+ANSWERING = ("agent", "rewriter", "enrichment", "reranker")
 _TOKENS = ("input_tokens", "cached_tokens", "reasoning_tokens", "output_tokens")
 
 

@@ -1,8 +1,7 @@
 from __future__ import annotations
 
 import re
-import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ import pandas as pd
 import pyterrier as pt
 import pytest
 from scripted_model import ScriptedModel, saying
+from scripted_prompts import ScriptedPrompts
 
 from pipelines.rerank.listwise import Listwise
 from pipelines.stage import Collection
@@ -18,39 +18,8 @@ from toolkit.contracts import Unit
 from toolkit.errors import InputError
 from toolkit.llm.blocking import BlockingModel
 from toolkit.llm.errors import ContextOverflow, ModelError, Refused, ServerGone, Truncated
-from toolkit.llm.protocol import Message, Settings, Turn
 
 _PASSAGE = re.compile(r"^\[(\d+)\] (.*)$", re.MULTILINE)
-
-
-class Fake:
-    """A `BlockingModel` that answers each prompt by `choose`."""
-
-    def __init__(self, choose: Callable[[str], str | Exception], **settings: Any) -> None:
-        self.name = "fake"
-        self.settings = Settings(**settings)
-        self.rounds: list[list[str]] = []
-        self.qids: list[str] = []
-        self._choose = choose
-        self._lock = threading.Lock()
-
-    @property
-    def prompts(self) -> list[str]:
-        return [prompt for each in self.rounds for prompt in each]
-
-    def respond_many(
-        self,
-        requests: Sequence[Sequence[Message]],
-        qids: Sequence[str] | None = None,
-        settings: Settings | None = None,
-        concurrency: int | None = None,
-    ) -> list[Turn | ModelError]:
-        prompts = [messages[0]["content"] for messages in requests]
-        with self._lock:
-            self.rounds.append(prompts)
-            self.qids += qids or []
-        answers = [self._choose(prompt) for prompt in prompts]
-        return [each if isinstance(each, ModelError) else Turn(text=str(each)) for each in answers]
 
 
 def passages(prompt: str) -> list[str]:
@@ -90,14 +59,14 @@ def order(ranked: pd.DataFrame, qid: str = "q1") -> list[int]:
 
 
 def test_a_head_of_one_window_comes_in_the_order_of_the_model() -> None:
-    ranked = Listwise(Fake(by_grade))(ranking([3, 9, 1, 7]))
+    ranked = Listwise(ScriptedPrompts(by_grade))(ranking([3, 9, 1, 7]))
     assert order(ranked) == [9, 7, 3, 1]
     assert ranked["score"].tolist() == [4.0, 3.0, 2.0, 1.0]
     assert ranked["rank"].tolist() == [0, 1, 2, 3]
 
 
 def test_the_window_slides_from_the_end_and_carries_the_best_to_the_front() -> None:
-    model = Fake(by_grade)
+    model = ScriptedPrompts(by_grade)
     grades = list(range(50))  # the retriever has them exactly the wrong way round
     ranked = Listwise(model, window=20, step=10)(ranking(grades))
     sizes = [len(passages(prompt)) for prompt in model.prompts]
@@ -111,21 +80,21 @@ def test_the_window_slides_from_the_end_and_carries_the_best_to_the_front() -> N
 
 
 def test_a_second_pass_brings_more_to_the_front() -> None:
-    model = Fake(by_grade)
+    model = ScriptedPrompts(by_grade)
     ranked = Listwise(model, window=20, step=10, passes=2)(ranking(list(range(50))))
     assert order(ranked)[:20] == list(range(49, 29, -1))
     assert len(model.prompts) == 8
 
 
 def test_the_tail_stays_below_the_head_in_its_order() -> None:
-    ranked = Listwise(Fake(by_grade), depth=3)(ranking([1, 2, 3, 9, 8]))
+    ranked = Listwise(ScriptedPrompts(by_grade), depth=3)(ranking([1, 2, 3, 9, 8]))
     assert order(ranked) == [3, 2, 1, 9, 8]
     assert ranked["score"].is_monotonic_decreasing
     assert ranked["score"].is_unique
 
 
 def test_queries_are_asked_together_and_the_windows_of_one_follow_each_other() -> None:
-    model = Fake(by_grade)
+    model = ScriptedPrompts(by_grade)
     sizes = {"q1": 50, "q2": 15, "q3": 30}
     frame = pd.concat([ranking(list(range(size)), qid) for qid, size in sizes.items()])
     ranked = Listwise(model, window=20, step=10)(frame)
@@ -137,14 +106,14 @@ def test_queries_are_asked_together_and_the_windows_of_one_follow_each_other() -
 
 
 def test_a_single_candidate_needs_no_model() -> None:
-    model = Fake(by_grade)
+    model = ScriptedPrompts(by_grade)
     ranked = Listwise(model)(pd.concat([ranking([5]), ranking([], "q2")]))
     assert order(ranked) == [5]
     assert model.rounds == []
 
 
 def test_malformed_answers_are_repaired_and_counted() -> None:
-    it = Listwise(Fake(lambda prompt: "[3] > [3] > [17] > [1]"))
+    it = Listwise(ScriptedPrompts(lambda prompt: "[3] > [3] > [17] > [1]"))
     assert order(it(ranking([4, 5, 6, 7]))) == [6, 4, 5, 7]
     counts = it.counts
     assert (counts["windows"], counts["repaired"], counts["empty"]) == (1, 1, 0)
@@ -152,13 +121,13 @@ def test_malformed_answers_are_repaired_and_counted() -> None:
 
 def test_an_answer_without_an_order_is_asked_for_once_more() -> None:
     answers = iter(["I cannot tell.", "[2] > [1]"])
-    it = Listwise(Fake(lambda prompt: next(answers)))
+    it = Listwise(ScriptedPrompts(lambda prompt: next(answers)))
     assert order(it(ranking([4, 5]))) == [5, 4]
     assert (it.counts["retried"], it.counts["empty"]) == (1, 0)
 
 
 def test_the_window_keeps_its_order_where_no_order_comes() -> None:
-    model = Fake(lambda prompt: "I cannot tell.")
+    model = ScriptedPrompts(lambda prompt: "I cannot tell.")
     it = Listwise(model)
     assert order(it(ranking([4, 6, 5]))) == [4, 6, 5]
     assert (len(model.prompts), it.counts["empty"], it.counts["refused"]) == (2, 1, 0)
@@ -166,20 +135,20 @@ def test_the_window_keeps_its_order_where_no_order_comes() -> None:
 
 @pytest.mark.parametrize("error", [Refused("no"), ContextOverflow("long"), Truncated("cut")])
 def test_the_window_keeps_its_order_where_the_model_declines(error: ModelError) -> None:
-    it = Listwise(Fake(lambda prompt: error))
+    it = Listwise(ScriptedPrompts(lambda prompt: error))
     assert order(it(ranking([4, 6, 5]))) == [4, 6, 5]
     assert (it.counts["refused"], it.counts["empty"]) == (1, 0)
 
 
 def test_a_lost_server_is_raised() -> None:
     with pytest.raises(ServerGone):
-        Listwise(Fake(lambda prompt: ServerGone("gone")))(ranking([1, 2]))
+        Listwise(ScriptedPrompts(lambda prompt: ServerGone("gone")))(ranking([1, 2]))
 
 
 def test_citations_in_texts_and_query_are_not_taken_for_passages() -> None:
     frame = ranking([1, 2], query="what does [2] say")
     frame["text"] = ["as in [2] and [7]\n[9] and on a line of its own-1", "plain-2"]
-    model = Fake(by_grade)
+    model = ScriptedPrompts(by_grade)
     ranked = Listwise(model)(frame)
     (prompt,) = model.prompts
     assert passages(prompt) == [
@@ -193,14 +162,14 @@ def test_citations_in_texts_and_query_are_not_taken_for_passages() -> None:
 def test_texts_are_cut_to_their_first_words() -> None:
     frame = ranking([1, 2])
     frame["text"] = ["one two  three four", "字" * 900]
-    model = Fake(lambda prompt: "[1] > [2]")
+    model = ScriptedPrompts(lambda prompt: "[1] > [2]")
     Listwise(model, max_words=3)(frame)
     assert passages(model.prompts[0]) == ["one two three", "字" * 30]
 
 
 def test_marks_of_places_in_texts_do_no_harm() -> None:
     frame = ranking([1, 2], query="what is {passages}")
-    model = Fake(lambda prompt: "[1] > [2]")
+    model = ScriptedPrompts(lambda prompt: "[1] > [2]")
     Listwise(model)(frame.assign(text=["{query}", "{count}"]))
     assert "what is {passages}" in model.prompts[0]
     assert passages(model.prompts[0]) == ["{query}", "{count}"]
@@ -208,7 +177,7 @@ def test_marks_of_places_in_texts_do_no_harm() -> None:
 
 def test_texts_come_from_the_store_where_the_ranking_has_none() -> None:
     frame = ranking([1, 2]).drop(columns="text")
-    model = Fake(lambda prompt: "[2] > [1]")
+    model = ScriptedPrompts(lambda prompt: "[2] > [1]")
     it = Listwise(model, texts=lambda ids: [Unit(each, "Title", f"of {each}") for each in ids])
     assert it(frame)["docno"].tolist() == ["q1-d2", "q1-d1"]
     assert passages(model.prompts[0]) == ["Title of q1-d1", "Title of q1-d2"]
@@ -221,12 +190,12 @@ def test_a_document_that_the_store_lacks_is_told() -> None:
         raise KeyError(ids[0])
 
     with pytest.raises(InputError, match="q1-d1"):
-        Listwise(Fake(by_grade), texts=texts)(ranking([1, 2]).drop(columns="text"))
+        Listwise(ScriptedPrompts(by_grade), texts=texts)(ranking([1, 2]).drop(columns="text"))
 
 
 def test_missing_texts_are_counted_and_shown_as_empty() -> None:
     frame = ranking([1, 2, 3]).assign(text=["a", None, float("nan")])
-    model = Fake(lambda prompt: "[3] > [2] > [1]")
+    model = ScriptedPrompts(lambda prompt: "[3] > [2] > [1]")
     it = Listwise(model)
     assert len(it(frame)) == 3
     assert it.counts["missing_text"] == 2
@@ -234,7 +203,7 @@ def test_missing_texts_are_counted_and_shown_as_empty() -> None:
 
 
 def test_answers_are_kept_on_disk(tmp_path: Path) -> None:
-    model = Fake(by_grade)
+    model = ScriptedPrompts(by_grade)
     frame = ranking(list(range(30)))
     first = Listwise(model, cache=tmp_path)(frame)
     again = Listwise(model, cache=tmp_path)
@@ -246,8 +215,8 @@ def test_answers_are_kept_on_disk(tmp_path: Path) -> None:
 @pytest.mark.parametrize("changed", ["model", "settings", "prompt", "text", "query"])
 def test_what_changes_an_answer_is_asked_anew(tmp_path: Path, changed: str) -> None:
     frame = ranking([1, 2])
-    Listwise(Fake(by_grade), cache=tmp_path)(frame)
-    model = Fake(by_grade, temperature=0.5 if changed == "settings" else None)
+    Listwise(ScriptedPrompts(by_grade), cache=tmp_path)(frame)
+    model = ScriptedPrompts(by_grade, temperature=0.5 if changed == "settings" else None)
     arguments: dict[str, Any] = {}
     if changed == "model":
         model.name = "other"
@@ -265,14 +234,14 @@ def test_what_changes_an_answer_is_asked_anew(tmp_path: Path, changed: str) -> N
 
 def test_how_long_one_waits_changes_no_answer(tmp_path: Path) -> None:
     frame = ranking([1, 2])
-    Listwise(Fake(by_grade), cache=tmp_path)(frame)
-    model = Fake(by_grade, timeout=3.0)
+    Listwise(ScriptedPrompts(by_grade), cache=tmp_path)(frame)
+    model = ScriptedPrompts(by_grade, timeout=3.0)
     Listwise(model, cache=tmp_path)(frame)
     assert model.prompts == []
 
 
 def test_threads_get_the_orders_of_their_own_queries() -> None:
-    it = Listwise(Fake(by_grade), window=6, step=3)
+    it = Listwise(ScriptedPrompts(by_grade), window=6, step=3)
     frames = [ranking(list(range(20)), f"q{number}") for number in range(16)]
     with ThreadPoolExecutor(8) as pool:
         found = list(pool.map(it, frames))
@@ -290,15 +259,15 @@ def test_it_works_with_a_real_blocking_model() -> None:
 
 def test_extra_columns_stay_and_an_empty_frame_comes_back_with_its_columns() -> None:
     frame = ranking([1, 2]).assign(url=["one", "two"])
-    ranked = Listwise(Fake(by_grade))(frame)
+    ranked = Listwise(ScriptedPrompts(by_grade))(frame)
     assert ranked["url"].tolist() == ["two", "one"]
-    nothing = Listwise(Fake(by_grade))(frame.iloc[:0])
+    nothing = Listwise(ScriptedPrompts(by_grade))(frame.iloc[:0])
     assert list(nothing.columns) == list(frame.columns)
     assert len(nothing) == 0
 
 
 def test_it_stands_in_a_pipeline_and_tells_what_it_needs() -> None:
-    it = Listwise(Fake(by_grade))
+    it = Listwise(ScriptedPrompts(by_grade))
     source = pt.Transformer.from_df(ranking([1, 2]))
     ranked = (source >> it % 1)(pd.DataFrame({"qid": ["q1"], "query": ["what"]}))
     assert order(ranked) == [2]
@@ -307,12 +276,12 @@ def test_it_stands_in_a_pipeline_and_tells_what_it_needs() -> None:
 
 
 def test_equal_settings_are_equal_stages() -> None:
-    assert Listwise(Fake(by_grade)) == Listwise(Fake(by_grade))
-    assert hash(Listwise(Fake(by_grade))) == hash(Listwise(Fake(by_grade)))
+    assert Listwise(ScriptedPrompts(by_grade)) == Listwise(ScriptedPrompts(by_grade))
+    assert hash(Listwise(ScriptedPrompts(by_grade))) == hash(Listwise(ScriptedPrompts(by_grade)))
     others = [{"window": 10, "step": 5}, {"depth": 9}, {"passes": 2}, {"max_words": 9}]
-    stages = {Listwise(Fake(by_grade), **arguments) for arguments in ({}, *others)}
+    stages = {Listwise(ScriptedPrompts(by_grade), **arguments) for arguments in ({}, *others)}
     assert len(stages) == 5
-    assert "window=20" in repr(Listwise(Fake(by_grade)))
+    assert "window=20" in repr(Listwise(ScriptedPrompts(by_grade)))
 
 
 @pytest.mark.parametrize(
@@ -329,13 +298,13 @@ def test_equal_settings_are_equal_stages() -> None:
 )
 def test_impossible_settings_are_refused(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
-        Listwise(Fake(by_grade), **arguments)
+        Listwise(ScriptedPrompts(by_grade), **arguments)
 
 
 def test_a_prompt_without_its_places_is_refused(tmp_path: Path) -> None:
     (tmp_path / "own.txt").write_text("order {passages}")
     with pytest.raises(InputError, match=r"own\.txt"):
-        Listwise(Fake(by_grade), prompt=str(tmp_path / "own.txt"))
+        Listwise(ScriptedPrompts(by_grade), prompt=str(tmp_path / "own.txt"))
 
 
 def test_a_run_hands_over_model_texts_and_cache(tmp_path: Path) -> None:
@@ -343,7 +312,7 @@ def test_a_run_hands_over_model_texts_and_cache(tmp_path: Path) -> None:
     assert stage.asks_model
     with pytest.raises(InputError, match="not bound"):
         stage(ranking([1, 2]))
-    model = Fake(by_grade)
+    model = ScriptedPrompts(by_grade)
     it = stage.bind(Collection("c", texts=lambda ids: [], model=model, caches=tmp_path))
     assert order(it(ranking([1, 2, 3, 9, 8]))) == [9, 1, 3, 2, 8]
     assert (it.depth, it.window, it.step) == (4, 3, 2)

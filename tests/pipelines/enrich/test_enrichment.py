@@ -1,0 +1,321 @@
+"""The stage: ten documents whose scores are worked out from the formulas, and every source."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from scripted_prompts import ScriptedPrompts
+
+from pipelines.enrich.df_filter import DfFilter
+from pipelines.enrich.model_phrases import ModelPhrases
+from pipelines.enrich.sources import FeedbackPhrases, PhraseFile
+from pipelines.enrich.stage import DECISIONS, Enrichment, OverlayEngine
+from pipelines.lexical import LexicalIndex
+from pipelines.lexical.enriched import EnrichedIndex
+from pipelines.retrievers import BM25Retriever
+from pipelines.stage import Collection
+from toolkit.contracts import Unit
+from toolkit.errors import InputError
+from toolkit.llm.errors import Refused, ServerGone
+
+# Five words each. Ten documents, fifty tokens, average 5.
+TEXTS = {
+    "d0": "harbour tide tide quay rope",
+    "d1": "harbour wall stone rope sand",
+    **{f"d{n}": "meadow cow grass milk barn" for n in range(2, 8)},
+    "d8": "pier lamp lamp glass oil",
+    "d9": "pier boat net fish salt",
+}
+UNITS = [Unit(unit_id, "", text) for unit_id, text in TEXTS.items()]
+
+
+@pytest.fixture
+def collection(tmp_path: Path) -> Collection:
+    index = LexicalIndex.build(
+        UNITS,
+        tmp_path / "index",
+        analyzer="english_unstemmed",
+        processes=1,
+        corpus_fingerprint="ten",
+    )
+
+    def open_index(engine: Any) -> Any:
+        path = tmp_path / f"{engine.name}-{engine.fingerprint}"
+        if not path.exists():
+            engine.build(UNITS, path, corpus_fingerprint="ten")
+        return engine.open(path, corpus_fingerprint="ten")
+
+    return Collection(
+        "ten", index=index, open_index=open_index, texts=index.texts, caches=tmp_path / "caches"
+    )
+
+
+def phrase_file(path: Path, phrases: dict[str, list[str]]) -> PhraseFile:
+    lines = [json.dumps({"id": key, "phrases": value}) for key, value in phrases.items()]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return PhraseFile(path=str(path))
+
+
+def ranked(
+    stage: Enrichment, collection: Collection, query: str, **bm25: float
+) -> dict[str, float]:
+    enriched = stage.enriched(collection)
+    pipeline = stage.bind(enriched) >> BM25Retriever(k1=1.2, b=0.75, **bm25).bind(enriched)  # type: ignore[arg-type]
+    out = pipeline.transform(pd.DataFrame({"qid": ["q1"], "query": [query]}))
+    return dict(zip(out["docno"], out["score"], strict=True))
+
+
+def test_scores_are_those_of_the_papers_formula(collection: Collection, tmp_path: Path) -> None:
+    """Worked out by hand: d8 gets "seamark" (1 token) and d9 "seamark harbour" (2 tokens).
+
+    Then 53 tokens in ten documents, average 5.3, d8 has length 6, d9 length 7, the others 5.
+    df(harbour) = 3 of 10 and df(seamark) = 2 of 10. Query: harbour; expansion: seamark, weight 0.5.
+    """
+    corpus = phrase_file(tmp_path / "corpus.jsonl", {"d8": ["seamark"], "d9": ["seamark harbour"]})
+    query = phrase_file(tmp_path / "query.jsonl", {"q1": ["seamark"]})
+    scores = ranked(Enrichment(query=query, corpus=corpus, weight=0.5), collection, "harbour")
+
+    def part(length: int) -> float:
+        return 1 / (1 + 1.2 * (0.25 + 0.75 * length / 5.3))
+
+    harbour, seamark = math.log(1 + 7.5 / 3.5), math.log(1 + 8.5 / 2.5)
+    assert scores == pytest.approx(
+        {
+            "d9": harbour * part(7) + 0.5 * seamark * part(7),
+            "d0": harbour * part(5),
+            "d1": harbour * part(5),
+            "d8": 0.5 * seamark * part(6),
+        },
+        rel=1e-5,
+    )
+
+
+def test_each_side_works_alone(collection: Collection, tmp_path: Path) -> None:
+    corpus = phrase_file(tmp_path / "corpus.jsonl", {"d8": ["harbour"]})
+    query = phrase_file(tmp_path / "query.jsonl", {"harbour": ["pier"]})
+    assert set(ranked(Enrichment(corpus=corpus), collection, "harbour")) == {"d0", "d1", "d8"}
+    assert set(ranked(Enrichment(query=query), collection, "harbour")) == {"d0", "d1", "d8", "d9"}
+    only_corpus = Enrichment(corpus=corpus)
+    frame = pd.DataFrame({"qid": ["q1"], "query": ["harbour"]})
+    assert only_corpus.bind(collection).transform(frame).equals(frame)
+    assert Enrichment(query=query).enriched(collection) is collection
+
+
+def weights(stage: Enrichment, collection: Collection, query: str) -> dict[str, float]:
+    frame = pd.DataFrame({"qid": ["q1"], "query": [query]})
+    out = stage.bind(stage.enriched(collection)).transform(frame)
+    assert list(out.columns) == ["qid", "query", "query_toks"] and out["query"][0] == query
+    toks: dict[str, float] = out["query_toks"][0]
+    return toks
+
+
+def test_the_published_form_counts_once_and_lets_pairs_span_phrases(
+    tmp_path: Path, collection: Collection
+) -> None:
+    index = LexicalIndex.build(
+        UNITS, tmp_path / "pairs", analyzer="english_unstemmed:2", processes=1
+    )
+    pairs = Collection("pairs", index=index, texts=index.texts)
+    source = phrase_file(tmp_path / "query.jsonl", {"q1": ["pier lamp", "boat pier"]})
+    repaired = weights(Enrichment(query=source, form="repaired"), pairs, "tide tide")
+    assert repaired == {
+        **{"tide": 2.0, "tide tide": 1.0},
+        **{"pier": 1.0, "lamp": 0.5, "boat": 0.5, "pier lamp": 0.5, "boat pier": 0.5},
+    }
+    published = weights(Enrichment(query=source, form="published"), pairs, "tide tide")
+    assert published == {
+        **{"tide": 1.0, "tide tide": 1.0, "pier": 0.5, "lamp": 0.5, "boat": 0.5},
+        **{"pier lamp": 0.5, "lamp boat": 0.5, "boat pier": 0.5},
+    }
+
+
+def test_a_weight_of_zero_is_the_plain_query(collection: Collection, tmp_path: Path) -> None:
+    source = phrase_file(tmp_path / "query.jsonl", {"q1": ["pier"]})
+    assert weights(Enrichment(query=source, weight=0.0), collection, "tide") == {"tide": 1.0}
+
+
+def test_the_filter_of_the_query_side_looks_at_the_enriched_index(
+    collection: Collection, tmp_path: Path
+) -> None:
+    corpus = phrase_file(tmp_path / "corpus.jsonl", {"d8": ["seamark"]})
+    query = phrase_file(tmp_path / "query.jsonl", {"q1": ["seamark", "lighthouse", "meadow"]})
+    stage = Enrichment(query=query, corpus=corpus, query_filter=DfFilter(0.5))
+    assert weights(stage, collection, "tide") == {"tide": 1.0, "seamark": 0.5}
+
+
+def test_decisions_on_the_corpus_are_on_disk_as_a_readable_table(
+    collection: Collection, tmp_path: Path
+) -> None:
+    corpus = phrase_file(tmp_path / "corpus.jsonl", {"d0": ["meadow", "seamark", "the"]})
+    stage = Enrichment(corpus=corpus, corpus_filter=DfFilter(0.5))
+    index = stage.enriched(collection).index
+    assert isinstance(index, EnrichedIndex)
+    [line] = (index.overlay.path / DECISIONS).read_text("utf-8").splitlines()
+    assert json.loads(line) == {
+        "id": "d0",
+        "phrases": [
+            {"phrase": "meadow", "kept": False, "reason": "too frequent", "df": 6},
+            {"phrase": "seamark", "kept": True, "reason": "kept", "df": 0},
+            {"phrase": "the", "kept": False, "reason": "no index term", "df": 0},
+        ],
+    }
+    reasons = json.loads((index.overlay.path / "reasons.json").read_text())
+    assert reasons == {"too frequent": 1, "kept": 1, "no index term": 1}
+
+
+def test_feedback_proposes_words_of_the_documents_that_a_search_finds(
+    collection: Collection,
+) -> None:
+    source = FeedbackPhrases(phrases=3, fb_docs=1)
+    # d0 is found for tide alone; its other words weigh the same and stand in order.
+    assert source.for_queries([_query("tide")], collection) == [["harbour", "quay", "rope"]]
+    assert source.for_queries([_query("unknown")], collection) == [[]]
+    by_unit = dict(source.for_documents(UNITS, collection))
+    # d1 shares harbour and rope with d0, whose other words it lacks: tide twice, quay once.
+    assert by_unit["d1"] == ["tide", "quay"]
+    assert by_unit["d2"] == []  # its neighbours are its equals
+
+
+def _query(text: str) -> Any:
+    from pipelines.enrich.sources import Query
+
+    return Query(text)
+
+
+def test_a_line_without_phrases_is_named(tmp_path: Path, collection: Collection) -> None:
+    path = tmp_path / "phrases.jsonl"
+    path.write_text('{"id": "d0", "phrases": ["quay"]}\n{"id": "d1"}\n', encoding="utf-8")
+    with pytest.raises(InputError, match=r"phrases.jsonl:2 has no id with phrases"):
+        PhraseFile(path=str(path)).for_queries([_query("quay")], collection)
+    with pytest.raises(InputError, match="there is no file"):
+        _ = PhraseFile(path=str(tmp_path / "nothing")).fingerprint
+
+
+def keywords(*phrases: str) -> str:
+    return json.dumps({"keywords": phrases})
+
+
+def asked(
+    collection: Collection, choose: Callable[[str], str | Exception]
+) -> tuple[Collection, ScriptedPrompts]:
+    model = ScriptedPrompts(choose)
+    return collection.with_model(model), model
+
+
+def test_a_model_is_asked_for_queries_once_and_told_not_to_guess(collection: Collection) -> None:
+    with_model, model = asked(collection, lambda prompt: keywords("sea wall", "quay"))
+    source = ModelPhrases()
+    for _ in range(2):
+        assert source.for_queries([_query("harbour")], with_model) == [("sea wall", "quay")]
+    [prompt] = model.prompts
+    assert "harbour" in prompt and "do not guess its answer" in prompt and "10 phrases" in prompt
+    stage = Enrichment(query=source, query_filter=DfFilter(0.5))
+    assert weights(stage, with_model, "harbour") == {"harbour": 1.0, "quay": 0.5}
+
+
+def test_documents_are_asked_for_once_and_failures_again(collection: Collection) -> None:
+    fails = {"d3"}
+    meadow = 0
+
+    def choose(prompt: str) -> str | Exception:
+        nonlocal meadow
+        if "meadow" in prompt:
+            meadow += 1
+            return Refused("no") if fails else keywords("pasture")
+        return keywords("seamark") if "pier" in prompt else "no list at all"
+
+    with_model, model = asked(collection, choose)
+    source = ModelPhrases(words=2)
+    first = {
+        unit.unit_id: (phrases, error)
+        for unit, phrases, error in source.ask_documents(UNITS, with_model)
+    }
+    assert first["d8"] == (("seamark",), "") and first["d0"] == ((), "")
+    assert first["d3"] == ((), "refused")
+    # Equal texts are one prompt; d0 and d1 gave no list, and were asked for twice.
+    assert (meadow, len(model.prompts)) == (1, 1 + 2 + 2 * 2)
+    assert [unit.unit_id for unit in source.missing(UNITS, with_model)] == [
+        f"d{n}" for n in range(2, 8)
+    ]
+    with pytest.raises(
+        InputError, match=r"6 of 10 documents have no phrases yet.*experiments\.enrich"
+    ):
+        list(source.for_documents(UNITS, with_model))
+    allowed = ModelPhrases(words=2, allow_missing=True)
+    assert dict(allowed.for_documents(UNITS, with_model))["d3"] == ()
+    fails.clear()
+    list(source.ask_documents(source.missing(UNITS, with_model), with_model))
+    assert meadow == 2
+    assert dict(source.for_documents(UNITS, with_model))["d3"] == ("pasture",)
+
+
+def test_what_is_paid_for_is_kept_where_the_server_ends(collection: Collection) -> None:
+    calls = 0
+
+    def choose(prompt: str) -> str | Exception:
+        nonlocal calls
+        calls += 1
+        return ServerGone("gone") if "pier boat" in prompt and calls < 8 else keywords("x")
+
+    with_model, _ = asked(collection, choose)
+    source = ModelPhrases()
+    with pytest.raises(ServerGone):
+        list(source.ask_documents(UNITS, with_model))
+    assert [unit.unit_id for unit in source.missing(UNITS, with_model)] == ["d9"]
+
+
+def test_a_changed_text_asks_for_that_text_alone(collection: Collection) -> None:
+    with_model, _ = asked(collection, lambda prompt: keywords("quay"))
+    source = ModelPhrases()
+    list(source.ask_documents(UNITS, with_model))
+    changed = [
+        unit._replace(text="harbour changed") if unit.unit_id == "d1" else unit for unit in UNITS
+    ]
+    assert [unit.unit_id for unit in source.missing(changed, with_model)] == ["d1"]
+    assert len(list(ModelPhrases(task="finance").missing(UNITS, with_model))) == len(UNITS)
+
+
+def test_texts_are_cut_before_the_model_sees_them(collection: Collection) -> None:
+    prompt = ModelPhrases(max_characters=12).document_prompt(UNITS[0])
+    assert "harbour tide" in prompt and "quay" not in prompt
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Enrichment(), "neither side"),
+        (lambda: Enrichment(query=FeedbackPhrases(), weight=-1), "weight is -1"),
+        (lambda: Enrichment(query=FeedbackPhrases(), form="mine"), "form is 'mine'"),
+        (lambda: Enrichment(query=FeedbackPhrases(), counted=["idf"]), "counted has idf"),
+        (lambda: ModelPhrases(task="weather"), "task is 'weather'"),
+        (lambda: ModelPhrases(max_characters=0), "max_characters is 0"),
+        (lambda: FeedbackPhrases(fb_docs=0), "fb_docs=0"),
+    ],
+)
+def test_impossible_settings_are_refused(make: Callable[[], object], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        make()
+
+
+def test_an_overlays_fingerprint_changes_with_phrases_and_filter(
+    collection: Collection, tmp_path: Path
+) -> None:
+    def prints(source: Any, filter_: DfFilter | None) -> str:
+        return OverlayEngine(source, filter_, (), collection).fingerprint
+
+    first = phrase_file(tmp_path / "first.jsonl", {"d0": ["quay"]})
+    second = phrase_file(tmp_path / "second.jsonl", {"d0": ["pier"]})
+    values: Sequence[str] = [
+        prints(first, None),
+        prints(second, None),
+        prints(first, DfFilter(0.1)),
+        prints(first, DfFilter(0.2)),
+        prints(FeedbackPhrases(), None),
+    ]
+    assert len(set(values)) == len(values)

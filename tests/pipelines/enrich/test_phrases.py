@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipelines.enrich.phrases import Limits, clean, read_phrases
+from toolkit.errors import InputError
+
+
+@pytest.mark.parametrize(
+    ("answer", "phrases"),
+    [
+        ('{"keywords": ["tidal range", "quay"]}', ["tidal range", "quay"]),
+        ('Sure! {"keywords": ["quay"]} Hope this helps {smile}.', ["quay"]),
+        ('{"keywords": ["draft"]} then better: {"keywords": ["final"]}', ["final"]),
+        ('```json\n{"keywords": []}\n```', []),
+        ('["quay", "pier"]', ["quay", "pier"]),
+        ('{"keywords": ["quay"]} and [1]', ["quay"]),
+        ('{"words": ["quay"]}', None),
+        ("quay, pier and jetty", None),
+        ("", None),
+        ('{"keywords": ["cut', None),
+        ("{" * 100_000, None),
+        ("[" * 100_000, None),
+    ],
+)
+def test_the_last_list_of_keywords_is_read(answer: str, phrases: list[str] | None) -> None:
+    assert read_phrases(answer) == phrases
+
+
+@given(st.text())
+def test_any_answer_is_read_or_is_none(answer: str) -> None:
+    assert read_phrases(answer) is None or isinstance(read_phrases(answer), list)
+
+
+def test_phrases_are_cleaned_and_what_is_left_out_is_counted() -> None:
+    proposed = [
+        *("  tidal\u00a0 range ", "Tidal Range", "qu\u200bay\x00", "one two three four five"),
+        *("", "\x1b", None, 7, ["quay"], "x" * 10_000, "pier", "jetty"),
+    ]
+    cleaned = clean(proposed, Limits(phrases=3, words=4))
+    assert cleaned.phrases == ("tidal range", "quay", "pier")
+    assert cleaned._asdict() | {"phrases": ()} == {
+        **{"phrases": (), "repeated": 1, "too_long": 2, "beyond": 1, "empty": 5}
+    }
+
+
+def test_five_hundred_phrases_are_cut_to_the_limit() -> None:
+    cleaned = clean([f"phrase {number}" for number in range(500)], Limits())
+    assert len(cleaned.phrases) == 10 and cleaned.beyond == 490
+
+
+@given(st.lists(st.text()))
+def test_cleaned_phrases_are_usable_whatever_came(proposed: list[str]) -> None:
+    phrases = clean(proposed, Limits()).phrases
+    assert clean(phrases, Limits()).phrases == phrases
+    assert all(phrase.isprintable() and phrase == " ".join(phrase.split()) for phrase in phrases)
+    assert json.loads(json.dumps(phrases)) == list(phrases)
+
+
+@pytest.mark.parametrize("limits", [Limits(phrases=0), Limits(words=-1), Limits(phrases=True)])
+def test_limits_without_meaning_are_refused(limits: Limits) -> None:
+    with pytest.raises(InputError, match="valid: a whole number from 1"):
+        limits.checked()

@@ -1,0 +1,40 @@
+"""A blocking model that answers each prompt by a function."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from toolkit.llm.errors import ModelError
+from toolkit.llm.protocol import Message, Settings, Turn
+
+
+class ScriptedPrompts:
+    """A `BlockingModel` that answers each prompt by `choose`."""
+
+    def __init__(self, choose: Callable[[str], str | Exception], **settings: Any) -> None:
+        self.name = "fake"
+        self.settings = Settings(**settings)
+        self.rounds: list[list[str]] = []
+        self.qids: list[str] = []
+        self._choose = choose
+        self._lock = threading.Lock()
+
+    @property
+    def prompts(self) -> list[str]:
+        return [prompt for each in self.rounds for prompt in each]
+
+    def respond_many(
+        self,
+        requests: Sequence[Sequence[Message]],
+        qids: Sequence[str] | None = None,
+        settings: Settings | None = None,
+        concurrency: int | None = None,
+    ) -> list[Turn | ModelError]:
+        prompts = [messages[0]["content"] for messages in requests]
+        with self._lock:
+            self.rounds.append(prompts)
+            self.qids += qids or []
+        answers = [self._choose(prompt) for prompt in prompts]
+        return [each if isinstance(each, ModelError) else Turn(text=str(each)) for each in answers]
