@@ -16,7 +16,6 @@ from experiments.collection import PreparedCollection
 from experiments.models import check_price, language_model
 from pipelines.composition import compose
 from pipelines.engines.base import Engine
-from pipelines.enrich.stage import Enrichment
 from pipelines.rerank.stage import RerankHead
 from pipelines.stage import Collection, Stage, bound
 from toolkit.contracts import Segmenter
@@ -58,7 +57,7 @@ class Stages:
             caches=caches,
         )
         enrichment = self.transformers.get("enrichment")
-        if isinstance(enrichment, Enrichment):
+        if isinstance(enrichment, Stage):
             # Every stage ranks in the enriched index, where the corpus is enriched.
             collection = enrichment.enriched(collection.with_model(self._model("enrichment")))
         return {

@@ -110,6 +110,10 @@ class Stage(pt.Transformer):
         bound.collection = collection
         return bound
 
+    def enriched(self, collection: Collection) -> Collection:
+        """The collection that all stages rank in, where this one changes it."""
+        return collection
+
     def check(self, engine: Engine) -> None:
         """`InputError` for settings that cannot work, before anything is built: a checkpoint that
         cannot be had, or a ranking that the run's `engine` does not offer. Loads no weights."""
