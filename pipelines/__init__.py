@@ -15,10 +15,9 @@ if TYPE_CHECKING:
     from pipelines.learned.colbert import ColbertRetriever
     from pipelines.learned.dense import DenseRetriever
     from pipelines.learned.splade import SpladeRetriever
-    from pipelines.lexical.bm25 import BM25
     from pipelines.lexical.index import LexicalIndex
     from pipelines.lexical.indexer import LexicalIndexer
-    from pipelines.lexical.ql import QueryLikelihood
+    from pipelines.lexical.retriever import BM25, QueryLikelihood
     from pipelines.lexical.rm3 import RM3
     from pipelines.rerank.base import PairScorer
     from pipelines.rerank.colbert import ColBERT
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
     from pipelines.stage import Collection, Stage
 
 _HOMES = {
-    "BM25": "lexical.bm25",
+    "BM25": "lexical.retriever",
     "ColBERT": "rerank.colbert",
     "ColbertRetriever": "learned.colbert",
     "Collection": "stage",
@@ -45,7 +44,7 @@ _HOMES = {
     "PairScorer": "rerank.base",
     "PipelineBackend": "backend",
     "Q2Q": "rewrite.q2q",
-    "QueryLikelihood": "lexical.ql",
+    "QueryLikelihood": "lexical.retriever",
     "RM3": "lexical.rm3",
     "Rank1": "rerank.rank1",
     "RankLLaMA": "rerank.rankllama",

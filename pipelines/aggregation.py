@@ -7,11 +7,12 @@ import pandas as pd
 import pyterrier as pt
 from numpy.typing import NDArray
 
+from pipelines.arguments import ByArguments
+from toolkit.checks import check_integer
 from toolkit.contracts import parent
-from toolkit.errors import InputError
 
 
-class MaxP(pt.Transformer):
+class MaxP(ByArguments, pt.Transformer):
     """Ranks documents by their best passage (Max-P; Dai and Callan, SIGIR 2019).
 
     A docno `d1%p3` belongs to `d1`; any other docno, `%p` elsewhere included, is its own document.
@@ -23,13 +24,8 @@ class MaxP(pt.Transformer):
     """
 
     def __init__(self, depth: int | None = None) -> None:
-        whole = isinstance(depth, int) and not isinstance(depth, bool)
-        if depth is not None and not (whole and depth >= 1):
-            raise InputError(
-                f"MaxP depth is {depth!r}",
-                valid="a whole number from 1, or null for all documents",
-                do="set the depth of the aggregation",
-            )
+        if depth is not None:
+            check_integer("depth of MaxP", depth, do="set it to null for all documents")
         self.depth = depth
 
     def transform(self, inp: pd.DataFrame) -> pd.DataFrame:
@@ -45,15 +41,6 @@ class MaxP(pt.Transformer):
         rows = inp.iloc[order].reset_index(drop=True)
         kept = pd.Series([documents[row] for row in order], dtype=inp["docno"].dtype)
         return rows.assign(passage=rows["docno"], docno=kept, rank=ranks + pt.model.FIRST_RANK)
-
-    def __repr__(self) -> str:
-        return f"MaxP(depth={self.depth})" if self.depth is not None else "MaxP()"
-
-    def __eq__(self, other: object) -> bool:
-        return type(other) is MaxP and other.depth == self.depth
-
-    def __hash__(self) -> int:
-        return hash((MaxP, self.depth))
 
 
 def _first_of_each(

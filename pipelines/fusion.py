@@ -11,8 +11,9 @@ import pandas as pd
 import pyterrier as pt
 
 from pipelines.engines.base import Engine
-from pipelines.engines.result_frames import RankedList, ranked
+from pipelines.index_retriever import NOTHING, RankedList, ranked
 from pipelines.stage import Bound, Collection, Stage, bound
+from toolkit.checks import check_integer, check_number
 from toolkit.errors import InputError
 from toolkit.extras import check_installed, require
 
@@ -30,8 +31,7 @@ class Fusion(Stage):
     schematic: ClassVar[dict[str, str]] = {"inner_pipelines_mode": "combine"}
 
     def __init__(self, first: pt.Transformer, second: pt.Transformer, depth: int) -> None:
-        if depth < 1:
-            raise InputError(f"depth={depth}", valid="1 or more")
+        check_integer("depth", depth)
         self.first, self.second, self.depth = first, second, depth
 
     def bind(self: Bound, collection: Collection) -> Bound:
@@ -58,11 +58,10 @@ class Fusion(Stage):
 
     def transform(self, inp: pd.DataFrame) -> pd.DataFrame:
         pt.validate.query_frame(inp, extra_columns=["query"], context=self)
-        found = [_ranking(retriever.transform(inp)) for retriever in (self.first, self.second)]
+        first, second = (_ranking(stage.transform(inp)) for stage in (self.first, self.second))
         # The library fails on a query that nothing was found for by anyone.
-        fused = self.fused(*found) if any(map(len, found)) else {}
-        nothing = RankedList((), ())
-        return ranked(inp, [fused.get(str(qid), nothing) for qid in inp["qid"]])
+        fused = self.fused(first, second) if len(first) or len(second) else {}
+        return ranked(inp, [fused.get(str(qid), NOTHING) for qid in inp["qid"]])
 
     def fuse_rank_cutoff(self, k: int) -> Fusion | None:
         """`fusion % k` as one stage; PyTerrier's optimiser asks for it."""
@@ -81,8 +80,7 @@ class ReciprocalRankFusion(Fusion):
         self, first: pt.Transformer, second: pt.Transformer, k: int = 60, depth: int = 1000
     ) -> None:
         super().__init__(first, second, depth)
-        if k < 0:
-            raise InputError(f"k={k}", valid="0 or more")
+        check_integer("k", k, least=0)
         check_installed("pyterrier_alpha")
         self.k = k
 
@@ -90,9 +88,12 @@ class ReciprocalRankFusion(Fusion):
         """See `Fusion`."""
         rr_fusion = require("pyterrier_alpha").fusion.rr_fusion
         # The library ranks by score, from 0.
-        lists = [each.assign(score=-np.arange(len(each), dtype=float)) for each in (first, second)]
-        found = rr_fusion(*lists, k=self.k + 1, num_results=self.depth)
-        return {qid: RankedList(docnos, scores) for qid, docnos, scores in _lists(found)}
+        by_rank = [
+            ranking.assign(score=-np.arange(len(ranking), dtype=float))
+            for ranking in (first, second)
+        ]
+        fused = rr_fusion(*by_rank, k=self.k + 1, num_results=self.depth)
+        return {qid: RankedList(docnos, scores) for qid, docnos, scores in _lists(fused)}
 
 
 class Interpolation(Fusion):
@@ -113,47 +114,52 @@ class Interpolation(Fusion):
         depth: int = 1000,
     ) -> None:
         super().__init__(first, second, depth)
-        if not 0 <= weight <= 1:
-            raise InputError(f"weight={weight}", valid="0 to 1, the first retriever's share")
+        check_number("weight", weight, most=1)
         if normalise not in NORMALISATIONS:
             raise InputError(f"normalise={normalise!r}", valid="null, minmax")
         self.weight, self.normalise = weight, normalise
 
     def fused(self, first: pd.DataFrame, second: pd.DataFrame) -> Mapping[str, RankedList]:
         """See `Fusion`."""
-        ones, others = self._scores(first), self._scores(second)
+        scores, other_scores = self._scores(first), self._scores(second)
         return {
-            qid: self._interpolated(ones.get(qid, {}), others.get(qid, {}))
-            for qid in dict.fromkeys([*ones, *others])
+            qid: self._interpolated(scores.get(qid, {}), other_scores.get(qid, {}))
+            for qid in dict.fromkeys([*scores, *other_scores])
         }
 
     def _scores(self, ranking: pd.DataFrame) -> dict[str, dict[str, float]]:
-        brought = _minmax if self.normalise else list
-        return {
-            qid: dict(zip(docnos, brought(scores), strict=True))
-            for qid, docnos, scores in _lists(ranking)
-        }
+        """By qid and docno, normalised where that is asked for."""
+        by_query = {}
+        for qid, docnos, scores in _lists(ranking):
+            values = _minmax(scores) if self.normalise else scores
+            by_query[qid] = dict(zip(docnos, values, strict=True))
+        return by_query
 
-    def _interpolated(self, ones: Mapping[str, float], others: Mapping[str, float]) -> RankedList:
-        one, other = (
-            0.0 if self.normalise else min(each.values(), default=0.0) for each in (ones, others)
+    def _interpolated(self, first: Mapping[str, float], second: Mapping[str, float]) -> RankedList:
+        """One query's ranking, by its two scores of each docno."""
+        missing_first, missing_second = (
+            self._score_of_missing(first),
+            self._score_of_missing(second),
         )
-        scores = {
-            docno: self.weight * ones.get(docno, one) + (1 - self.weight) * others.get(docno, other)
-            for docno in {**ones, **others}
-        }
+        scores = {}
+        for docno in {**first, **second}:
+            score, other = first.get(docno, missing_first), second.get(docno, missing_second)
+            scores[docno] = self.weight * score + (1 - self.weight) * other
         best = sorted(scores, key=lambda docno: (-scores[docno], docno))[: self.depth]
         return RankedList(best, [scores[docno] for docno in best])
 
+    def _score_of_missing(self, scores: Mapping[str, float]) -> float:
+        return 0.0 if self.normalise else min(scores.values(), default=0.0)
 
-def _ranking(found: pd.DataFrame) -> pd.DataFrame:
+
+def _ranking(frame: pd.DataFrame) -> pd.DataFrame:
     """What is fused of a ranking, best first. The query is left out: one that a retriever rewrote
     for itself must not keep a document apart from the other's."""
-    pt.validate.result_frame(found, extra_columns=["score"])
-    by = "rank" if "rank" in found.columns else "score"
-    best_first = found.sort_values(by, ascending=by == "rank", kind="stable")
-    kept = best_first[["qid", "docno", "score"]].astype({"qid": str, "docno": str})
-    return kept.assign(query="").reset_index(drop=True)
+    pt.validate.result_frame(frame, extra_columns=["score"])
+    by = "rank" if "rank" in frame.columns else "score"
+    best_first = frame.sort_values(by, ascending=by == "rank", kind="stable")
+    columns = best_first[["qid", "docno", "score"]].astype({"qid": str, "docno": str})
+    return columns.assign(query="").reset_index(drop=True)
 
 
 def _minmax(scores: Sequence[float]) -> list[float]:

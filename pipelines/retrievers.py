@@ -142,11 +142,28 @@ class QueryLikelihoodRetriever(Retriever):
         return retriever
 
 
-def own_index(retriever: Retriever, collection: Collection, engine: Engine) -> Any:
-    """The collection's index by `engine`, built where it is missing."""
-    if collection.open_index is None:
-        raise InputError(
-            f"the collection of {type(retriever).__name__} opens no index of its model",
-            do="give Collection(open_index=...), or search an index that you have opened",
-        )
-    return collection.open_index(engine)
+class OwnIndexRetriever(Retriever):
+    """Ranks by an index of its own, which it asks its collection to open, or to build where it is
+    missing; the run's engine does not matter."""
+
+    @abstractmethod
+    def engine(self, *, whole_documents: bool = False) -> Any:
+        """The `Engine` of its index, for units that are whole documents or not."""
+
+    def check(self, engine: Engine) -> None:
+        """`InputError` for a checkpoint that cannot be had."""
+        _ = self.engine().fingerprint
+
+    def retriever(self, collection: Collection) -> pt.Transformer:
+        """See `Retriever`."""
+        retriever: pt.Transformer = self.own_index(collection).retriever(self.depth)
+        return retriever
+
+    def own_index(self, collection: Collection) -> Any:
+        """The opened index. `InputError` for a collection that opens none."""
+        if collection.open_index is None:
+            raise InputError(
+                f"the collection of {type(self).__name__} opens no index of its model",
+                do="give Collection(open_index=...), or search an index that you have opened",
+            )
+        return collection.open_index(self.engine(whole_documents=collection.whole_documents))

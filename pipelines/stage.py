@@ -19,6 +19,7 @@ from typing import Any, ClassVar, TypeVar
 
 import pyterrier as pt
 
+from pipelines.arguments import ByArguments
 from pipelines.engines.base import Engine
 from toolkit.contracts import Unit
 from toolkit.errors import InputError
@@ -85,12 +86,11 @@ class MadeOnce:
             return list(self._values.values())
 
 
-class Stage(pt.Transformer):
+class Stage(ByArguments, pt.Transformer):
     """A transformer that a run can bind to its collection.
 
-    Constructor arguments are attributes of the same names; representation, equality and hash follow
-    from them and from the collection. A subclass overrides what it needs of `bind`, `check`,
-    `fingerprint`, `counts` and `close`.
+    Two are equal where arguments (`ByArguments`) and collection are. A subclass overrides what it
+    needs of `bind`, `check`, `fingerprint`, `counts` and `close`.
     """
 
     asks_model: ClassVar[bool] = False
@@ -142,24 +142,11 @@ class Stage(pt.Transformer):
     def close(self) -> None:
         """End connections and processes; the next ranking opens them again."""
 
-    def __repr__(self) -> str:
-        arguments = ", ".join(f"{name}={value!r}" for name, value in self._arguments().items())
-        return f"{type(self).__name__}({arguments})"
-
     def __eq__(self, other: object) -> bool:
-        return (
-            isinstance(other, Stage)
-            and type(self) is type(other)
-            and self._identity() == other._identity()
-            and self.collection == other.collection
-        )
+        return super().__eq__(other) and self.collection == getattr(other, "collection", None)
 
     def __hash__(self) -> int:
-        return hash((type(self), self._identity(), self.collection))
-
-    def _identity(self) -> Any:
-        """What makes two stages of one class and collection equal; hashable."""
-        return _hashable(self._arguments())
+        return hash((super().__hash__(), self.collection))
 
     def _part(self, kind: Callable[..., Part], **others: Any) -> Part:
         """A `kind` of those of this stage's arguments that its constructor takes too, and
@@ -167,11 +154,6 @@ class Stage(pt.Transformer):
         names = inspect.signature(kind).parameters
         shared = {name: value for name, value in self._arguments().items() if name in names}
         return kind(**{**shared, **others})
-
-    def _arguments(self) -> dict[str, Any]:
-        """The constructor's arguments by name."""
-        names = inspect.signature(type(self).__init__).parameters
-        return {name: getattr(self, name) for name in names if name != "self"}
 
 
 def bound(stage: pt.Transformer, collection: Collection) -> pt.Transformer:
@@ -182,11 +164,3 @@ def bound(stage: pt.Transformer, collection: Collection) -> pt.Transformer:
 def not_bound(stage: Stage, do: str) -> InputError:
     """The error of a stage that ranks before it was given what it works on."""
     return InputError(f"{type(stage).__name__} is not bound to a collection", do=do)
-
-
-def _hashable(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return tuple((name, _hashable(item)) for name, item in value.items())
-    if isinstance(value, (list, tuple)):
-        return tuple(map(_hashable, value))
-    return value

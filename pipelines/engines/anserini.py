@@ -8,19 +8,17 @@ which `make_analyzer("english")` is the equal. Raw text is not stored: it would 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, ClassVar, overload
-
-import pandas as pd
-import pyterrier as pt
+from typing import Any, ClassVar
 
 from pipelines.engines.anserini_process import AnseriniProcess
-from pipelines.engines.index_folder import Checked, read_manifest, write_manifest
-from pipelines.engines.result_frames import RankedList, queries_of, ranked
+from pipelines.index_folder import Checked, OpenedIndex, read_manifest, write_manifest
+from pipelines.index_retriever import IndexRetriever, RankedList, checked_weights
 from pipelines.lexical import Analyzer, make_analyzer
+from pipelines.lexical.rm3 import check_feedback
 from pipelines.lexical.top_documents import check_likelihood, check_settings
 from toolkit.contracts import Unit
 from toolkit.errors import InputError
@@ -105,12 +103,11 @@ def _feed(process: AnseriniProcess, units: Iterable[Unit]) -> int:
     return indexed
 
 
-class AnseriniIndex:
+class AnseriniIndex(OpenedIndex):
     """An opened Anserini index. Its machine starts at the first search and serves it alone."""
 
     def __init__(self, path: Path, manifest: dict[str, Any], engine: AnseriniEngine) -> None:
-        self.path = path
-        self.manifest = manifest
+        super().__init__(path, manifest)
         self.engine = engine
         self.analyzer: Analyzer = make_analyzer("english")
         self._process = engine.process(("open", {"path": str(path.absolute() / _LUCENE)}))
@@ -118,26 +115,19 @@ class AnseriniIndex:
     def __len__(self) -> int:
         return int(self.manifest["counts"]["indexed"])
 
-    @overload
-    def document_frequency(self, terms: str) -> int: ...  # type: ignore[overload-overlap]
-    @overload
-    def document_frequency(self, terms: Iterable[str]) -> list[int]: ...
-    def document_frequency(self, terms: str | Iterable[str]) -> int | list[int]:
-        """In how many documents an index term occurs; a list for several terms."""
-        if isinstance(terms, str):
-            return self.document_frequency([terms])[0]
-        found: list[int] = self._process.ask("frequencies", terms=list(terms))
-        return found
+    def document_frequency(self, term: str) -> int:
+        """In how many documents an index term occurs."""
+        return int(self._process.ask("frequencies", terms=[term])[0])
 
     def bm25(self, k1: float = 0.9, b: float = 0.4, depth: int = 1000) -> AnseriniRetriever:
         """Lucene's BM25."""
         check_settings(k1, b, depth, "lucene")
-        return AnseriniRetriever(self, (("k1", float(k1)), ("b", float(b))), depth)
+        return AnseriniRetriever(self, k1=float(k1), b=float(b), depth=depth)
 
     def ql(self, mu: float = 1000.0, depth: int = 1000) -> AnseriniRetriever:
         """Query likelihood with Dirichlet smoothing; `mu` above 0."""
         check_likelihood(mu, depth, "lucene")
-        return AnseriniRetriever(self, (("mu", float(mu)),), depth)
+        return AnseriniRetriever(self, mu=float(mu), depth=depth)
 
     def search(
         self, queries: list[Any], depth: int, model: dict[str, Any], threads: int = 1
@@ -146,12 +136,13 @@ class AnseriniIndex:
         rankings: list[RankedList] = []
         for first in range(0, len(queries), _QUERIES_AT_ONCE):
             part = queries[first : first + _QUERIES_AT_ONCE]
-            found = self._process.ask(
+            hits_by_number = self._process.ask(
                 "search", queries=part, depth=depth, threads=threads, model=model
             )
             for number in range(len(part)):
-                hits = found.get(str(number), ())
-                rankings.append(RankedList([h["docid"] for h in hits], [h["score"] for h in hits]))
+                hits = hits_by_number.get(str(number), ())
+                docnos = [hit["docid"] for hit in hits]
+                rankings.append(RankedList(docnos, [hit["score"] for hit in hits]))
         return rankings
 
     def lucene(
@@ -170,43 +161,37 @@ class AnseriniIndex:
         return self._lucene(queries, depth, {"mu": float(mu)})
 
     def _lucene(self, queries: list[str], depth: int, model: dict[str, float]) -> list[RankedList]:
-        found = self._process.ask("lucene", queries=queries, depth=depth, model=model)
-        return [RankedList([d for d, _ in hits], [score for _, score in hits]) for hits in found]
-
-    def __repr__(self) -> str:
-        return f"AnseriniIndex({str(self.path)!r})"
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, AnseriniIndex) and self._identity == other._identity
-
-    def __hash__(self) -> int:
-        return hash(self._identity)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _reopen, (self.engine, self.path)
-
-    @property
-    def _identity(self) -> tuple[str, str]:
-        return str(self.path.absolute()), self.manifest["corpus_fingerprint"]
+        rankings = self._process.ask("lucene", queries=queries, depth=depth, model=model)
+        return [
+            RankedList([docno for docno, _ in hits], [score for _, score in hits])
+            for hits in rankings
+        ]
 
 
-def _reopen(engine: AnseriniEngine, path: Path) -> AnseriniIndex:
-    return engine.open(path)
-
-
-class AnseriniRetriever(pt.Transformer):
+class AnseriniRetriever(IndexRetriever):
     """Anserini's `SimpleSearcher` as a transformer.
 
     In: `qid` and `query` (text), or `query_toks` (index term -> weight), which is taken where both
     are there. Out: every column of the input, and `docno`, `score`, `rank` (from 0). Anserini
     rounds scores to four decimals, orders equal ones by docno, and then lowers them by a millionth
-    a place. `model`: pairs of `k1` and `b`, or of `mu`, and of `rm3`.
+    a place.
+
+    It ranks by BM25 where `k1` and `b` are given, by query likelihood where `mu` is. `feedback`:
+    terms, documents and weight, as of the method `rm3`.
     """
 
     def __init__(
-        self, index: AnseriniIndex, model: tuple[tuple[str, Any], ...], depth: int
+        self,
+        index: AnseriniIndex,
+        *,
+        k1: float | None = None,
+        b: float | None = None,
+        mu: float | None = None,
+        feedback: tuple[int, int, float] | None = None,
+        depth: int = 1000,
     ) -> None:
-        self.index, self.model, self.depth = index, model, depth
+        self.index, self.k1, self.b, self.mu = index, k1, b, mu
+        self.feedback, self.depth = feedback, depth
 
     def rm3(
         self, fb_terms: int = 10, fb_docs: int = 10, original_weight: float = 0.5
@@ -218,37 +203,19 @@ class AnseriniRetriever(pt.Transformer):
                 f"the index at '{self.index.path}' has no document vectors, which RM3 needs",
                 do="build it with engine.document_vectors=true",
             )
-        if fb_terms < 1 or fb_docs < 1 or not 0 <= original_weight <= 1:
-            raise InputError(
-                f"fb_terms={fb_terms}, fb_docs={fb_docs}, original_weight={original_weight}",
-                valid="1 or more, 1 or more, 0 to 1",
-            )
-        rm3 = (int(fb_terms), int(fb_docs), float(original_weight))
-        kept = tuple(pair for pair in self.model if pair[0] != "rm3")
-        return AnseriniRetriever(self.index, (*kept, ("rm3", rm3)), self.depth)
+        check_feedback(fb_terms, fb_docs, original_weight)
+        feedback = int(fb_terms), int(fb_docs), float(original_weight)
+        return AnseriniRetriever(**{**self._arguments(), "feedback": feedback})
 
-    def transform(self, inp: pd.DataFrame) -> pd.DataFrame:
-        queries = queries_of(inp)
-        if "query_toks" in inp.columns and "rm3" in dict(self.model):
+    def given(self, value: Any) -> Mapping[str, float]:
+        if self.feedback is not None:
             raise InputError(
                 "query_toks came to RM3", valid="query text", do="drop the column query_toks"
             )
-        return ranked(inp, self.index.search(list(queries), self.depth, dict(self.model)))
+        weights = checked_weights(value)
+        return {term: float(weight) for term, weight in weights.items() if weight > 0}
 
-    def fuse_rank_cutoff(self, k: int) -> AnseriniRetriever | None:
-        """`ranker % k` as one stage; PyTerrier's optimiser asks for it."""
-        return AnseriniRetriever(self.index, self.model, k) if k < self.depth else None
-
-    def __repr__(self) -> str:
-        settings = ", ".join(f"{name}={value}" for name, value in self.model)
-        return f"AnseriniRetriever({self.index!r}, {settings}, depth={self.depth})"
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, AnseriniRetriever) and self._settings == other._settings
-
-    def __hash__(self) -> int:
-        return hash(self._settings)
-
-    @property
-    def _settings(self) -> tuple[Any, ...]:
-        return self.index, self.model, self.depth
+    def rank(self, queries: Sequence[str | Mapping[str, float]]) -> Sequence[RankedList]:
+        settings = {"k1": self.k1, "b": self.b, "mu": self.mu, "rm3": self.feedback}
+        model = {name: value for name, value in settings.items() if value is not None}
+        return self.index.search(list(queries), self.depth, model)

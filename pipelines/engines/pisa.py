@@ -9,24 +9,24 @@ one process, into a folder of its own that appears when it is whole.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, ClassVar, overload
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
-import pyterrier as pt
 
-from pipelines.engines.index_folder import Checked, read_manifest, write_manifest
 from pipelines.engines.quiet import quiet, quiet_logger
-from pipelines.engines.result_frames import RankedList, queries_of, ranked
+from pipelines.index_folder import REBUILD, Checked, OpenedIndex, read_manifest, write_manifest
+from pipelines.index_retriever import NOTHING, IndexRetriever, RankedList, checked_weights
 from pipelines.lexical import Analyzer, make_analyzer
-from pipelines.lexical.index import check_settings
+from pipelines.lexical.top_documents import check_settings
+from toolkit.checks import check_integer
 from toolkit.contracts import Unit
 from toolkit.errors import InputError
 from toolkit.files import fingerprint, folder_made_whole, waiting_lock, write_json
@@ -64,8 +64,7 @@ class PisaEngine:
 
     def __post_init__(self) -> None:
         make_analyzer(self.analyzer)
-        if self.threads < 1:
-            raise InputError(f"engine.threads={self.threads}", valid="1 or more")
+        check_integer("engine.threads", self.threads)
 
     @property
     def fingerprint(self) -> str:
@@ -107,7 +106,7 @@ class PisaEngine:
         if manifest["analyzer_fingerprint"] != analyzer.fingerprint:
             raise InputError(
                 f"the pisa index at '{path}' was made by another analyzer than '{self.analyzer}'",
-                do="build it again: python -m experiments.index",
+                do=REBUILD,
             )
         return PisaIndex(Path(path), manifest, self)
 
@@ -127,12 +126,11 @@ def _then_quiet(rows: Iterator[dict[str, Any]], native: ExitStack) -> Iterator[d
     native.enter_context(quiet())  # what follows is C++, which prints
 
 
-class PisaIndex:
+class PisaIndex(OpenedIndex):
     """An opened PISA index."""
 
     def __init__(self, path: Path, manifest: dict[str, Any], engine: PisaEngine) -> None:
-        self.path = path
-        self.manifest = manifest
+        super().__init__(path, manifest)
         self.engine = engine
         self.analyzer: Analyzer = make_analyzer(engine.analyzer)
         self._retrievers: dict[tuple[float, float, int], Any] = {}
@@ -146,39 +144,34 @@ class PisaIndex:
     def __len__(self) -> int:
         return int(self.manifest["counts"]["units"])
 
-    @overload
-    def document_frequency(self, terms: str) -> int: ...  # type: ignore[overload-overlap]
-    @overload
-    def document_frequency(self, terms: Iterable[str]) -> list[int]: ...
-    def document_frequency(self, terms: str | Iterable[str]) -> int | list[int]:
-        """In how many documents an index term occurs; a list for several terms."""
-        if isinstance(terms, str):
-            return self._frequencies.get(terms, 0)
-        return [self._frequencies.get(term, 0) for term in terms]
+    def document_frequency(self, term: str) -> int:
+        """In how many documents an index term occurs."""
+        return self._frequencies.get(term, 0)
 
     @cached_property
     def _frequencies(self) -> dict[str, int]:
         """PISA's own lists: a first pair (1, documents), then for each term its length and ids."""
         terms = (self.path / _INDEX / "fwd.terms").read_text("utf-8").split("\n")[:-1]
         lists = np.memmap(self.path / _INDEX / "inv.docs", dtype=np.uint32, mode="r")
-        place, found = 2, {}
+        frequencies: dict[str, int] = {}
+        position = 2
         for term in terms:
-            found[term] = int(lists[place])
-            place += 1 + found[term]
-        return found
+            frequencies[term] = int(lists[position])
+            position += 1 + frequencies[term]
+        return frequencies
 
     def bm25(self, k1: float = 0.9, b: float = 0.4, depth: int = 1000) -> PisaRetriever:
         """PISA's BM25 with exact lengths and its own idf."""
         check_settings(k1, b, depth, "lucene")
-        return PisaRetriever(self, float(k1), float(b), depth)
+        return PisaRetriever(self, k1=float(k1), b=float(b), depth=depth)
 
     def search(self, frame: pd.DataFrame, k1: float, b: float, depth: int) -> pd.DataFrame:
         """PISA's ranking of a frame with `qid` and `query_toks`; `docno` is a number as text."""
         key = k1, b, depth
         if key not in self._retrievers:
             self._retrievers[key] = self._retriever(*key)
-        found: pd.DataFrame = self._retrievers[key].transform(frame)
-        return found
+        ranking: pd.DataFrame = self._retrievers[key].transform(frame)
+        return ranking
 
     def _retriever(self, k1: float, b: float, depth: int) -> Any:
         folder = self._prepared(k1, b)
@@ -189,29 +182,13 @@ class PisaIndex:
         folder = self.path / _PREPARED / f"k1={k1!r},b={b!r}"
         with waiting_lock(self.path / f".{_PREPARED}.lock"):
             if not (folder / "done.json").is_file():
-                with folder_made_whole(folder) as made:
+                with folder_made_whole(folder) as unfinished:
                     for file in (self.path / _INDEX).iterdir():
-                        (made / file.name).symlink_to(Path("..", "..", _INDEX, file.name))
+                        (unfinished / file.name).symlink_to(Path("..", "..", _INDEX, file.name))
                     with quiet():
-                        _retriever(made, k1, b, 1, self.engine.algorithm, 1)
-                    write_json(made / "done.json", {"k1": k1, "b": b})
+                        _retriever(unfinished, k1, b, 1, self.engine.algorithm, 1)
+                    write_json(unfinished / "done.json", {"k1": k1, "b": b})
         return folder
-
-    def __repr__(self) -> str:
-        return f"PisaIndex({str(self.path)!r})"
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, PisaIndex) and self._identity == other._identity
-
-    def __hash__(self) -> int:
-        return hash(self._identity)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _reopen, (self.engine, self.path)
-
-    @property
-    def _identity(self) -> tuple[str, str]:
-        return str(self.path.absolute()), self.manifest["corpus_fingerprint"]
 
 
 def _retriever(folder: Path, k1: float, b: float, depth: int, algorithm: str, threads: int) -> Any:
@@ -226,11 +203,7 @@ def _retriever(folder: Path, k1: float, b: float, depth: int, algorithm: str, th
     )
 
 
-def _reopen(engine: PisaEngine, path: Path) -> PisaIndex:
-    return engine.open(path)
-
-
-class PisaRetriever(pt.Transformer):
+class PisaRetriever(IndexRetriever):
     """PISA's BM25 as a transformer.
 
     In: `qid` and `query` (text, analysed as the index was), or `query_toks` (index term -> weight),
@@ -238,43 +211,35 @@ class PisaRetriever(pt.Transformer):
     `rank` (from 0); equal scores in the order of the index.
     """
 
-    def __init__(self, index: PisaIndex, k1: float, b: float, depth: int) -> None:
+    def __init__(self, index: PisaIndex, *, k1: float, b: float, depth: int) -> None:
         self.index, self.k1, self.b, self.depth = index, k1, b, depth
 
-    def transform(self, inp: pd.DataFrame) -> pd.DataFrame:
-        known = [self._known(query) for query in queries_of(inp)]
-        rows = [(str(n), toks) for n, toks in enumerate(known) if toks]
-        rankings = [RankedList((), ())] * len(inp)
+    def analysed(self, texts: Sequence[str]) -> Sequence[Mapping[str, float]]:
+        return [self._known(Counter(self.index.analyzer.terms(text))) for text in texts]
+
+    def given(self, value: Any) -> Mapping[str, float]:
+        return self._known(checked_weights(value))
+
+    def rank(self, queries: Sequence[Mapping[str, float]]) -> Sequence[RankedList]:
+        rankings = [NOTHING] * len(queries)
+        rows = [(str(number), weights) for number, weights in enumerate(queries) if weights]
         if rows:
             frame = pd.DataFrame(rows, columns=["qid", "query_toks"])
-            found = self.index.search(frame, self.k1, self.b, self.depth)
-            for number, hits in found.groupby("qid", sort=False):
+            hits_of_all = self.index.search(frame, self.k1, self.b, self.depth)
+            for number, hits in hits_of_all.groupby("qid", sort=False):
                 rankings[int(str(number))] = self._ranking(hits)
-        return ranked(inp, rankings)
+        return rankings
 
-    def _known(self, query: Any) -> dict[str, float]:
-        toks = Counter(self.index.analyzer.terms(query)) if isinstance(query, str) else query
-        return {term: w for term, w in toks.items() if self.index.document_frequency(term)}
+    def _known(self, weights: Mapping[str, float]) -> dict[str, float]:
+        """The weights above 0 of terms that the index has."""
+        return {
+            term: float(weight)
+            for term, weight in weights.items()
+            if weight > 0 and self.index.document_frequency(term)
+        }
 
     def _ranking(self, hits: pd.DataFrame) -> RankedList:
         numbers = hits["docno"].astype(np.int64).to_numpy()
         scores = hits["score"].to_numpy(dtype=np.float64)
         order = np.lexsort((numbers, -scores))
         return RankedList(self.index.docnos[numbers[order]].tolist(), scores[order].tolist())
-
-    def fuse_rank_cutoff(self, k: int) -> PisaRetriever | None:
-        """`ranker % k` as one stage; PyTerrier's optimiser asks for it."""
-        return PisaRetriever(self.index, self.k1, self.b, k) if k < self.depth else None
-
-    def __repr__(self) -> str:
-        return f"PisaRetriever({self.index!r}, k1={self.k1}, b={self.b}, depth={self.depth})"
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, PisaRetriever) and self._settings == other._settings
-
-    def __hash__(self) -> int:
-        return hash(self._settings)
-
-    @property
-    def _settings(self) -> tuple[Any, ...]:
-        return self.index, self.k1, self.b, self.depth

@@ -8,7 +8,7 @@ tokeniser, its stop words, Porter.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -16,10 +16,10 @@ from typing import Any, ClassVar
 import pandas as pd
 import pyterrier as pt
 
-from pipelines.engines.index_folder import Checked, read_manifest, write_manifest
-from pipelines.engines.result_frames import RankedList, ranked
+from pipelines.index_folder import Checked, OpenedIndex, read_manifest, write_manifest
+from pipelines.index_retriever import NOTHING, IndexRetriever, RankedList
 from pipelines.lexical import Analyzer, make_analyzer
-from pipelines.lexical.index import check_settings
+from pipelines.lexical.top_documents import check_settings
 from toolkit.contracts import Unit
 from toolkit.errors import InputError
 from toolkit.files import fingerprint, folder_made_whole
@@ -88,12 +88,11 @@ def _rows(units: Iterable[Unit]) -> Iterator[dict[str, str]]:
         yield {"docno": unit.unit_id, "text": unit.contents}
 
 
-class TerrierIndex:
+class TerrierIndex(OpenedIndex):
     """An opened Terrier index."""
 
     def __init__(self, path: Path, manifest: dict[str, Any], engine: TerrierEngine) -> None:
-        self.path = path
-        self.manifest = manifest
+        super().__init__(path, manifest)
         self.engine = engine
         # Lower case, stop words, Porter, as Terrier does; tokens and stop words differ a little.
         self.analyzer: Analyzer = make_analyzer("english")
@@ -102,68 +101,39 @@ class TerrierIndex:
     def __len__(self) -> int:
         return int(self.manifest["counts"]["units"])
 
-    def document_frequency(self, terms: str | Iterable[str]) -> Any:
-        """In how many documents an index term occurs; a list for several terms."""
-        if not isinstance(terms, str):
-            return [self.document_frequency(term) for term in terms]
-        entry = self._index.index_obj().getLexicon().getLexiconEntry(terms)
+    def document_frequency(self, term: str) -> int:
+        """In how many documents an index term occurs."""
+        entry = self._index.index_obj().getLexicon().getLexiconEntry(term)
         return int(entry.getDocumentFrequency()) if entry is not None else 0
 
     def bm25(self, k1: float = 1.2, b: float = 0.75, depth: int = 1000) -> TerrierRetriever:
         """Terrier's BM25 (its defaults are 1.2 and 0.75)."""
         check_settings(k1, b, depth, "lucene")
-        return TerrierRetriever(self, float(k1), float(b), depth)
+        return TerrierRetriever(self, k1=float(k1), b=float(b), depth=depth)
 
     def retriever(self, k1: float, b: float, depth: int) -> pt.Transformer:
         """PyTerrier's own transformer."""
         return self._index.bm25(k1=k1, b=b, num_results=depth)
 
-    def __repr__(self) -> str:
-        return f"TerrierIndex({str(self.path)!r})"
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, TerrierIndex) and self._identity == other._identity
-
-    def __hash__(self) -> int:
-        return hash(self._identity)
-
-    @property
-    def _identity(self) -> tuple[str, str]:
-        return str(self.path.absolute()), self.manifest["corpus_fingerprint"]
-
-
-class TerrierRetriever(pt.Transformer):
+class TerrierRetriever(IndexRetriever):
     """Terrier's BM25 as a transformer: `qid` and `query` in; every column of the input, `docno`,
     `score`, `rank` out. Punctuation in a query is text, not Terrier's query language."""
 
-    def __init__(self, index: TerrierIndex, k1: float, b: float, depth: int) -> None:
+    takes = ("query",)
+
+    def __init__(self, index: TerrierIndex, *, k1: float, b: float, depth: int) -> None:
         self.index, self.k1, self.b, self.depth = index, k1, b, depth
         self._retriever = index.retriever(k1, b, depth)
 
-    def transform(self, inp: pd.DataFrame) -> pd.DataFrame:
-        pt.validate.query_frame(inp, extra_columns=["query"])
-        rankings = [RankedList((), ())] * len(inp)
-        texts = [" ".join(_WORDS.findall(query)) for query in inp["query"]]
-        rows = [(str(number), text) for number, text in enumerate(texts) if text]
+    def analysed(self, texts: Sequence[str]) -> Sequence[str]:
+        return [" ".join(_WORDS.findall(text)) for text in texts]
+
+    def rank(self, queries: Sequence[str]) -> Sequence[RankedList]:
+        rankings = [NOTHING] * len(queries)
+        rows = [(str(number), text) for number, text in enumerate(queries) if text]
         if rows:
-            found = self._retriever.transform(pd.DataFrame(rows, columns=["qid", "query"]))
-            for number, hits in found.groupby("qid", sort=False):
+            frame = self._retriever.transform(pd.DataFrame(rows, columns=["qid", "query"]))
+            for number, hits in frame.groupby("qid", sort=False):
                 rankings[int(str(number))] = RankedList(list(hits["docno"]), list(hits["score"]))
-        return ranked(inp, rankings)
-
-    def fuse_rank_cutoff(self, k: int) -> TerrierRetriever | None:
-        """`ranker % k` as one stage; PyTerrier's optimiser asks for it."""
-        return TerrierRetriever(self.index, self.k1, self.b, k) if k < self.depth else None
-
-    def __repr__(self) -> str:
-        return f"TerrierRetriever({self.index!r}, k1={self.k1}, b={self.b}, depth={self.depth})"
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, TerrierRetriever) and self._settings == other._settings
-
-    def __hash__(self) -> int:
-        return hash(self._settings)
-
-    @property
-    def _settings(self) -> tuple[Any, ...]:
-        return self.index, self.k1, self.b, self.depth
+        return rankings

@@ -14,10 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.progress import Progress
 
-from pipelines.engines.index_folder import Checked
+from pipelines.index_folder import Checked
 from pipelines.learned import shards
 from pipelines.learned.shards import Head, Shards
 from pipelines.neural.batches import in_batches
+from toolkit.checks import check_integer
 from toolkit.contracts import Unit
 from toolkit.errors import InputError
 from toolkit.progress import bar
@@ -85,8 +86,7 @@ def encode_corpus(
     `total`, the number of units if they do not tell it, and `description` are for the progress
     bar. One process a folder: the caller holds a lock.
     """
-    if shard_units < 1:
-        raise InputError(f"shard_units={shard_units}", valid="1 or more")
+    check_integer("shard_units", shard_units)
     encoder.lengths([""])
     shards.prepare(folder, encoder.fingerprint, corpus_fingerprint, shard_units)
     heads: list[Head] = []

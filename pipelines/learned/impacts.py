@@ -10,28 +10,26 @@ small whole numbers), and the vocabulary and the unit ids as tables of strings.
 
 from __future__ import annotations
 
-import math
 import platform
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pipelines.engines.index_folder import read_manifest, write_manifest
+from pipelines.index_folder import OpenedIndex, read_manifest, write_manifest
+from pipelines.index_retriever import IndexRetriever, RankedList, named
 from pipelines.learned.impact_scoring import add_impacts, check_scale, scaled
 from pipelines.learned.shards import Shard
 from pipelines.lexical.invert import DocumentPostings, invert
 from pipelines.lexical.storage import TERMS, TYPES, UNITS, load_array
 from pipelines.lexical.strings import Names, StringTable, StringWriter, to_bytes
-from pipelines.lexical.top_documents import Sums, check_depth
+from pipelines.lexical.top_documents import Sums
+from toolkit.checks import check_integer, check_weights
 from toolkit.errors import InputError
 from toolkit.files import folder_made_whole
-
-if TYPE_CHECKING:
-    from pipelines.learned.impact_retriever import ImpactRetriever, QueryEncoder
 
 KIND = "impacts"
 _FINEST = 100.0  # up to this scale nearly every impact fits in one byte
@@ -48,7 +46,7 @@ class Impacts(NamedTuple):
     large_values: NDArray[np.int32]
 
 
-class ImpactIndex:
+class ImpactIndex(OpenedIndex):
     """Postings of (document, impact) by term, mapped from disk.
 
     Make one with `ImpactIndex.build` or `ImpactIndex.open`. A document's number is its position in
@@ -56,7 +54,7 @@ class ImpactIndex:
     """
 
     def __init__(self, path: Path, manifest: Mapping[str, Any]) -> None:
-        self.path, self.manifest = path, manifest
+        super().__init__(path, manifest)
         self.scale: float | None = manifest["scale"]
         self.docnos = Names(StringTable(path / UNITS))
         self.vocabulary = list(StringTable(path / TERMS))
@@ -112,22 +110,6 @@ class ImpactIndex:
     def __len__(self) -> int:
         return len(self.docnos)
 
-    def __repr__(self) -> str:
-        return f"ImpactIndex({str(self.path)!r})"
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, ImpactIndex) and self._identity == other._identity
-
-    def __hash__(self) -> int:
-        return hash(self._identity)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return ImpactIndex.open, (self.path,)
-
-    @property
-    def _identity(self) -> tuple[str, str]:
-        return str(self.path.absolute()), self.manifest["corpus_fingerprint"]
-
     def document_frequency(self, term: str) -> int:
         """In how many documents a term has an impact (0 if it is unknown)."""
         number = self._numbers.get(term)
@@ -156,7 +138,7 @@ class ImpactIndex:
         `query`: weights by term, as they are (never scaled); unknown terms count nothing. Scores
         are float32 sums by ascending term number: exact for whole numbers below 2^24.
         """
-        check_depth(depth)
+        check_integer("depth", depth)
         known = sorted(self._known(query))
         if not known:
             return np.empty(0, np.int32), np.empty(0, np.float32)
@@ -166,18 +148,52 @@ class ImpactIndex:
 
     def retriever(self, encoder: QueryEncoder | None = None, depth: int = 1000) -> ImpactRetriever:
         """A PyTerrier transformer over this index; see `ImpactRetriever`."""
-        # Here, so that an index alone needs no PyTerrier.
-        from pipelines.learned.impact_retriever import ImpactRetriever
-
         return ImpactRetriever(self, encoder=encoder, depth=depth)
 
     def _known(self, query: Mapping[str, float]) -> Iterator[tuple[int, float]]:
+        check_weights(query)
         for term, weight in query.items():
-            if not 0 <= weight < math.inf:
-                raise InputError(f"weight {weight} of term '{term}'", valid="0 or more, finite")
             number = self._numbers.get(term)
             if number is not None and weight > 0:
                 yield number, weight
+
+
+class QueryEncoder(Protocol):
+    """Gives queries weights by term; safe for many threads."""
+
+    def queries(self, texts: Sequence[str]) -> Sequence[Mapping[str, float]]: ...
+
+
+class ImpactRetriever(IndexRetriever):
+    """Ranks by the sum of query weight times impact (see `IndexRetriever` for the frames).
+
+    `query` is encoded by `encoder`, all queries of a frame at once, and its weights are scaled and
+    rounded as the index's impacts are. `query_toks` (term -> weight) is taken as it is. Without an
+    encoder only `query_toks` can be searched. Bad settings, or a missing encoder: `InputError`.
+    """
+
+    def __init__(
+        self, index: ImpactIndex, *, encoder: QueryEncoder | None = None, depth: int = 1000
+    ) -> None:
+        check_integer("depth", depth)
+        self.index, self.encoder, self.depth = index, encoder, depth
+
+    def analysed(self, texts: Sequence[str]) -> Sequence[Mapping[str, float]]:
+        if self.encoder is None:
+            raise InputError(
+                "there is no encoder for the queries",
+                valid="query_toks (a dict of terms to weights)",
+                do="give retriever(encoder=...)",
+            )
+        return [self._scaled(weights) for weights in self.encoder.queries(texts)]
+
+    def rank(self, queries: Sequence[Mapping[str, float]]) -> Sequence[RankedList]:
+        rankings = [self.index.search(query, self.depth) for query in queries]
+        return named(self.index.docnos, rankings)
+
+    def _scaled(self, weights: Mapping[str, float]) -> Mapping[str, float]:
+        values = np.fromiter(weights.values(), np.float32, len(weights))
+        return dict(zip(weights, scaled(values, self.index.scale).tolist(), strict=True))
 
 
 def _write_names(shards: Iterable[Shard], vocabulary: Sequence[str], folder: Path) -> int:

@@ -10,14 +10,13 @@ from typing import ClassVar
 
 import pyterrier as pt
 
-from pipelines.engines.base import Engine
 from pipelines.learned.encoding import encoded
 from pipelines.learned.impact_scoring import check_scale
 from pipelines.learned.impacts import ImpactIndex
 from pipelines.learned.splade_model import SpladeEncoder
-from pipelines.lexical.top_documents import check_depth
-from pipelines.retrievers import Retriever, own_index
+from pipelines.retrievers import OwnIndexRetriever
 from pipelines.stage import Collection
+from toolkit.checks import check_integer
 from toolkit.contracts import Unit
 from toolkit.errors import InputError
 from toolkit.files import fingerprint
@@ -48,8 +47,7 @@ class SpladeEngine:
 
     def __post_init__(self) -> None:
         check_scale(self.scale)
-        if self.memory_mb < 16:
-            raise InputError(f"memory_mb={self.memory_mb}", valid="16 or more (MiB)")
+        check_integer("memory_mb", self.memory_mb, least=16)
         _ = self.encoder
 
     @cached_property
@@ -83,7 +81,7 @@ class SpladeEngine:
         return ImpactIndex.open(path, corpus_fingerprint=corpus_fingerprint)
 
 
-class SpladeRetriever(Retriever):
+class SpladeRetriever(OwnIndexRetriever):
     """SPLADE over an index of its own; see `SpladeEngine` for the settings.
 
     `query_model`: a checkpoint for the queries alone, of the same vocabulary (default: `model`;
@@ -106,26 +104,21 @@ class SpladeRetriever(Retriever):
         batch_tokens: int = 16384,
         max_length: int = 512,
     ) -> None:
-        check_depth(depth)
+        check_integer("depth", depth)
         self.model, self.query_model, self.revision = model, query_model, revision
         self.scale, self.depth, self.max_length = scale, depth, max_length
         self.device, self.dtype, self.batch_tokens = device, dtype, batch_tokens
         self.engine()
 
-    def engine(self) -> SpladeEngine:
+    def engine(self, *, whole_documents: bool = False) -> SpladeEngine:
         """What builds and opens the index; checks the arguments."""
         return self._part(SpladeEngine)
 
-    def check(self, engine: Engine) -> None:
-        """`InputError` for a checkpoint that cannot be had. The run's engine does not matter."""
-        _ = self.engine().fingerprint
-
     def retriever(self, collection: Collection) -> pt.Transformer:
         """See `Retriever`."""
-        engine = self.engine()
-        index: ImpactIndex = own_index(self, collection, engine)
+        index: ImpactIndex = self.own_index(collection)
         if self.query_model is None:
-            return index.retriever(engine.encoder, depth=self.depth)
+            return index.retriever(self.engine().encoder, depth=self.depth)
         encoder = self._part(SpladeEncoder, model=self.query_model, revision=None)
         if encoder.vocabulary != index.vocabulary:
             raise InputError(

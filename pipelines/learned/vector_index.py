@@ -1,147 +1,187 @@
-"""What opened indexes of vectors have in common, be they of one vector a unit or of many."""
+"""Indexes of vectors, be they of one vector a unit or of many: built, opened, searched."""
 
 from __future__ import annotations
 
 import threading
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from abc import abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pipelines.engines.index_folder import REBUILD, read_manifest, write_manifest
-from pipelines.engines.result_frames import RankedList
+from pipelines.index_folder import REBUILD, OpenedIndex, read_manifest, write_manifest
+from pipelines.index_retriever import Docnos, IndexRetriever, RankedList, named
 from pipelines.learned.encoding import TextEncoder, encoded
 from pipelines.learned.shards import Shards
-from pipelines.learned.vector_retriever import VectorRetriever
+from pipelines.learned.vector_search import (
+    DocumentVectors,
+    VectorSearch,
+    check_search,
+    make_search,
+)
+from toolkit.checks import check_integer
 from toolkit.contracts import Unit
 from toolkit.errors import InputError
-from toolkit.files import folder_made_whole
-
-SEARCHES = ("numpy", "torch")
+from toolkit.files import fingerprint, folder_made_whole
 
 
-class VectorEncoder(Protocol):
-    """The part of an encoder that an index needs: queries to vectors, and what it is."""
+class VectorEncoder(TextEncoder, Protocol):
+    """What encodes an index's units and its queries. `settings` are those that change a vector."""
 
     model: str
 
     @property
-    def device(self) -> Any: ...
-
-    @property
-    def fingerprint(self) -> str: ...
-
-    @property
     def settings(self) -> Mapping[str, Any]: ...
 
-    def encode_queries(self, texts: Sequence[str]) -> Any: ...
+    def encode_queries(self, texts: Sequence[str]) -> Sequence[NDArray[np.float32]]:
+        """Each query: [dimensions], or of a multi-vector model [tokens, dimensions]."""
+        ...
 
 
-class EncoderOfIndex(TextEncoder, VectorEncoder, Protocol):
-    """What encodes an index's units as well as its queries."""
+@dataclass(frozen=True)
+class VectorEngine:
+    """Encodes units into an index of their vectors, and opens it.
 
-
-def check_search(name: str) -> None:
-    """`InputError` for a way of searching that there is not."""
-    if name not in SEARCHES:
-        raise InputError(f"search={name!r}", valid=", ".join(SEARCHES))
-
-
-def checked_manifest(
-    path: Path, kind: str, encoder: VectorEncoder, corpus_fingerprint: str | None
-) -> dict[str, Any]:
-    """The manifest of a whole index of that kind, corpus and encoder, or an `InputError`. Loads no
-    model."""
-    manifest = read_manifest(path, kind, corpus_fingerprint)
-    if manifest["encoder"] != encoder.fingerprint:
-        raise InputError(
-            f"the {kind} index at '{path}' was made by another encoder or with other settings "
-            f"({manifest['model']}, {manifest['settings']})",
-            valid=f"{encoder.model}, {dict(encoder.settings)}",
-            do=REBUILD,
-        )
-    return manifest
-
-
-def build_vectors(
-    units: Iterable[Unit],
-    encoder: EncoderOfIndex,
-    path: Path,
-    kind: str,
-    *,
-    corpus_fingerprint: str,
-    write: Callable[[Shards, Path], Mapping[str, Any]],
-    packages: Sequence[str],
-) -> None:
-    """Encode the `contents` of the units, in their order, and put them into a whole folder at
-    `path`; goes on where a killed build was. `write` makes an index of that kind of the shards and
-    says what its manifest holds beside the encoder, the corpus and the versions of `packages`.
-
-    `InputError` for an empty corpus and a repeated id.
+    `search`: `numpy` (default; the vectors stay on disk and in the page cache) or `torch` (on the
+    encoder's device, in its memory). It changes speed, not the index.
     """
-    with (
-        encoded(units, encoder, path, corpus_fingerprint=corpus_fingerprint) as shards,
-        folder_made_whole(path) as folder,
-    ):
-        content = {
-            "encoder": encoder.fingerprint,
-            "model": encoder.model,
-            "settings": encoder.settings,
-            "corpus_fingerprint": corpus_fingerprint,
-            **write(shards, folder),
-            "versions": {package: version(package) for package in packages},
-        }
-        write_manifest(folder, kind, content)
+
+    encoder: Any
+    search: str = "numpy"
+    name: ClassVar[str]
+    offers: ClassVar[frozenset[str]] = frozenset()
+    packages: ClassVar[tuple[str, ...]]
+    """Whose versions a manifest tells."""
+
+    def __post_init__(self) -> None:
+        check_search(self.search)
+
+    @property
+    def fingerprint(self) -> str:
+        return fingerprint(self.name, self.encoder.fingerprint)
+
+    @abstractmethod
+    def write(self, shards: Shards, folder: Path) -> Mapping[str, Any]:
+        """Put the encoded units into `folder`; what its manifest tells of them."""
+
+    @abstractmethod
+    def load(self, folder: Path) -> tuple[Docnos, DocumentVectors]:
+        """The unit ids of an index and its vectors, mapped from disk."""
+
+    def build(self, units: Iterable[Unit], path: Path, *, corpus_fingerprint: str) -> None:
+        """Index the `contents` of the units, in their order; goes on where a killed build was.
+
+        `InputError` for an empty corpus and a repeated id. Complete or not at all.
+        """
+        with (
+            encoded(units, self.encoder, path, corpus_fingerprint=corpus_fingerprint) as shards,
+            folder_made_whole(path) as folder,
+        ):
+            content = {
+                "encoder": self.encoder.fingerprint,
+                "model": self.encoder.model,
+                "settings": self.encoder.settings,
+                "corpus_fingerprint": corpus_fingerprint,
+                **self.write(shards, folder),
+                "versions": {package: version(package) for package in self.packages},
+            }
+            write_manifest(folder, self.name, content)
+
+    def open(self, path: Path, *, corpus_fingerprint: str | None = None) -> VectorIndex:
+        """`InputError` if there is no complete index of that corpus and encoder. Loads no model."""
+        manifest = read_manifest(path, self.name, corpus_fingerprint)
+        if manifest["encoder"] != self.encoder.fingerprint:
+            raise InputError(
+                f"the {self.name} index at '{path}' was made by another encoder or with other "
+                f"settings ({manifest['model']}, {manifest['settings']})",
+                valid=f"{self.encoder.model}, {dict(self.encoder.settings)}",
+                do=REBUILD,
+            )
+        return VectorIndex(path, manifest, self)
 
 
-class StoredVectors(ABC):
-    """An opened index with the encoder of its queries. Equal where folder, corpus and way of
-    searching are."""
+class VectorIndex(OpenedIndex):
+    """An opened index with the encoder of its queries. `docnos`: unit ids; `documents`: their
+    vectors, mapped from disk. Equal where folder, corpus and way of searching are."""
 
-    def __init__(
-        self, path: Path, manifest: Mapping[str, Any], encoder: VectorEncoder, search: str
-    ) -> None:
-        self.path, self.manifest, self.encoder = path, manifest, encoder
-        self._how = search
-        self._search: Any = None
+    def __init__(self, path: Path, manifest: Mapping[str, Any], engine: VectorEngine) -> None:
+        super().__init__(path, manifest)
+        self.engine, self.encoder = engine, engine.encoder
+        self.docnos, self.documents = engine.load(path)
+        self._search: VectorSearch | None = None
         self._lock = threading.Lock()
 
-    @abstractmethod
-    def search(self, queries: Sequence[NDArray[Any]], depth: int) -> list[RankedList]:
-        """See `VectorIndex`."""
-
-    @abstractmethod
-    def _made_search(self) -> Any:
-        """What searches, as `search` of the engine says."""
-
-    def _searching(self) -> Any:
-        # Made by the first search: a torch search takes the device's memory.
-        with self._lock:
-            if self._search is None:
-                self._search = self._made_search()
-            return self._search
+    def __len__(self) -> int:
+        return len(self.docnos)
 
     def retriever(self, depth: int = 1000) -> VectorRetriever:
         """The best `depth` units of each query."""
         return VectorRetriever(self, depth)
 
-    def encode(self, queries: Sequence[str]) -> Sequence[NDArray[np.float32]]:
-        """The vectors of queries."""
-        return list(self.encoder.encode_queries(queries))
+    def encode(self, texts: Sequence[str]) -> Sequence[NDArray[np.float32]]:
+        """Texts as queries that `search` takes."""
+        return list(self.encoder.encode_queries(texts))
 
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({str(self.path)!r})"
+    def search(self, queries: Sequence[NDArray[Any]], depth: int) -> list[RankedList]:
+        """The best `depth` units of each query, equal scores in the order of the index.
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, type(self)) and self._identity == other._identity
+        A query is [dimensions] and its score a dot product, or of a multi-vector model [tokens,
+        dimensions] and its score the MaxSim. `InputError` for a query of another shape.
+        """
+        self._check_shapes(queries)
+        return named(self.docnos, self._searching()(queries, depth))
 
-    def __hash__(self) -> int:
-        return hash(self._identity)
+    def _searching(self) -> VectorSearch:
+        # Made by the first search: a torch search takes the device's memory.
+        with self._lock:
+            if self._search is None:
+                device = self.encoder.device if self.engine.search == "torch" else None
+                self._search = make_search(self.engine.search, self.documents, device)
+            return self._search
+
+    def _check_shapes(self, queries: Sequence[NDArray[Any]]) -> None:
+        dimensions = self.documents.vectors.shape[1]
+        many = self.documents.offsets is not None
+        for query in queries:
+            if query.ndim != 1 + many or query.shape[-1] != dimensions:
+                raise InputError(
+                    f"a query vector has the shape {list(query.shape)}",
+                    valid=f"[{'tokens, ' if many else ''}{dimensions}], as the index",
+                    do="encode queries with the model that the index was made with",
+                )
 
     @property
     def _identity(self) -> tuple[str, ...]:
-        return str(self.path.absolute()), self.manifest["corpus_fingerprint"], self._how
+        return *super()._identity, self.engine.search
+
+
+class VectorRetriever(IndexRetriever):
+    """Ranks the units of an index for each query.
+
+    In: `qid` and `query` (text, encoded with the index's model), or `query_vec` (an array: of a
+    single-vector model [dimensions], of a multi-vector model [tokens, dimensions]), which is taken
+    where both are there. Out: every column of the input, and `docno`, `score`, `rank` (from 0);
+    `depth` rows a query, or all units where they are fewer; equal scores in the order of the index.
+
+    Products of matrices round by their shape: the last digit of a score may differ between a query
+    alone and in a frame of many.
+    """
+
+    takes = ("query_vec", "query")
+
+    def __init__(self, index: VectorIndex, depth: int = 1000) -> None:
+        check_integer("depth", depth)
+        self.index, self.depth = index, depth
+
+    def analysed(self, texts: Sequence[str]) -> Sequence[NDArray[np.float32]]:
+        return self.index.encode(texts)
+
+    def given(self, value: Any) -> NDArray[np.float32]:
+        return np.asarray(value, dtype=np.float32)
+
+    def rank(self, queries: Sequence[NDArray[Any]]) -> Sequence[RankedList]:
+        return self.index.search(queries, self.depth)

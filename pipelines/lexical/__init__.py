@@ -11,16 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pipelines.lexical.analyzer import Analyzer, make_analyzer
-    from pipelines.lexical.bm25 import BM25
     from pipelines.lexical.index import LexicalIndex
-    from pipelines.lexical.ql import QueryLikelihood
+    from pipelines.lexical.retriever import BM25, QueryLikelihood
     from pipelines.lexical.rm3 import RM3
 
 __all__ = ["BM25", "RM3", "Analyzer", "LexicalIndex", "QueryLikelihood", "make_analyzer"]
 
 _HOMES = {
-    "BM25": "bm25",
-    "QueryLikelihood": "ql",
+    "BM25": "retriever",
+    "QueryLikelihood": "retriever",
     "RM3": "rm3",
     "LexicalIndex": "index",
     "Analyzer": "analyzer",

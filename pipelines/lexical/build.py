@@ -24,11 +24,12 @@ from pathlib import Path
 
 import numpy as np
 
+from pipelines.index_folder import is_index, write_manifest
 from pipelines.lexical import smallfloat
 from pipelines.lexical.analyzer import make_analyzer
 from pipelines.lexical.forward import Batch, SegmentWriter, start_worker, write_in_worker
 from pipelines.lexical.invert import invert, read_segments
-from pipelines.lexical.storage import TEXTS, TITLES, UNITS, array_path, is_index, write_manifest
+from pipelines.lexical.storage import KIND, TEXTS, TITLES, UNITS, array_path
 from pipelines.lexical.strings import Places, StringWriter, to_bytes
 from pipelines.lexical.vocabulary import merge_vocabularies
 from toolkit.contracts import Unit
@@ -80,6 +81,7 @@ def build_index(
         shutil.rmtree(work)
         write_manifest(
             folder,
+            KIND,
             {
                 "analyzer": analysis.name,
                 "analyzer_fingerprint": analysis.fingerprint,
@@ -108,7 +110,8 @@ def cores() -> int:
 
 
 def _check_target(path: Path) -> None:
-    if path.exists() and not is_index(path) and not (path.is_dir() and not any(path.iterdir())):
+    empty = path.is_dir() and not any(path.iterdir())
+    if path.exists() and not empty and not is_index(path, KIND):
         raise InputError(
             f"'{path}' exists and is not a lexical index; it would be replaced",
             do="name another folder, or remove this one",

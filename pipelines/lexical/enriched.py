@@ -18,7 +18,7 @@ from pipelines.lexical.top_documents import TopDocuments, check_settings
 from toolkit.errors import InputError
 
 if TYPE_CHECKING:
-    from pipelines.lexical.bm25 import BM25
+    from pipelines.lexical.retriever import BM25
 
 COUNTED = ("length", "average", "df")
 _NO_TERMS = np.empty(0, np.int64)
@@ -130,7 +130,7 @@ class EnrichedIndex:
         self, k1: float = 0.9, b: float = 0.4, depth: int = 1000, lengths: str = "lucene"
     ) -> BM25:
         """A PyTerrier transformer over this index; see `BM25`."""
-        from pipelines.lexical.bm25 import BM25
+        from pipelines.lexical.retriever import BM25
 
         return BM25(self, k1=k1, b=b, depth=depth, lengths=lengths)
 

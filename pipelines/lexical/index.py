@@ -12,30 +12,30 @@ from typing import TYPE_CHECKING, Any, NamedTuple, overload
 import numpy as np
 from numpy.typing import NDArray
 
+from pipelines.index_folder import REBUILD, OpenedIndex, read_manifest
 from pipelines.lexical.analyzer import Analyzer, make_analyzer
 from pipelines.lexical.build import build_index
 from pipelines.lexical.scoring import idf
 from pipelines.lexical.storage import (
-    REBUILD,
+    KIND,
     TERMS,
     TEXTS,
     TITLES,
     UNITS,
     Statistics,
     load_arrays,
-    read_manifest,
 )
 from pipelines.lexical.strings import Names, StringTable
 from pipelines.lexical.top_documents import TopDocuments, check_likelihood, check_settings
 from pipelines.lexical.vectors import document_vectors
+from toolkit.checks import check_weights
 from toolkit.contracts import Unit
 from toolkit.errors import InputError
 
 if TYPE_CHECKING:
     import pyterrier as pt
 
-    from pipelines.lexical.bm25 import BM25
-    from pipelines.lexical.ql import QueryLikelihood
+    from pipelines.lexical.retriever import BM25, QueryLikelihood
 
 
 class _Term(NamedTuple):
@@ -56,7 +56,7 @@ def as_unit(row: Unit | Mapping[str, Any]) -> Unit:
         ) from error
 
 
-class LexicalIndex:
+class LexicalIndex(OpenedIndex):
     """An inverted index over units of text, for ranking with Lucene's statistics.
 
     Make one with `LexicalIndex.build` or `LexicalIndex.open`. A document's number is its position
@@ -65,8 +65,7 @@ class LexicalIndex:
     """
 
     def __init__(self, path: Path, manifest: Mapping[str, Any]) -> None:
-        self.path = path
-        self.manifest = manifest
+        super().__init__(path, manifest)
         self.analyzer: Analyzer = make_analyzer(manifest["analyzer"])
         self.docnos = Names(StringTable(path / UNITS))
         counts = manifest["counts"]
@@ -123,14 +122,7 @@ class LexicalIndex:
         """Map an index. `InputError` if there is none, if it is not whole, of another format
         version, of another analyzer's making, or not of the corpus `corpus_fingerprint`."""
         path = Path(path)
-        manifest = read_manifest(path)
-        if corpus_fingerprint is not None and manifest["corpus_fingerprint"] != corpus_fingerprint:
-            raise InputError(
-                f"the lexical index at '{path}' is of another corpus "
-                f"('{manifest['corpus_fingerprint']}')",
-                valid=f"one of corpus '{corpus_fingerprint}'",
-                do=REBUILD,
-            )
+        manifest = read_manifest(path, KIND, corpus_fingerprint)
         index = cls(path, manifest)
         if manifest["analyzer_fingerprint"] != index.analyzer.fingerprint:
             raise InputError(
@@ -172,22 +164,6 @@ class LexicalIndex:
 
     def __len__(self) -> int:
         return self.statistics.documents
-
-    def __repr__(self) -> str:
-        return f"LexicalIndex({str(self.path)!r})"
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, LexicalIndex) and self._identity == other._identity
-
-    def __hash__(self) -> int:
-        return hash(self._identity)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return LexicalIndex.open, (self.path,)
-
-    @property
-    def _identity(self) -> tuple[str, str]:
-        return str(self.path.absolute()), self.manifest["corpus_fingerprint"]
 
     @property
     def lengths(self) -> NDArray[np.int32]:
@@ -266,7 +242,8 @@ class LexicalIndex:
 
     def ql(self, mu: float = 1000.0, depth: int = 1000, lengths: str = "lucene") -> QueryLikelihood:
         """A PyTerrier transformer over this index; see `QueryLikelihood`."""
-        from pipelines.lexical.ql import QueryLikelihood
+        # Here, so that an index alone needs no PyTerrier.
+        from pipelines.lexical.retriever import QueryLikelihood
 
         return QueryLikelihood(self, mu=mu, depth=depth, lengths=lengths)
 
@@ -274,7 +251,7 @@ class LexicalIndex:
         self, k1: float = 0.9, b: float = 0.4, depth: int = 1000, lengths: str = "lucene"
     ) -> BM25:
         """A PyTerrier transformer over this index; see `BM25`."""
-        from pipelines.lexical.bm25 import BM25  # here, so that an index alone needs no PyTerrier
+        from pipelines.lexical.retriever import BM25
 
         return BM25(self, k1=k1, b=b, depth=depth, lengths=lengths)
 
@@ -322,7 +299,5 @@ def weights_of(query: Mapping[str, float] | Sequence[str]) -> dict[str, float]:
             do="analyse it first: index.analyzer.terms(query)",
         )
     counted: Mapping[str, float] = query if isinstance(query, Mapping) else Counter(query)
-    for name, weight in counted.items():
-        if not (0 <= weight < math.inf):
-            raise InputError(f"weight {weight} of term '{name}'", valid="0 or more, finite")
+    check_weights(counted)
     return {name: float(weight) for name, weight in counted.items() if weight > 0}

@@ -17,7 +17,6 @@ scores the base as always, and an overlay's posting then adds what the sum is wo
 
 from __future__ import annotations
 
-import json
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -26,20 +25,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pipelines.index_folder import REBUILD, is_index, read_manifest, write_manifest
 from pipelines.lexical.analyzer import is_ngram
 from pipelines.lexical.extra_postings import OverlayArrays
-from pipelines.lexical.storage import MANIFEST, TERMS, array_path, load_array
+from pipelines.lexical.storage import TERMS, array_path, load_array
 from pipelines.lexical.strings import StringTable, StringWriter, to_bytes
 from toolkit.errors import InputError
-from toolkit.files import folder_made_whole, write_json
+from toolkit.files import folder_made_whole
 
 if TYPE_CHECKING:
     from pipelines.lexical.index import LexicalIndex
 
-FORMAT = "soundingline-overlay"
-VERSION = 1
+KIND = "overlay"
 _PHRASES_KEPT = 1 << 18
-_AGAIN = "build the overlay again with Overlay.build"
 
 
 _TYPES = dict(zip(OverlayArrays._fields, ("<i8", "<u4", "<i4", "<i4"), strict=True))
@@ -74,7 +72,7 @@ class Overlay:
         of a term, and 24 a posting.
         """
         path = Path(path)
-        if path.exists() and not _is_overlay(path):
+        if path.exists() and not is_index(path, KIND):
             raise InputError(
                 f"'{path}' exists and is not an overlay; it would be replaced",
                 do="name another folder, or remove this one",
@@ -85,36 +83,19 @@ class Overlay:
         with folder_made_whole(path) as folder:
             counts = occurrences.write(folder)
             content = {"base": _identity(base), "counts": counts, "provenance": provenance or {}}
-            files = {file.name: file.stat().st_size for file in sorted(folder.iterdir())}
-            write_json(
-                folder / MANIFEST,
-                {"format": FORMAT, "version": VERSION, **content, "files": files},
-            )
+            write_manifest(folder, KIND, content)
         return cls.open(path, base)
 
     @classmethod
     def open(cls, path: str | Path, base: LexicalIndex) -> Overlay:
         """Map an overlay. `InputError` where there is none, it is not whole, or of another base."""
         path = Path(path)
-        if not _is_overlay(path):
-            raise InputError(f"there is no overlay at '{path}'", do=_AGAIN)
-        manifest: dict[str, Any] = json.loads((path / MANIFEST).read_text("utf-8"))
-        if manifest.get("version") != VERSION:
-            raise InputError(
-                f"the overlay at '{path}' has format version {manifest.get('version')}",
-                valid=f"version {VERSION}",
-                do=_AGAIN,
-            )
-        for name, size in manifest["files"].items():
-            if not (path / name).is_file() or (path / name).stat().st_size != size:
-                raise InputError(
-                    f"the overlay at '{path}' is damaged: {name} is not {size} bytes", do=_AGAIN
-                )
+        manifest = read_manifest(path, KIND, None)
         if manifest["base"] != _identity(base):
             raise InputError(
                 f"the overlay at '{path}' enriches another index",
                 valid=f"an overlay of {base!r}, with its analyzer and corpus",
-                do=_AGAIN,
+                do=REBUILD,
             )
         return cls(path, manifest)
 
@@ -212,11 +193,3 @@ def _identity(base: LexicalIndex) -> dict[str, Any]:
         "analyzer_fingerprint": manifest["analyzer_fingerprint"],
         "counts": dict(manifest["counts"]),
     }
-
-
-def _is_overlay(path: Path) -> bool:
-    try:
-        content = json.loads((path / MANIFEST).read_text("utf-8"))
-    except (OSError, ValueError):
-        return False
-    return isinstance(content, dict) and content.get("format") == FORMAT

@@ -18,8 +18,6 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping
-from functools import partial
-from numbers import Integral, Real
 from typing import Any, Protocol
 
 import numpy as np
@@ -27,9 +25,11 @@ import pandas as pd
 import pyterrier as pt
 from numpy.typing import NDArray
 
+from pipelines.arguments import ByArguments
+from pipelines.index_retriever import Query, checked_weights
 from pipelines.lexical.analyzer import Analyzer
-from pipelines.lexical.queries import Query, all_terms, queries_of
 from pipelines.lexical.strings import Names, StringTable
+from toolkit.checks import check_integer, check_number
 from toolkit.errors import InputError
 
 _TERM = re.compile(r"[a-z0-9]{2,20}")
@@ -48,7 +48,7 @@ class ForwardIndex(Protocol):
     def vectors(self, numbers: NDArray[Any], largest_share: float) -> list[Vector]: ...
 
 
-class RM3(pt.Transformer):
+class RM3(ByArguments, pt.Transformer):
     """Rewrites each query from its ranking: `index.bm25() >> RM3(index) >> index.bm25()`.
 
     In: rankings by `index` (`qid`, `docno`, `score`, `rank`) with `query`, or with `query_toks`
@@ -84,7 +84,7 @@ class RM3(pt.Transformer):
         first = inp.drop_duplicates("qid")
         kept = [name for name in inp.columns if name.startswith("q") or name == "reasoning"]
         out = first[kept].reset_index(drop=True)
-        queries = queries_of(first, partial(all_terms, self.index.analyzer))
+        queries = self._queries(first)
         rewritten = [
             self._rewritten(query, [(vectors[place], scores[place]) for place in places[qid]])
             for qid, query in zip(first["qid"], queries, strict=True)
@@ -93,6 +93,11 @@ class RM3(pt.Transformer):
             out = pt.model.push_queries(out, keep_original=True)
         out["query_toks"] = pd.Series(rewritten, dtype=object)
         return out
+
+    def _queries(self, frame: pd.DataFrame) -> list[Query]:
+        if "query_toks" in frame.columns:
+            return [checked_weights(weights) for weights in frame["query_toks"].tolist()]
+        return [self.index.analyzer.terms(text) for text in frame["query"].tolist()]
 
     def _vectors(self, docnos: list[str]) -> list[dict[str, np.float32]]:
         """The feedback terms of each document and their shares."""
@@ -134,22 +139,6 @@ class RM3(pt.Transformer):
             mixed[name] = mixed.get(name, 0.0) + (1 - self.original_weight) * part
         return mixed
 
-    def __repr__(self) -> str:
-        return (
-            f"RM3({self.index!r}, fb_terms={self.fb_terms}, fb_docs={self.fb_docs}, "
-            f"original_weight={self.original_weight})"
-        )
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, RM3) and self._settings == other._settings
-
-    def __hash__(self) -> int:
-        return hash(self._settings)
-
-    @property
-    def _settings(self) -> tuple[Any, ...]:
-        return self.index, self.fb_terms, self.fb_docs, self.original_weight
-
 
 def _weights(scores: pd.Series) -> NDArray[np.float32]:
     """The scores as what documents count for."""
@@ -171,8 +160,7 @@ def _unit(weights: Mapping[str, Any]) -> dict[str, float]:
 
 
 def check_feedback(fb_terms: int, fb_docs: int, original_weight: float) -> None:
-    for name, value in (("fb_terms", fb_terms), ("fb_docs", fb_docs)):
-        if not (isinstance(value, Integral) and value >= 1):
-            raise InputError(f"{name}={value}", valid="a whole number, 1 or more", do="try 10")
-    if not (isinstance(original_weight, Real) and 0 <= original_weight <= 1):
-        raise InputError(f"original_weight={original_weight}", valid="0 to 1", do="try 0.5")
+    """`InputError` for settings of RM3 that have no meaning."""
+    check_integer("fb_terms", fb_terms, do="try 10")
+    check_integer("fb_docs", fb_docs, do="try 10")
+    check_number("original_weight", original_weight, most=1, do="try 0.5")

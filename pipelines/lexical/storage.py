@@ -1,4 +1,4 @@
-"""The index folder: which files there are, of which type, and whether a folder is a whole index.
+"""The files of a lexical index, and their types.
 
     manifest.json       written last: format, counts, analyzer, corpus, versions, file sizes
     offsets.bin         int64 [terms + 1]   where each term's postings begin
@@ -17,8 +17,6 @@ All numbers are little-endian.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -26,12 +24,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipelines.lexical.strings import map_bytes
-from toolkit.errors import InputError
-from toolkit.files import write_json
 
-FORMAT = "soundingline-lexical"
-VERSION = 1
-MANIFEST = "manifest.json"
+KIND = "lexical"
 LARGEST_SMALL = 255
 TERMS = "terms"
 UNITS = "units"
@@ -40,7 +34,6 @@ TITLES = "titles"
 # pickles and writes attributes with the frame.
 ATTRIBUTE = "soundingline_texts"
 TEXTS = "texts"
-REBUILD = "build it again with LexicalIndex.build or python -m experiments.index"
 
 
 class Postings(Protocol):
@@ -100,42 +93,3 @@ def load_arrays(folder: Path) -> Arrays:
 def load_array(folder: Path, name: str, kind: str) -> NDArray[Any]:
     """Map one array, read-only."""
     return np.frombuffer(map_bytes(array_path(folder, name)), dtype=kind)
-
-
-def write_manifest(folder: Path, content: Mapping[str, Any]) -> None:
-    """Finish an index: the sizes of its files and `content`, written last."""
-    files = {path.name: path.stat().st_size for path in sorted(folder.iterdir())}
-    write_json(folder / MANIFEST, {"format": FORMAT, "version": VERSION, **content, "files": files})
-
-
-def is_index(folder: Path) -> bool:
-    """Whether the folder holds a manifest of a lexical index, of whatever version."""
-    try:
-        return json.loads((folder / MANIFEST).read_text("utf-8")).get("format") == FORMAT
-    except (OSError, ValueError, AttributeError):
-        return False
-
-
-def read_manifest(folder: Path) -> dict[str, Any]:
-    """The manifest of a whole index of this version; `InputError` for anything else."""
-    if not folder.is_dir():
-        raise InputError(f"there is no lexical index at '{folder}'", do=REBUILD)
-    if not (folder / MANIFEST).is_file():
-        raise InputError(f"'{folder}' is no whole lexical index: it has no {MANIFEST}", do=REBUILD)
-    if not is_index(folder):
-        raise InputError(f"'{folder / MANIFEST}' is not a lexical index's manifest", do=REBUILD)
-    manifest: dict[str, Any] = json.loads((folder / MANIFEST).read_text("utf-8"))
-    if manifest.get("version") != VERSION:
-        raise InputError(
-            f"the lexical index at '{folder}' has format version {manifest.get('version')}",
-            valid=f"version {VERSION}",
-            do=REBUILD,
-        )
-    for name, size in manifest["files"].items():
-        path = folder / name
-        if not path.is_file() or path.stat().st_size != size:
-            raise InputError(
-                f"the lexical index at '{folder}' is damaged: {name} is not {size} bytes",
-                do=REBUILD,
-            )
-    return manifest

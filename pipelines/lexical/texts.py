@@ -8,6 +8,7 @@ from typing import Protocol
 import pandas as pd
 import pyterrier as pt
 
+from pipelines.arguments import ByArguments
 from toolkit.contracts import Unit
 from toolkit.errors import InputError
 
@@ -20,7 +21,7 @@ class TextIndex(Protocol):
     def texts(self, unit_ids: Sequence[str]) -> list[Unit]: ...
 
 
-class TextLoader(pt.Transformer):
+class TextLoader(ByArguments, pt.Transformer):
     """Adds texts to rows of documents: `docno` in; the same rows out, with `fields` of `text`
     (without its title) and `title`. `InputError` for other fields and for a docno that is not in
     the index."""

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable, Sequence
-from numbers import Integral, Real
 from threading import Lock, Semaphore
 from typing import Any, TypeVar
 
@@ -18,6 +16,7 @@ from pipelines.lexical.dirichlet import Dirichlet, collection_frequency
 from pipelines.lexical.extra_postings import ExtraPostings
 from pipelines.lexical.scoring import Saturation, best
 from pipelines.lexical.storage import Arrays, Postings, Statistics
+from toolkit.checks import check_integer, check_number
 from toolkit.errors import InputError
 
 LENGTHS = ("lucene", "exact")
@@ -150,27 +149,18 @@ class TopDocuments:
 
 def check_settings(k1: float, b: float, depth: int, lengths: str) -> None:
     """`InputError` for settings of BM25 that have no meaning."""
-    if not (isinstance(k1, Real) and 0 <= k1 < math.inf):
-        raise InputError(f"k1={k1}", valid="0 or more", do="try 0.9 (default) or 25 (tuned)")
-    if not (isinstance(b, Real) and 0 <= b <= 1):
-        raise InputError(f"b={b}", valid="0 to 1", do="try 0.4 (default) or 1 (tuned)")
+    check_number("k1", k1, do="try 0.9 (default) or 25 (tuned)")
+    check_number("b", b, most=1, do="try 0.4 (default) or 1 (tuned)")
     _check_ranking(depth, lengths)
 
 
 def check_likelihood(mu: float, depth: int, lengths: str) -> None:
     """`InputError` for settings of query likelihood that have no meaning."""
-    if not (isinstance(mu, Real) and 0 < mu < math.inf):
-        raise InputError(f"mu={mu}", valid="above 0, finite", do="try 1000")
+    check_number("mu", mu, above=True, do="try 1000")
     _check_ranking(depth, lengths)
 
 
 def _check_ranking(depth: int, lengths: str) -> None:
-    check_depth(depth)
+    check_integer("depth", depth, do="try 1000")
     if lengths not in LENGTHS:
         raise InputError(f"lengths='{lengths}'", valid=" or ".join(LENGTHS))
-
-
-def check_depth(depth: int) -> None:
-    """`InputError` for a depth that no ranking can have."""
-    if not (isinstance(depth, Integral) and depth >= 1):
-        raise InputError(f"depth={depth}", valid="a whole number, 1 or more", do="try 1000")

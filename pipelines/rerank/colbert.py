@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from pipelines.learned.colbert_encoder import ColbertEncoder
-from pipelines.learned.maxsim import Documents, maxsim
+from pipelines.learned.vector_search import DocumentVectors, maxsim
 from pipelines.rerank.base import Pair
 from pipelines.rerank.stage import Reranker
 from pipelines.stage import Texts
@@ -60,7 +60,7 @@ class ColbertScorer:
             some = texts[start : start + _TEXTS]
             self._count(some)
             for text, tokens in zip(some, self.encoder.encode(some), strict=True):
-                document = Documents(tokens, np.array([0, len(tokens)]))
+                document = DocumentVectors(tokens, np.array([0, len(tokens)]))
                 places = asked[text]
                 found = maxsim([vectors[pairs[place].query] for place in places], document)
                 for place, score in zip(places, found[:, 0].tolist(), strict=True):

@@ -7,13 +7,14 @@ import re
 import pandas as pd
 import pyterrier as pt
 
+from pipelines.arguments import ByArguments
 from toolkit.errors import InputError
 
 RAW, REWRITTEN = "raw", "rewritten"
 _QUERY = re.compile(r"query(_\d+)?")
 
 
-class WithQuery(pt.Transformer):
+class WithQuery(ByArguments, pt.Transformer):
     """`stage`, asked with the `raw` query (`query_0`) or the `rewritten` one (`query`).
 
     What comes out has `query` and `query_0` as they came in, whatever the stage makes of them:
@@ -40,14 +41,3 @@ class WithQuery(pt.Transformer):
         queries = inp[["qid", *columns]].drop_duplicates("qid").set_index("qid")
         kept = out.drop(columns=own)
         return kept.assign(**{name: kept["qid"].map(queries[name]) for name in columns})
-
-    def __repr__(self) -> str:
-        return f"WithQuery({self.stage!r}, {self.query!r})"
-
-    def __eq__(self, other: object) -> bool:
-        if type(other) is not WithQuery:
-            return False
-        return (other.stage, other.query) == (self.stage, self.query)
-
-    def __hash__(self) -> int:
-        return hash((WithQuery, self.stage, self.query))

@@ -122,12 +122,12 @@ def test_equal_settings_are_equal_stages() -> None:
     assert MaxP(5) == MaxP(5)
     assert hash(MaxP(5)) == hash(MaxP(5))
     assert MaxP(5) != MaxP()
-    assert (repr(MaxP()), repr(MaxP(depth=5))) == ("MaxP()", "MaxP(depth=5)")
+    assert (repr(MaxP()), repr(MaxP(depth=5))) == ("MaxP(depth=None)", "MaxP(depth=5)")
 
 
 @pytest.mark.parametrize("depth", [0, -1, True, 1.5, "10"])
 def test_a_depth_that_is_not_a_positive_whole_number_is_refused(depth: object) -> None:
-    with pytest.raises(InputError, match=r"MaxP depth is .* valid: a whole number from 1"):
+    with pytest.raises(InputError, match=r"depth of MaxP=.* valid: a whole number, 1 or more"):
         MaxP(depth)
 
 

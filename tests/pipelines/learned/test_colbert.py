@@ -11,8 +11,9 @@ import tiny_embedder
 from safetensors.numpy import load_file
 
 from pipelines.learned import space, vector_index
-from pipelines.learned.colbert import ColbertEngine, ColbertIndex, ColbertRetriever
+from pipelines.learned.colbert import ColbertEngine, ColbertRetriever
 from pipelines.learned.colbert_encoder import ColbertEncoder
+from pipelines.learned.vector_index import VectorIndex
 from pipelines.stage import Collection
 from toolkit.contracts import Unit
 from toolkit.errors import InputError
@@ -46,7 +47,7 @@ def built(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def opened(model: Path, built: Path, search: str = "numpy") -> ColbertIndex:
+def opened(model: Path, built: Path, search: str = "numpy") -> VectorIndex:
     return ColbertEngine(encoder(model), search).open(built, corpus_fingerprint="corpus")
 
 

@@ -8,8 +8,9 @@ import pandas as pd
 import pytest
 import tiny_embedder
 
-from pipelines.learned.dense import DenseEngine, DenseIndex, DenseRetriever
+from pipelines.learned.dense import DenseEngine, DenseRetriever
 from pipelines.learned.dense_encoder import DenseEncoder
+from pipelines.learned.vector_index import VectorIndex
 from pipelines.stage import Collection
 from toolkit.contracts import Unit
 from toolkit.errors import InputError
@@ -42,7 +43,7 @@ def built(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def opened(model: Path, built: Path, **settings: Any) -> DenseIndex:
+def opened(model: Path, built: Path, **settings: Any) -> VectorIndex:
     return engine(model, **settings).open(built, corpus_fingerprint="corpus")
 
 
@@ -51,7 +52,7 @@ def queries(*texts: str) -> pd.DataFrame:
     return pd.DataFrame({name: list(v) if name != "reasoning" else v for name, v in rows.items()})
 
 
-def random_index(tmp_path: Path, model: Path, vectors: np.ndarray, search: str) -> DenseIndex:
+def random_index(tmp_path: Path, model: Path, vectors: np.ndarray, search: str) -> VectorIndex:
     """An index whose vectors are given, by an encoder that reads them from the text."""
 
     class Given(DenseEncoder):
@@ -114,7 +115,7 @@ def test_the_index_is_a_flex_index_that_pyterrier_dr_searches_alike(model: Path,
     from pyterrier_dr import FlexIndex
 
     index = opened(model, built)
-    flex = FlexIndex(str(index.flex_path), verbose=False)
+    flex = FlexIndex(str(index.path / "flex"), verbose=False)
     assert list(flex.docnos()) == [unit.unit_id for unit in UNITS]
     frame = queries("text 7")
     frame["query_vec"] = list(index.encoder.encode_queries(frame["query"].tolist()))
@@ -159,7 +160,7 @@ def test_opening_and_asking_by_vector_loads_no_model(
     index = opened(model, built)
     assert len(index) == len(UNITS)
     frame = queries("x")
-    frame["query_vec"] = [index.vectors[5]]
+    frame["query_vec"] = [index.documents.vectors[5]]
     assert index.retriever(depth=1)(frame)["score"].iloc[0] == pytest.approx(1.0, abs=1e-5)
 
 
@@ -207,7 +208,9 @@ def test_a_killed_build_goes_on_and_gives_the_same_index(
     engine(model).build(UNITS, path, corpus_fingerprint="corpus")
     assert before > 20
     assert sum(again) < len(UNITS)
-    np.testing.assert_allclose(opened(model, path).vectors, opened(model, built).vectors, atol=1e-5)
+    np.testing.assert_allclose(
+        opened(model, path).documents.vectors, opened(model, built).documents.vectors, atol=1e-5
+    )
     assert [child.name for child in tmp_path.iterdir()] == ["index"]
 
 

@@ -173,6 +173,6 @@ def test_asked_stages_compare_by_what_they_are_asked() -> None:
     stage = MaxP()
     assert WithQuery(stage, "raw") == WithQuery(stage, "raw") != WithQuery(stage, "rewritten")
     assert hash(WithQuery(stage, "raw")) == hash(WithQuery(stage, "raw"))
-    assert repr(WithQuery(stage, "raw")) == "WithQuery(MaxP(), 'raw')"
+    assert repr(WithQuery(stage, "raw")) == "WithQuery(MaxP(depth=None), 'raw')"
     with pytest.raises(InputError, match=r"query is 'both'\. valid: raw, rewritten"):
         WithQuery(stage, "both")

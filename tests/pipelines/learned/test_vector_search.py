@@ -5,16 +5,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipelines.learned import maxsim as module
-from pipelines.learned.maxsim import Documents, NumpySearch, TorchSearch, maxsim
+from pipelines.learned import vector_search as module
+from pipelines.learned.vector_search import DocumentVectors, NumpySearch, TorchSearch, maxsim
 
 
-def collection(rng: np.random.Generator, lengths: list[int], kind: str = "float32") -> Documents:
+def collection(
+    rng: np.random.Generator, lengths: list[int], kind: str = "float32"
+) -> DocumentVectors:
     vectors = rng.standard_normal((sum(lengths), 8)).astype(kind)
-    return Documents(vectors, np.cumsum([0, *lengths]))
+    return DocumentVectors(vectors, np.cumsum([0, *lengths]))
 
 
-def naive(query: np.ndarray, documents: Documents) -> list[float]:
+def naive(query: np.ndarray, documents: DocumentVectors) -> list[float]:
     scores = []
     for first, last in zip(documents.offsets[:-1], documents.offsets[1:], strict=True):
         rows = documents.vectors[first:last].astype(np.float64)
@@ -63,7 +65,7 @@ def test_both_searches_give_the_top_100_of_loops(
 def test_equal_scores_stand_in_the_order_of_the_documents():
     import torch
 
-    documents = Documents(np.ones((60, 4), np.float32), np.arange(0, 61, 2))
+    documents = DocumentVectors(np.ones((60, 4), np.float32), np.arange(0, 61, 2))
     for search in (NumpySearch(documents), TorchSearch(documents, torch.device("cpu"))):
         found = search([np.ones((3, 4), np.float32)], 5)[0]
         assert found.numbers.tolist() == [0, 1, 2, 3, 4]
@@ -76,3 +78,24 @@ def test_a_depth_beyond_the_documents_gives_them_all():
     documents = collection(np.random.default_rng(2), [2, 3])
     for search in (NumpySearch(documents), TorchSearch(documents, torch.device("cpu"))):
         assert len(search([np.ones((1, 8), np.float32)], 1000)[0].numbers) == 2
+
+
+@pytest.mark.parametrize("scores", [1, 1 << 26])
+def test_a_vector_is_a_text_of_one_token(scores: int, monkeypatch: pytest.MonkeyPatch):
+    import torch
+
+    monkeypatch.setattr(module, "_SCORES", scores)
+    rng = np.random.default_rng(3)
+    vectors = rng.standard_normal((50, 8)).astype(np.float32)
+    queries = rng.standard_normal((4, 8)).astype(np.float32)
+    exact = queries.astype(np.float64) @ vectors.T.astype(np.float64)
+    one_a_text = DocumentVectors(vectors)
+    as_tokens = DocumentVectors(vectors, np.arange(51))
+    for search in (NumpySearch, lambda documents: TorchSearch(documents, torch.device("cpu"))):
+        rankings = search(one_a_text)(list(queries), 10)
+        by_tokens = search(as_tokens)([query[None] for query in queries], 10)
+        for query, ranking, other in zip(exact, rankings, by_tokens, strict=True):
+            order = np.argsort(-query, kind="stable")[:10].tolist()
+            assert ranking.numbers.tolist() == other.numbers.tolist() == order
+            np.testing.assert_allclose(ranking.scores, query[order], atol=1e-5)
+            np.testing.assert_allclose(other.scores, query[order], atol=1e-5)
