@@ -193,7 +193,7 @@ def test_an_overlay_of_another_base_is_refused_in_one_line(
         Overlay.open(tmp_path / "overlay", base)
     manifest = json.loads((tmp_path / "overlay" / "manifest.json").read_text())
     (tmp_path / "overlay" / "manifest.json").write_text(json.dumps({**manifest, "version": 9}))
-    with pytest.raises(InputError, match="format version 9"):
+    with pytest.raises(InputError, match="soundingline-overlay, version 9"):
         Overlay.open(tmp_path / "overlay", base)
 
 
