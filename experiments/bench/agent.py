@@ -8,7 +8,6 @@ questions. Arguments: `--questions` (default 1000), `--turns` (20), `--flight` (
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import gc
 import os
@@ -26,13 +25,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rich.table import Table
-
 from agents.chat import ChatAgent
 from experiments.answering import Answering
 from experiments.bench.agent_server import ANSWER, reply
+from experiments.bench.harness import Arguments, Section, Table, report, run
 from experiments.run_progress import RunProgress
-from toolkit.console import Console
 from toolkit.contracts import Document, SearchTool, Topic
 from toolkit.llm.ledger import Ledger
 from toolkit.llm.ledger_file import ledger_on_record
@@ -44,7 +41,7 @@ from toolkit.search import DictionaryBackend, DictionaryStore, RankedBrowsing
 _PARTS = 10
 
 
-class Sample(NamedTuple):
+class Holdings(NamedTuple):
     """What the process holds at one moment."""
 
     questions: int
@@ -54,7 +51,7 @@ class Sample(NamedTuple):
     tasks: int
 
 
-class Watched:
+class TimedModel:
     """A model that notes this process's processor time at every turn."""
 
     def __init__(self, model: ChatModel) -> None:
@@ -99,8 +96,8 @@ class InProcess:
     ) -> Turn:
         """The next turn, made of the same reply."""
         await asyncio.sleep(0)
-        made = reply({"messages": messages, "model": self.name}, self._turns)
-        return self._client._turn(made, messages)
+        completion = reply({"messages": messages, "model": self.name}, self._turns)
+        return self._client._turn(completion, messages)
 
     async def close(self) -> None:
         """Nothing is open."""
@@ -125,8 +122,8 @@ _BACKEND = DictionaryBackend(dict.fromkeys(_DOCUMENTS, "mill river"))
 
 async def answer(
     model: ChatModel, folder: RunFolder, ledger: Ledger, questions: int, flight: int
-) -> list[Sample]:
-    """Answer the questions in ten parts, sampling the process after each."""
+) -> list[Holdings]:
+    """Answer the questions in ten parts, with what the process holds after each."""
     loop = asyncio.get_running_loop()
     pool = ThreadPoolExecutor(flight, "question")
     loop.set_default_executor(pool)
@@ -134,21 +131,21 @@ async def answer(
     agent = ChatAgent(model=model, ledger=ledger)
     answering = Answering(agent, lambda _: session(), folder, tally, flight)
     topics = [Topic(f"q{number}", "Who built the mill?") for number in range(questions)]
-    samples = [sample(0)]
+    samples = [holdings(0)]
     for part in range(_PARTS):
         await answering.answer(topics[part::_PARTS])
-        samples.append(sample(tally.trajectories))
+        samples.append(holdings(tally.trajectories))
     await model.close()
     pool.shutdown()
-    samples.append(sample(tally.trajectories))
+    samples.append(holdings(tally.trajectories))
     return samples
 
 
-def sample(questions: int) -> Sample:
+def holdings(questions: int) -> Holdings:
     """What this process holds now; called inside the loop, whose own task is not counted."""
     gc.collect()
     pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return Sample(
+    return Holdings(
         questions,
         pages * os.sysconf("SC_PAGE_SIZE") / 2**20,
         threading.active_count(),
@@ -170,43 +167,46 @@ def server(turns: int) -> Iterator[str]:
         process.stdin.close()
 
 
-def measured(model: ChatModel, questions: int, flight: int) -> tuple[Watched, list[Sample]]:
+def answer_all(model: ChatModel, questions: int, flight: int) -> tuple[TimedModel, list[Holdings]]:
     """All questions through the model, into a run folder that is thrown away."""
-    watched = Watched(model)
-    with tempfile.TemporaryDirectory() as place:
-        folder = RunFolder(Path(place) / "run")
+    timed = TimedModel(model)
+    with tempfile.TemporaryDirectory() as parent:
+        folder = RunFolder(Path(parent) / "run")
         with folder.writing({"fingerprints": {}}), ledger_on_record(folder.ledger_path) as ledger:
-            samples = asyncio.run(answer(watched, folder, ledger, questions, flight))
+            samples = asyncio.run(answer(timed, folder, ledger, questions, flight))
         ended = [trajectory.answer.exact for trajectory in folder.trajectories()]
     if ended != ["Torvald Brekke"] * questions or ended[0] not in ANSWER:
         raise RuntimeError("some questions did not end with the server's answer")
-    return watched, samples
+    return timed, samples
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def main(arguments: Sequence[str]) -> None:
     """Measure and print both tables."""
-    parser = argparse.ArgumentParser(description=__doc__, prog="experiments.bench.agent")
-    parser.add_argument("--questions", type=int, default=1000)
-    parser.add_argument("--turns", type=int, default=20)
-    parser.add_argument("--flight", type=int, default=64)
-    given = parser.parse_args(arguments)
-    console = Console()
-    times = Table("server", "turns", "ms a turn (median)", "10 %", "90 %", title="Our own time")
-    with server(given.turns) as address:
-        over_http = OpenAIChat(model="none", base_url=address, concurrency=given.flight)
-        cases = (("none (in process)", InProcess(given.turns)), ("HTTP", over_http))
+    parser = Arguments("agent", questions=(1000, 1), turns=(20, 1), flight=(64, 1))
+    options = parser.read(arguments)
+    rows = []
+    with server(options.turns) as address:
+        over_http = OpenAIChat(model="none", base_url=address, concurrency=options.flight)
+        cases = (("none (in process)", InProcess(options.turns)), ("HTTP", over_http))
         for name, model in cases:
-            watched, samples = measured(model, given.questions, given.flight)
-            values = watched.milliseconds(given.flight)
+            timed, samples = answer_all(model, options.questions, options.flight)
+            values = timed.milliseconds(options.flight)
             tenths = statistics.quantiles(values, n=10)
-            row = (statistics.median(values), tenths[0], tenths[-1])
-            times.add_row(name, str(len(watched.stamps)), *(f"{value:.2f}" for value in row))
-    console.print(times)
-    held = Table(*(name.replace("_", " ") for name in Sample._fields), title="Held, over HTTP")
-    for row_ in samples:
-        held.add_row(*(f"{value:.0f}" for value in row_))
-    console.print(held)
+            times = statistics.median(values), tenths[0], tenths[-1]
+            rows.append([name, str(len(timed.stamps)), *(f"{time:.2f}" for time in times)])
+    own_time = Table(("server", "turns", "ms a turn (median)", "10 %", "90 %"), rows)
+    names = [name.replace("_", " ") for name in Holdings._fields]
+    held = Table(names, [[f"{value:.0f}" for value in sample] for sample in samples])
+    parts: list[str | Table] = ["Our own time:", own_time, "Held, over HTTP:", held]
+    section = Section(
+        "agent",
+        "Tool-calling agent",
+        parser.command(options),
+        parts,
+        packages=("openai", "httpx2"),
+    )
+    report(section, write=options.write)
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

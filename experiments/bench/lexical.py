@@ -7,8 +7,6 @@ Corpus and indexes are kept in bench-data/ for the next run.
 
 from __future__ import annotations
 
-import argparse
-import sys
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -16,16 +14,24 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from rich.table import Table
 
 from experiments.bench.corpus import corpus_file, units
-from experiments.bench.measure import bandwidth, in_own_process, medians
-from experiments.bench.page import setup_text, table_text, write_section
+from experiments.bench.harness import (
+    DATA,
+    Arguments,
+    Section,
+    Table,
+    bandwidth,
+    in_own_process,
+    latencies,
+    report,
+    run,
+    size_mb,
+)
 from pipelines.lexical import LexicalIndex
-from toolkit.console import Console, tell
+from toolkit.console import Console
 from toolkit.errors import InputError
 
-ROOT = Path(__file__).resolve().parents[2]
 K1, B, DEPTH = 0.9, 0.4, 1000
 QUERIES = {8: 100, 60: 50}
 Rows = list[list[str]]
@@ -43,15 +49,15 @@ def draw_queries(index: LexicalIndex, matrix: Any, seed: int) -> dict[int, list[
     enough = np.flatnonzero(np.diff(rows.indptr) >= max(QUERIES))
     if not len(enough):
         raise InputError("no document has enough terms for a query", do="take more documents")
-    drawn: dict[int, list[list[str]]] = {}
+    queries: dict[int, list[list[str]]] = {}
     for size, count in QUERIES.items():
-        drawn[size] = []
+        queries[size] = []
         for number in chance.choice(enough, count):
             entries = slice(rows.indptr[number], rows.indptr[number + 1])
             share = rows.data[entries] / rows.data[entries].sum()
             terms = chance.choice(rows.indices[entries], size, replace=False, p=share)
-            drawn[size].append([index.vocabulary[int(term)] for term in terms])
-    return drawn
+            queries[size].append([index.vocabulary[int(term)] for term in terms])
+    return queries
 
 
 def search_rows(folder: Path, index: LexicalIndex, seed: int) -> Rows:
@@ -103,17 +109,16 @@ def check_same_ranking(engines: dict[str, Any], queries: Sequence[list[str]]) ->
 
 
 def _timed_rows(level: str, systems: dict[str, Any], queries: dict[int, list[Any]]) -> Rows:
-    times = {size: medians(systems, queries[size]) for size in QUERIES}
-    return [[level, name, *(f"{times[size][name]:.2f}" for size in QUERIES)] for name in systems]
+    times = [latencies(systems, queries[size]) for size in QUERIES]
+    return [[level, name, *(f"{each[name].median:.2f}" for each in times)] for name in systems]
 
 
 def _batch_rows(systems: dict[str, Any], queries: dict[int, list[list[str]]]) -> Rows:
+    times = [latencies(systems, [_frame(queries[size])]) for size in QUERIES]
     rows = []
-    for name, system in systems.items():
-        cells = []
-        for size in QUERIES:
-            whole = medians({name: system}, [_frame(queries[size])])[name]
-            cells.append(f"{whole / len(queries[size]):.2f}")
+    for name in systems:
+        pairs = zip(times, QUERIES, strict=True)
+        cells = [f"{each[name].median / len(queries[size]):.2f}" for each, size in pairs]
         rows.append(["transformer, all queries in one call", name, *cells])
     return rows
 
@@ -142,67 +147,47 @@ def build_rows(folder: Path, corpus: Path) -> Rows:
     for name, build, path, count in builds:
         seconds, peak_mb = in_own_process(build, corpus, path, count)
         rate = LexicalIndex.open(ours).statistics.tokens / seconds / 1e6
-        size = _size(path) / 2**20
-        rows.append([name, f"{seconds:.1f}", f"{rate:.2f} M", f"{peak_mb:,.0f}", f"{size:,.0f}"])
+        numbers = f"{rate:.2f} M", f"{peak_mb:,.0f}", f"{size_mb(path):,.0f}"
+        rows.append([name, f"{seconds:.1f}", *numbers])
         Console(stderr=True).print(", ".join(rows[-1]), highlight=False)
     return rows
 
 
-def _size(path: Path) -> int:
-    return sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
-
-
 def main(arguments: Sequence[str]) -> None:
     """Run the benchmark and print its two tables."""
-    parser = argparse.ArgumentParser(prog="python -m experiments.bench.lexical")
-    parser.add_argument("--documents", type=int, default=100_000)
-    parser.add_argument("--build-documents", type=int, default=None)
-    parser.add_argument("--seed", type=int, default=7)
-    parser.add_argument("--write", action="store_true", help="write docs/benchmarks.md too")
-    options = parser.parse_args(arguments)
-    built = options.build_documents or options.documents
-    if min(built, options.documents) < 1000:
-        raise InputError(f"documents={min(built, options.documents)}", valid="1000 or more")
-    small = corpus_file(ROOT / "bench-data", built, options.seed)
+    parser = Arguments("lexical", documents=(100_000, 1000), build_documents=(0, 0), seed=(7, 0))
+    options = parser.read(arguments)
+    options.build_documents = options.build_documents or options.documents
+    if options.build_documents < 1000:
+        raise InputError(f"build_documents={options.build_documents}", valid="1000 or more")
+    small = corpus_file(DATA, options.build_documents, options.seed)
     builds = build_rows(small.parent, small)
-    corpus = corpus_file(ROOT / "bench-data", options.documents, options.seed)
+    corpus = corpus_file(DATA, options.documents, options.seed)
     folder = corpus.parent
     if not (folder / "ours").exists():
         build_ours(corpus, folder / "ours", 2)
     index = LexicalIndex.open(folder / "ours")
     searches = search_rows(folder, index, options.seed)
-    build_head = [
-        f"build from raw text, {built:,} documents",
-        "seconds",
-        "tokens/s",
-        "peak MiB",
-        "index MiB",
+    build = f"build from raw text, {options.build_documents:,} documents"
+    counts = index.statistics
+    intro = (
+        f"{counts.documents:,} documents, {counts.tokens:,} tokens, {counts.terms:,} terms, "
+        f"{counts.postings:,} postings. "
+        f"BM25 k1={K1}, b={B}, depth {DEPTH}; medians, one thread."
+    )
+    tables = [
+        Table(["level", "system", *(f"{size} terms, ms" for size in QUERIES)], searches),
+        Table([build, "seconds", "tokens/s", "peak MiB", "index MiB"], builds),
     ]
-    search_head = ["level", "system", *(f"{size} terms, ms" for size in QUERIES)]
-    console = Console()
-    for head, rows in ((build_head, builds), (search_head, searches)):
-        table = Table(*head)
-        for row in rows:
-            table.add_row(*row)
-        console.print(table)
-    if options.write:
-        counts = index.statistics
-        intro = (
-            f"{counts.documents:,} documents, {counts.tokens:,} tokens, {counts.terms:,} terms, "
-            f"{counts.postings:,} postings. "
-            f"BM25 k1={K1}, b={B}, depth {DEPTH}; medians, one thread."
-        )
-        command = (
-            f"{parser.prog} --documents {options.documents} --build-documents {built} "
-            f"--seed {options.seed} --write"
-        )
-        tables = [table_text(search_head, searches), table_text(build_head, builds)]
-        write_section("lexical", "Lexical engine", [setup_text(command), intro, *tables])
+    section = Section(
+        "lexical",
+        "Lexical engine",
+        parser.command(options),
+        [intro, *tables],
+        packages=("numba", "bm25s", "pyterrier-pisa"),
+    )
+    report(section, write=options.write)
 
 
 if __name__ == "__main__":
-    try:
-        main([f"--{item}" if "=" in item else item for item in sys.argv[1:]])
-    except InputError as error:
-        tell(str(error))
-        sys.exit(2)
+    run(main)

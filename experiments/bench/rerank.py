@@ -13,31 +13,33 @@ first. Order is compared per query, against float32.
 
 from __future__ import annotations
 
-import argparse
 import os
-import sys
 import tempfile
-import time
 from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from rich.table import Table
 from scipy.stats import kendalltau
 
-from experiments.bench.measure import machine
-from experiments.bench.page import setup_text, table_text, write_section
+from experiments.bench.harness import (
+    DATA,
+    ROOT,
+    Arguments,
+    Section,
+    Table,
+    machine,
+    report,
+    run,
+    take_turns,
+)
 from experiments.bench.rerank_data import SHAPES, Request, encoder_flops, save_random, workload
 from pipelines.neural.devices import choose_device
 from pipelines.rerank.base import Pair
 from pipelines.rerank.monot5 import MonoT5Scorer
-from toolkit.console import Console, tell
-from toolkit.errors import InputError
 from toolkit.extras import require
-from toolkit.progress import track
 
-ROOT = Path(__file__).resolve().parents[2]
 _PACKAGES = ("torch", "transformers", "pyterrier-t5")
 SIZES = (1, 2, 4, 8, 16, 32, 64)
 DEFAULT = 4
@@ -57,24 +59,28 @@ def request_by_request(score: System, size: int) -> System:
     """`score`, given `size` pairs a call: what one agent alone asks for."""
 
     def scored(pairs: Sequence[Pair]) -> list[float]:
-        parts = [score(pairs[start : start + size]) for start in range(0, len(pairs), size)]
-        return [each for part in parts for each in part]
+        scores: list[float] = []
+        for start in range(0, len(pairs), size):
+            scores += score(pairs[start : start + size])
+        return scores
 
     return scored
 
 
 def reference(folder: Path, device: str) -> Callable[[int], System]:
     """pyterrier_t5 on one loaded model, by batch size."""
-    kind = require("pyterrier_t5").MonoT5ReRanker
-    loaded = kind(tok_model=str(folder), model=str(folder), device=device, verbose=False)
+    MonoT5ReRanker = require("pyterrier_t5").MonoT5ReRanker
+    reranker = MonoT5ReRanker(
+        tok_model=str(folder), model=str(folder), device=device, verbose=False
+    )
 
     def system(size: int) -> System:
         def scored(pairs: Sequence[Pair]) -> list[float]:
-            loaded.batch_size = size
+            reranker.batch_size = size
             frame = pd.DataFrame(pairs, columns=["query", "text"])
             frame = frame.assign(qid="q", docno=[str(row) for row in range(len(frame))])
-            found = loaded(frame).set_index("docno")["score"]
-            return [float(score) for score in found[frame["docno"]]]
+            scores = reranker(frame).set_index("docno")["score"]
+            return [float(score) for score in scores[frame["docno"]]]
 
         return scored
 
@@ -86,8 +92,9 @@ def best_size(by_size: Callable[[int], System], pairs: Sequence[Pair]) -> tuple[
     speeds = dict.fromkeys(SIZES, 0.0)
 
     def try_all(sizes: Sequence[int]) -> None:
-        for size in track(sizes, "batch sizes of the reference", len(sizes)):
-            speeds[size] = max(speeds[size], len(pairs) / _seconds(by_size(size), pairs))
+        systems = {str(size): by_size(size) for size in sizes}
+        for name, turns in take_turns(systems, [[pairs]]).items():
+            speeds[int(name)] = max(speeds[int(name)], len(pairs) / turns.seconds[0])
 
     try_all(SIZES)
     # The fastest once more, and the better time counts: a disturbance must not choose the size.
@@ -96,29 +103,17 @@ def best_size(by_size: Callable[[int], System], pairs: Sequence[Pair]) -> tuple[
     return best, [[str(size), f"{speed:.2f}"] for size, speed in speeds.items()]
 
 
-def take_turns(
+def time_and_scores(
     systems: dict[str, System], pairs: Sequence[Pair], warm_up: int = DEFAULT
 ) -> tuple[dict[str, float], dict[str, list[float]]]:
     """Seconds of each system over all pairs, in `ROUNDS` turns, and its scores. Each sees the first
     `warm_up` pairs before."""
-    seconds = dict.fromkeys(systems, 0.0)
-    scores: dict[str, list[float]] = {name: [] for name in systems}
     size = -(-len(pairs) // ROUNDS)
-    starts = range(0, len(pairs), size)
-    for score in systems.values():
-        score(pairs[:warm_up])
-    for start in track(starts, "rounds", len(starts)):
-        for name, score in systems.items():
-            began = time.perf_counter()
-            scores[name] += score(pairs[start : start + size])
-            seconds[name] += time.perf_counter() - began
+    rounds = [[pairs[start : start + size]] for start in range(0, len(pairs), size)]
+    turns = take_turns(systems, rounds, [pairs[:warm_up]], "rounds")
+    seconds = {name: sum(turn.seconds) for name, turn in turns.items()}
+    scores = {name: list(chain.from_iterable(turn.results)) for name, turn in turns.items()}
     return seconds, scores
-
-
-def _seconds(score: System, pairs: Sequence[Pair]) -> float:
-    began = time.perf_counter()
-    score(pairs)
-    return time.perf_counter() - began
 
 
 def order_rows(
@@ -129,15 +124,17 @@ def order_rows(
     rows = []
     for name, scores in others.items():
         taus, shared = [], []
-        for mine, true in zip(
-            np.split(np.array(scores), ends), np.split(np.array(exact), ends), strict=True
-        ):
-            taus.append(kendalltau(mine, true).statistic)
-            tops = [set(np.argsort(-each, kind="stable")[:TOP].tolist()) for each in (mine, true)]
-            shared.append(len(tops[0] & tops[1]) / min(TOP, len(mine)))
+        by_query = np.split(np.array(scores), ends), np.split(np.array(exact), ends)
+        for approximate, true in zip(*by_query, strict=True):
+            taus.append(kendalltau(approximate, true).statistic)
+            shared.append(len(_top(approximate) & _top(true)) / min(TOP, len(true)))
         largest = float(np.abs(np.array(scores) - np.array(exact)).max())
         rows.append([name, f"{np.mean(taus):.3f}", f"{np.mean(shared):.3f}", f"{largest:.1e}"])
     return rows
+
+
+def _top(scores: np.ndarray) -> set[int]:
+    return set(np.argsort(-scores, kind="stable")[:TOP].tolist())
 
 
 def matmul_peak(device: str, dtype: str) -> float:
@@ -145,14 +142,14 @@ def matmul_peak(device: str, dtype: str) -> float:
     torch = require("torch")
     side = 2048 if device == "cpu" else 8192
     a, b = (torch.randn(side, side, device=device, dtype=getattr(torch, dtype)) for _ in "ab")
-    best = float("inf")
-    for _ in range(12):
-        began = time.perf_counter()
+
+    def multiply(_: int) -> None:
         a @ b
         if device != "cpu":
             torch.cuda.synchronize()
-        best = min(best, time.perf_counter() - began)
-    return float(2 * side**3 / best)
+
+    turns = take_turns({dtype: multiply}, [range(12)])
+    return float(2 * side**3 / min(turns[dtype].seconds))
 
 
 def matmul_peaks(device: str) -> dict[str, float]:
@@ -175,16 +172,16 @@ def speed_rows(
     """One row a system, then the floors. `reference` names its default and its best."""
     default, best = reference
     rows = []
-    for name, took in seconds.items():
+    for name, time in seconds.items():
         peak = peaks["bfloat16" if "bfloat16" in name else "float32"]
-        times = [seconds[best] / took, seconds[default] / took]
         rows.append(
             [
                 name,
-                f"{pairs / took:,.2f}",
-                *(f"{each:.2f}" for each in times),
-                f"{flops / took / 1e9:,.0f}",
-                f"{flops / took / peak:.0%}",
+                f"{pairs / time:,.2f}",
+                f"{seconds[best] / time:.2f}",
+                f"{seconds[default] / time:.2f}",
+                f"{flops / time / 1e9:,.0f}",
+                f"{flops / time / peak:.0%}",
             ]
         )
     for dtype, peak in peaks.items():
@@ -195,8 +192,8 @@ def speed_rows(
 
 def measure(
     requests: Sequence[Request], folder: Path, shape: str, device: str, exact: int
-) -> tuple[list[tuple[list[str], Rows]], str]:
-    """The tables, and a line on what the float32 scores differ by."""
+) -> tuple[str, list[Table]]:
+    """A line on what the float32 scores differ by, and the tables."""
     pairs = [Pair(request.query, text) for request in requests for text in request.texts]
     by_size = reference(folder, device)
     size, sizes = best_size(by_size, pairs[: max(SIZES)])
@@ -211,7 +208,7 @@ def measure(
     # A GPU's libraries choose a kernel when they first see a shape.
     warm_up = DEFAULT if device == "cpu" else len(pairs) // ROUNDS
     before = matmul_peaks(device)
-    seconds, scores = take_turns(systems, pairs, warm_up)
+    seconds, scores = time_and_scores(systems, pairs, warm_up)
     # The machine's speed changes with what else it does: the better of before and after.
     peaks = {name: max(peak, before[name]) for name, peak in matmul_peaks(device).items()}
     lengths = [len(prompt.ids) for prompt in full._prompts.encode(pairs)]
@@ -223,17 +220,17 @@ def measure(
     others = {name: each for name, each in scores.items() if name not in (alone, "ours, float32")}
     counts = [len(request.texts) for request in requests]
     order = order_rows(scores["ours, float32"], others, counts)
-    said = (
+    summary = (
         f"{len(pairs)} pairs, {np.mean(lengths):.0f} tokens a prompt (median "
         f"{np.median(lengths):.0f}, largest {max(lengths)}). Our float32 scores differ from "
         f"pyterrier_t5's single-pair scores by at most {off:.1e} on {len(single)} pairs."
     )
     tables = [
-        (HEAD, speeds),
-        (ORDER_HEAD, order),
-        (["pairs a batch", "pyterrier_t5's pairs/s"], sizes),
+        Table(HEAD, speeds),
+        Table(ORDER_HEAD, order),
+        Table(["pairs a batch", "pyterrier_t5's pairs/s"], sizes),
     ]
-    return tables, said
+    return summary, tables
 
 
 def device_name(device: str) -> str:
@@ -244,38 +241,28 @@ def device_name(device: str) -> str:
 
 def main(arguments: Sequence[str]) -> None:
     """Run the benchmark and print its tables."""
-    parser = argparse.ArgumentParser(prog="python -m experiments.bench.rerank")
-    parser.add_argument("--pairs", type=int, default=1000)
-    parser.add_argument("--exact", type=int, default=100)
+    parser = Arguments("rerank", pairs=(1000, 1), exact=(100, 1))
     parser.add_argument("--shape", choices=list(SHAPES))
     parser.add_argument("--device")
     parser.add_argument("--collection", type=Path, default=_data_root() / "wikimix")
-    parser.add_argument("--write", action="store_true", help="write docs/benchmarks.md too")
-    options = parser.parse_args(arguments)
-    for name in ("pairs", "exact"):
-        if getattr(options, name) < 1:
-            raise InputError(f"{name}={getattr(options, name)}", valid="1 or more")
+    options = parser.read(arguments)
     device = str(choose_device(options.device))
     shape = options.shape or ("base" if device == "cpu" else "3b")
-    requests, tokenizer = workload(ROOT / "bench-data", options.collection, options.pairs)
+    requests, tokenizer = workload(DATA, options.collection, options.pairs)
     with tempfile.TemporaryDirectory() as folder:
         save_random(Path(folder), shape, tokenizer)
-        tables, said = measure(requests, Path(folder), shape, device, options.exact)
-    console = Console()
-    for head, rows in tables:
-        table = Table(*head)
-        for row in rows:
-            table.add_row(*row)
-        console.print(table)
-    console.print(said, highlight=False)
-    if options.write:
-        command = f"{parser.prog} --pairs {options.pairs} --exact {options.exact} --shape {shape}"
-        setup = setup_text(f"{command} --write", _PACKAGES, device_name(device))
-        setup += f" Random weights of monoT5-{shape}'s shape."
-        texts = [table_text(head, rows) for head, rows in tables]
-        kind = "cpu" if device == "cpu" else "gpu"
-        title = "Re-ranking on a CPU" if kind == "cpu" else "Re-ranking on a GPU"
-        write_section(f"rerank-{kind}", title, [setup, said, *texts])
+        summary, tables = measure(requests, Path(folder), shape, device, options.exact)
+    remark = f"Random weights of monoT5-{shape}'s shape."
+    kind = "CPU" if device == "cpu" else "GPU"
+    section = Section(
+        f"rerank-{kind.lower()}",
+        f"Re-ranking on a {kind}",
+        parser.command(options, f"--shape {shape}"),
+        [f"{remark} {summary}", *tables],
+        _PACKAGES,
+        device_name(device),
+    )
+    report(section, write=options.write)
 
 
 def _data_root() -> Path:
@@ -283,8 +270,4 @@ def _data_root() -> Path:
 
 
 if __name__ == "__main__":
-    try:
-        main(sys.argv[1:])
-    except InputError as error:
-        tell(str(error))
-        sys.exit(2)
+    run(main)

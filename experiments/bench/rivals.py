@@ -36,16 +36,11 @@ def rival(name: str) -> Any:
 
 def frequencies(index: LexicalIndex) -> csc_matrix:
     """Term frequencies, documents by terms."""
-    found = [index.postings(term) for term in index.vocabulary]
-    offsets = np.cumsum([0, *(len(documents) for documents, _ in found)])
-    return csc_matrix(
-        (
-            np.concatenate([counts for _, counts in found]),
-            np.concatenate([documents for documents, _ in found]),
-            offsets,
-        ),
-        shape=(len(index), len(found)),
-    )
+    postings = [index.postings(term) for term in index.vocabulary]
+    offsets = np.cumsum([0, *(len(documents) for documents, _ in postings)])
+    counts = np.concatenate([counts for _, counts in postings])
+    documents = np.concatenate([documents for documents, _ in postings])
+    return csc_matrix((counts, documents, offsets), shape=(len(index), len(postings)))
 
 
 def bm25s_engine(index: LexicalIndex, matrix: csc_matrix, k1: float, b: float, backend: str) -> Any:
@@ -118,13 +113,13 @@ def _quiet(indexer: Any, rows: Iterator[dict[str, Any]]) -> None:
 @contextmanager
 def silenced() -> Iterator[None]:
     """Drop what PISA's C++ writes to the process's own outputs."""
-    kept = [os.dup(1), os.dup(2)]
+    copies = [os.dup(1), os.dup(2)]
     try:
         with Path(os.devnull).open("w") as sink:
             os.dup2(sink.fileno(), 1)
             os.dup2(sink.fileno(), 2)
             yield
     finally:
-        for number, copy in enumerate(kept, start=1):
+        for number, copy in enumerate(copies, start=1):
             os.dup2(copy, number)
             os.close(copy)

@@ -6,28 +6,27 @@ length: docids that are checked, unit ids, and the sums of concurrent searches.
 
 from __future__ import annotations
 
-import argparse
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from rich.table import Table
-
-from experiments.bench.measure import in_own_process
-from experiments.bench.page import setup_text, table_text, write_section
+from experiments.bench.harness import (
+    DATA,
+    Arguments,
+    Section,
+    Table,
+    in_own_process,
+    report,
+    run,
+)
 from pipelines.lexical import LexicalIndex
 from toolkit.benchmarks import BeirBenchmark
-from toolkit.console import Console, tell
 from toolkit.contracts import Unit
-from toolkit.errors import InputError
 
-ROOT = Path(__file__).resolve().parents[2]
 HEAD = ("step", "s", "peak MiB")
 THREADS = 32
 BUILD_MB = 64
-PACKAGES = ("numba", "numpy")
 _DOCID = "msmarco_doc_{:010d}"
 _TEXT = "tide harbour {}"
 
@@ -92,39 +91,30 @@ def rows_of(folder: Path, documents: int) -> list[list[str]]:
     }
     rows = []
     for name, (function, arguments) in steps.items():
-        measured = in_own_process(function, *arguments)
-        rows.append([name, f"{measured.seconds:.1f}", f"{measured.peak_mb:,.0f}"])
+        cost = in_own_process(function, *arguments)
+        rows.append([name, f"{cost.seconds:.1f}", f"{cost.peak_mb:,.0f}"])
     return rows
 
 
 def main(arguments: Sequence[str]) -> None:
     """Run the benchmark and print its table."""
-    parser = argparse.ArgumentParser(prog="python -m experiments.bench.scale")
-    parser.add_argument("--documents", type=int, default=10_000_000)
-    parser.add_argument("--write", action="store_true", help="write docs/benchmarks.md too")
-    options = parser.parse_args(arguments)
-    if options.documents < 1000:
-        raise InputError(f"documents={options.documents}", valid="1000 or more")
-    rows = rows_of(ROOT / "bench-data" / f"scale-{options.documents}", options.documents)
-    table = Table(*HEAD)
-    for row in rows:
-        table.add_row(*row)
-    Console().print(table)
-    if options.write:
-        command = f"{parser.prog} --documents {options.documents} --write"
-        intro = (
-            f"{options.documents:,} documents of three words. Peaks are those of a whole process "
-            "(Python and its libraries take some 60 MiB), with what of mapped files is in memory. "
-            "All documents tie in the searches for frequent terms; depth 1000."
-        )
-        write_section(
-            "scale", "Scale", [setup_text(command, PACKAGES), intro, table_text(HEAD, rows)]
-        )
+    parser = Arguments("scale", documents=(10_000_000, 1000))
+    options = parser.read(arguments)
+    rows = rows_of(DATA / f"scale-{options.documents}", options.documents)
+    intro = (
+        f"{options.documents:,} documents of three words. Peaks are those of a whole process "
+        "(Python and its libraries take some 60 MiB), with what of mapped files is in memory. "
+        "All documents tie in the searches for frequent terms; depth 1000."
+    )
+    section = Section(
+        "scale",
+        "Scale",
+        parser.command(options),
+        [intro, Table(HEAD, rows)],
+        packages=("numba", "numpy"),
+    )
+    report(section, write=options.write)
 
 
 if __name__ == "__main__":
-    try:
-        main(sys.argv[1:])
-    except InputError as error:
-        tell(str(error))
-        sys.exit(2)
+    run(main)

@@ -7,22 +7,29 @@ bench-data/ for the next run.
 
 from __future__ import annotations
 
-import argparse
-import sys
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from rich.table import Table
 from scipy import sparse
 
-from experiments.bench.measure import bandwidth, in_own_process
-from experiments.bench.page import setup_text, table_text, write_section
+from experiments.bench.harness import (
+    DATA,
+    Arguments,
+    Latency,
+    Section,
+    Table,
+    bandwidth,
+    in_own_process,
+    latencies,
+    report,
+    run,
+    size_mb,
+)
 from experiments.bench.rivals import rival, silenced
 from experiments.bench.splade_corpus import (
     SIZES,
@@ -35,15 +42,11 @@ from experiments.bench.splade_corpus import (
 from pipelines.learned.impact_scoring import scaled
 from pipelines.learned.impacts import ImpactIndex
 from pipelines.learned.shards import Shards
-from toolkit.console import Console, tell
-from toolkit.errors import InputError
 
-ROOT = Path(__file__).resolve().parents[2]
 DEPTH, COMPARED, CHECKED = 1000, 100, 20
 FORMS = {"x100": 100.0, "exact": None}
 BUILD_HEAD = ("build from shards", "seconds", "postings/s", "peak MiB", "index MiB", "bytes each")
 SEARCH_HEAD = ("search, ms: median (p95)", *(f"{size} terms" for size in SIZES))
-Q = TypeVar("Q")
 Queries = Mapping[int, Sequence[Query]]
 Rows = list[list[str]]
 
@@ -79,25 +82,9 @@ def check_same_ranking(index: ImpactIndex, brute: BruteForce, queries: Sequence[
             raise RuntimeError(f"impact search and brute force rank {query} differently")
 
 
-class Times(NamedTuple):
-    """Milliseconds a query."""
-
-    median: float
-    p95: float
-
-    def __str__(self) -> str:
-        return f"{self.median:.2f} ({self.p95:.2f})"
-
-
-def timed(search: Callable[[Q], Any], queries: Sequence[Q], rounds: int = 3) -> Times:
-    for query in queries[:10]:
-        search(query)
-    seconds = []
-    for query in [*queries] * rounds:
-        start = time.perf_counter()
-        search(query)
-        seconds.append(time.perf_counter() - start)
-    return Times(*(1000 * np.percentile(seconds, (50, 95))).tolist())
+def shown(times: Sequence[Latency]) -> list[str]:
+    """`median (95th percentile)` of each."""
+    return [f"{time.median:.2f} ({time.p95:.2f})" for time in times]
 
 
 def engine_rows(name: str, index: ImpactIndex, queries: Queries) -> Rows:
@@ -107,15 +94,17 @@ def engine_rows(name: str, index: ImpactIndex, queries: Queries) -> Rows:
     for size in SIZES:
         check_same_ranking(index, brute, queries[size][:CHECKED])
     speed = bandwidth()
-    found = [timed(partial(index.search, depth=DEPTH), queries[size]) for size in SIZES]
+    search = {"ours": partial(index.search, depth=DEPTH)}
+    times = [latencies(search, queries[size])["ours"] for size in SIZES]
     floors = [1000 * _bytes_read(index, queries[size]) / speed for size in SIZES]
-    slow = [timed(brute.search, queries[size][:10], rounds=1) for size in SIZES]
-    above = [each.median / floor for each, floor in zip(found, floors, strict=True)]
+    product = {"brute": brute.search}
+    slow = [latencies(product, queries[size][:10], rounds=1)["brute"] for size in SIZES]
+    ratios = [time.median / floor for time, floor in zip(times, floors, strict=True)]
     return [
-        [f"ours, {name}", *map(str, found)],
+        [f"ours, {name}", *shown(times)],
         [f"its postings at {speed / 1e9:.1f} GB/s", *(f"{floor:.2f}" for floor in floors)],
-        ["times that", *(f"{each:.1f}" for each in above)],
-        ["scipy brute force", *map(str, slow)],
+        ["times that", *(f"{ratio:.1f}" for ratio in ratios)],
+        ["scipy brute force", *shown(slow)],
     ]
 
 
@@ -130,8 +119,8 @@ def _postings(index: ImpactIndex, query: Query) -> int:
 
 
 def transformer_rows(index: ImpactIndex, encoded: Shards, path: Path, queries: Queries) -> Rows:
-    """Ours and PISA's as PyTerrier transformers, one query a call; PISA's index is made at `path`
-    if it is not there."""
+    """Ours and PISA's as PyTerrier transformers, in turns, one query a call; PISA's index is made
+    at `path` if it is not there."""
     frames = {
         size: [pd.DataFrame({"qid": ["q"], "query_toks": [dict(query)]}) for query in queries[size]]
         for size in SIZES
@@ -142,11 +131,10 @@ def transformer_rows(index: ImpactIndex, encoded: Shards, path: Path, queries: Q
         for frame in frames[SIZES[0]][:CHECKED]:
             if pisa(frame)["score"].tolist() != ours(frame)["score"].tolist():
                 raise RuntimeError("impact search and PISA score differently")
-        theirs = [timed(pisa, frames[size]) for size in SIZES]
-    own = [timed(ours, frames[size]) for size in SIZES]
+        times = [latencies({"ours": ours, "PISA": pisa}, frames[size]) for size in SIZES]
     return [
-        ["transformer: ours, x100", *map(str, own)],
-        ["transformer: PISA (quantized, maxscore)", *map(str, theirs)],
+        ["transformer: ours, x100", *shown([time["ours"] for time in times])],
+        ["transformer: PISA (quantized, maxscore)", *shown([time["PISA"] for time in times])],
     ]
 
 
@@ -187,14 +175,14 @@ def build_rows(encoded: Shards, folder: Path) -> Rows:
         path = folder / name
         seconds, peak = in_own_process(build, encoded.folder, path, scale)
         postings = ImpactIndex.open(path).manifest["counts"]["postings"]
-        size = sum(file.stat().st_size for file in path.iterdir())
+        size = size_mb(path)
         rate = f"{postings / seconds / 1e6:.1f} M"
-        sizes = f"{size / 2**20:,.0f}", f"{size / postings:.2f}"
+        sizes = f"{size:,.0f}", f"{size * 2**20 / postings:.2f}"
         rows.append([f"ours, {name}", f"{seconds:.1f}", rate, f"{peak:,.0f}", *sizes])
     return rows
 
 
-def told(encoded: Shards, index: ImpactIndex, queries: Queries) -> str:
+def described(encoded: Shards, index: ImpactIndex, queries: Queries) -> str:
     """What was searched."""
     counts = index.manifest["counts"]
     documents = len(index)
@@ -216,14 +204,9 @@ def told(encoded: Shards, index: ImpactIndex, queries: Queries) -> str:
 
 def main(arguments: Sequence[str]) -> None:
     """Run the benchmark and print its two tables."""
-    parser = argparse.ArgumentParser(prog="python -m experiments.bench.splade")
-    parser.add_argument("--documents", type=int, default=100_000)
-    parser.add_argument("--seed", type=int, default=7)
-    parser.add_argument("--write", action="store_true", help="write docs/benchmarks.md too")
-    options = parser.parse_args(arguments)
-    if options.documents < 1000:
-        raise InputError(f"documents={options.documents}", valid="1000 or more")
-    folder = ROOT / "bench-data" / f"splade-{options.documents}-{options.seed}"
+    parser = Arguments("splade", documents=(100_000, 1000), seed=(7, 0))
+    options = parser.read(arguments)
+    folder = DATA / f"splade-{options.documents}-{options.seed}"
     encoded = encoding(folder / "shards", options.documents, options.seed)
     builds = build_rows(encoded, folder)
     queries = draw_queries(encoded, options.seed)
@@ -232,23 +215,17 @@ def main(arguments: Sequence[str]) -> None:
     for name, index in indexes.items():
         searches += engine_rows(name, index, queries)
     searches += transformer_rows(indexes["x100"], encoded, folder / "pisa", queries)
-    facts = told(encoded, indexes["x100"], queries)
-    console = Console()
-    for head, rows in ((SEARCH_HEAD, searches), (BUILD_HEAD, builds)):
-        table = Table(*head)
-        for row in rows:
-            table.add_row(*row)
-        console.print(table)
-    console.print(facts)
-    if options.write:
-        command = f"{parser.prog} --documents {options.documents} --seed {options.seed} --write"
-        tables = [table_text(SEARCH_HEAD, searches), table_text(BUILD_HEAD, builds)]
-        write_section("splade", "Impact search", [setup_text(command), facts, *tables])
+    facts = described(encoded, indexes["x100"], queries)
+    parts: list[str | Table] = [facts, Table(SEARCH_HEAD, searches), Table(BUILD_HEAD, builds)]
+    section = Section(
+        "splade",
+        "Impact search",
+        parser.command(options),
+        parts,
+        packages=("numba", "pyterrier-pisa"),
+    )
+    report(section, write=options.write)
 
 
 if __name__ == "__main__":
-    try:
-        main(sys.argv[1:])
-    except InputError as error:
-        tell(str(error))
-        sys.exit(2)
+    run(main)

@@ -71,16 +71,18 @@ def draw_queries(encoded: Shards, seed: int) -> dict[int, list[Query]]:
     heavier the likelier: a query is about something, and holds frequent terms too."""
     chance = np.random.default_rng((seed, 0, 1))
     arrays = [array for array in next(iter(encoded)).arrays() if len(array) > max(SIZES)]
-    drawn: dict[int, list[Query]] = {}
+    queries: dict[int, list[Query]] = {}
     for size in SIZES:
-        drawn[size] = []
-        for place in chance.integers(0, len(arrays), QUERIES):
-            array = arrays[place]
+        queries[size] = []
+        for number in chance.integers(0, len(arrays), QUERIES):
+            array = arrays[number]
             share = array["weight"] / array["weight"].sum(dtype=np.float64)
             terms = chance.choice(array["term"], size, replace=False, p=share)
             weights = np.rint(100 * _weights(chance, size)) + 1
-            drawn[size].append(dict(zip(map(term, terms.tolist()), weights.tolist(), strict=True)))
-    return drawn
+            queries[size].append(
+                dict(zip(map(term, terms.tolist()), weights.tolist(), strict=True))
+            )
+    return queries
 
 
 def _weights(chance: np.random.Generator, count: int) -> NDArray[np.float32]:

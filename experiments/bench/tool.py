@@ -7,28 +7,28 @@ and index it uses and makes if they are not there.
 
 from __future__ import annotations
 
-import argparse
 import random
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from rich.table import Table
-
 from experiments.bench.corpus import corpus_file, units
-from experiments.bench.measure import medians
-from experiments.bench.page import setup_text, table_text, write_section
+from experiments.bench.harness import (
+    DATA,
+    Arguments,
+    Section,
+    Table,
+    latencies,
+    report,
+    run,
+)
 from pipelines.backend import PipelineBackend
 from pipelines.lexical import LexicalIndex
 from toolkit.benchmarks import FictionalWorld
-from toolkit.console import Console, tell
 from toolkit.contracts import Document
 from toolkit.corpus import SqliteStore
-from toolkit.errors import InputError
 from toolkit.progress import track
 from toolkit.search import RankedBrowsing
 
-ROOT = Path(__file__).resolve().parents[2]
 QUESTIONS = 60
 HEAD = ("call", "ms, median", "target")
 
@@ -49,10 +49,11 @@ def _documents(corpus: Path) -> Iterator[Document]:
 def queries_of(documents: int, seed: int) -> dict[str, list[str]]:
     """Queries as agents issue them: eight words of a question, and the question whole."""
     world = FictionalWorld(documents=documents, questions=QUESTIONS, seed=seed)
-    whole = [topic.text for topic in world.topics]
+    questions = [topic.text for topic in world.topics]
     chance = random.Random(seed)
-    short = [" ".join(chance.sample(text.split(), min(8, len(text.split())))) for text in whole]
-    return {"search, 8 words": short, "search, whole question": whole}
+    words = [text.split() for text in questions]
+    short = [" ".join(chance.sample(of, min(8, len(of)))) for of in words]
+    return {"search, 8 words": short, "search, whole question": questions}
 
 
 def tool_rows(
@@ -74,45 +75,31 @@ def tool_rows(
     def read(docid: str) -> None:
         reader.call("read_document", {"reason": "", "docid": docid})
 
-    rows = [
-        [name, f"{medians({name: search}, asked)[name]:.2f}", "10"]
-        for name, asked in queries.items()
-    ]
-    rows.append(["read_document", f"{medians({'read': read}, list(shown))['read']:.2f}", "2"])
-    return rows
+    rows = []
+    for name, texts in queries.items():
+        latency = latencies({name: search}, texts)[name]
+        rows.append([name, f"{latency.median:.2f}", "10"])
+    latency = latencies({"read": read}, list(shown))["read"]
+    return [*rows, ["read_document", f"{latency.median:.2f}", "2"]]
 
 
 def main(arguments: Sequence[str]) -> None:
     """Run the benchmark and print its table."""
-    parser = argparse.ArgumentParser(prog="python -m experiments.bench.tool")
-    parser.add_argument("--documents", type=int, default=100_000)
-    parser.add_argument("--seed", type=int, default=7)
-    parser.add_argument("--write", action="store_true", help="write docs/benchmarks.md too")
-    options = parser.parse_args(arguments)
-    if options.documents < 1000:
-        raise InputError(f"documents={options.documents}", valid="1000 or more")
-    corpus = corpus_file(ROOT / "bench-data", options.documents, options.seed)
+    parser = Arguments("tool", documents=(100_000, 1000), seed=(7, 0))
+    options = parser.read(arguments)
+    corpus = corpus_file(DATA, options.documents, options.seed)
     folder = corpus.parent / "ours"
     if not folder.exists():
         LexicalIndex.build(units(corpus), folder)
     index, store = LexicalIndex.open(folder), store_of(corpus, options.documents)
     rows = tool_rows(index, store, queries_of(options.documents, options.seed))
-    table = Table(*HEAD)
-    for row in rows:
-        table.add_row(*row)
-    Console().print(table)
-    if options.write:
-        command = f"{parser.prog} --documents {options.documents} --seed {options.seed} --write"
-        intro = (
-            f"{len(index):,} documents; a search ranks 1000 and shows five excerpts, a read shows "
-            "200 lines. One thread."
-        )
-        write_section("tool", "Search tool", [setup_text(command), intro, table_text(HEAD, rows)])
+    intro = (
+        f"{len(index):,} documents; a search ranks 1000 and shows five excerpts, a read shows "
+        "200 lines. One thread."
+    )
+    section = Section("tool", "Search tool", parser.command(options), [intro, Table(HEAD, rows)])
+    report(section, write=options.write)
 
 
 if __name__ == "__main__":
-    try:
-        main(sys.argv[1:])
-    except InputError as error:
-        tell(str(error))
-        sys.exit(2)
+    run(main)

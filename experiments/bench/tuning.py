@@ -11,9 +11,8 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from pathlib import Path
@@ -21,19 +20,25 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from rich.table import Table
 
 from experiments.bench.corpus import corpus_file, units
-from experiments.bench.page import setup_text, table_text, write_section
+from experiments.bench.harness import (
+    DATA,
+    Arguments,
+    Section,
+    Table,
+    report,
+    run,
+    take_turns,
+)
 from pipelines.lexical import LexicalIndex
 from pipelines.lexical.grid import GridBM25, JudgedQuery
-from toolkit.console import Console, tell
+from toolkit.console import Console
 from toolkit.errors import InputError
 from toolkit.evaluation.retrieval import measure_rankings
 from toolkit.evaluation.tuning import Grid, RankTable, measure_table
 from toolkit.progress import track
 
-ROOT = Path(__file__).resolve().parents[2]
 GRID = Grid("0:32:1", "0:1:0.1", "pi_serini")
 TERMS, DEPTH, JUDGED, BROWSECOMP = 60, 1000, 6, 830
 MEASURES = ("nDCG@10", "AP", "R@1000")
@@ -71,8 +76,8 @@ def draw_questions(
             continue
         share = np.array(list(counts.values())) / sum(counts.values())
         terms = rng.choice(list(counts), TERMS, replace=False, p=share).tolist()
-        found, _ = index.search(terms, depth=DEPTH)
-        others = index.docnos.take(rng.choice(found, min(JUDGED, len(found)), replace=False))
+        hits, _ = index.search(terms, depth=DEPTH)
+        others = index.docnos.take(rng.choice(hits, min(JUDGED, len(hits)), replace=False))
         docids = dict.fromkeys([unit.unit_id, *others.tolist()])
         text = " ".join(words[term] for term in terms)
         questions.append(Question(text, terms, list(docids)[:JUDGED]))
@@ -87,31 +92,23 @@ def grid_seconds(
     index: LexicalIndex, questions: Sequence[Question], threads: int
 ) -> tuple[float, dict[str, NDArray[np.int32]]]:
     """Time of all cells and questions, from terms to ranks, and the ranks."""
-    asked = [JudgedQuery(str(n), q.terms, q.docids) for n, q in enumerate(questions)]
-    dict(GridBM25(index, GRID.cells).ranks(asked[:2], threads))  # compiles
+    queries = [JudgedQuery(str(n), q.terms, q.docids) for n, q in enumerate(questions)]
+    dict(GridBM25(index, GRID.cells).ranks(queries[:2], threads))  # compiles
     started = time.perf_counter()
-    found = dict(GridBM25(index, GRID.cells).ranks(asked, threads))
-    return time.perf_counter() - started, found
+    ranks = dict(GridBM25(index, GRID.cells).ranks(queries, threads))
+    return time.perf_counter() - started, ranks
 
 
-def ours_seconds(
-    index: LexicalIndex, questions: Sequence[Question], cells: Sequence[int], threads: int
-) -> tuple[float, dict[int, list[tuple[Any, Any]]]]:
-    """Time of each cell alone, questions spread over the threads, and the rankings."""
-    found = {}
+def ours(
+    index: LexicalIndex, questions: Sequence[Question], pool: ThreadPoolExecutor
+) -> Callable[[int], list[tuple[Any, Any]]]:
+    """Ranks all questions in one cell, spread over the threads of the pool."""
 
-    def search(question: Question, k1: float, b: float) -> tuple[Any, Any]:
-        return index.search(question.terms, k1, b, DEPTH)
+    def rank(cell: int) -> list[tuple[Any, Any]]:
+        k1, b = GRID.cells[cell]
+        return list(pool.map(lambda q: index.search(q.terms, k1, b, DEPTH), questions))
 
-    with ThreadPoolExecutor(threads) as pool:
-        list(pool.map(lambda q: search(q, 1.0, 0.5), questions))
-        started = time.perf_counter()
-        for cell in track(cells, "our engine, cell by cell", len(cells)):
-            k1, b = GRID.cells[cell]
-            found[cell] = list(
-                pool.map(lambda q, k1=k1, b=b: search(q, k1, b), questions)  # type: ignore[misc]
-            )
-        return time.perf_counter() - started, found
+    return rank
 
 
 def check_same(
@@ -123,13 +120,12 @@ def check_same(
     """Times of systems that compute different things would say nothing: measures must be equal,
     scores within 1e-5."""
     judged = {str(n): dict.fromkeys(q.docids, 1) for n, q in enumerate(questions)}
-    kept = {qid: ranks[qid] for qid in judged}
-    table = measure_table(
-        RankTable(GRID.cells, {qid: list(judged[qid]) for qid in judged}, kept), judged, MEASURES
-    )
-    for cell, found in single.items():
+    docids = {qid: list(judged[qid]) for qid in judged}
+    rank_table = RankTable(GRID.cells, docids, {qid: ranks[qid] for qid in judged})
+    table = measure_table(rank_table, judged, MEASURES)
+    for cell, hits in single.items():
         rankings = {
-            str(n): index.docnos.take(numbers).tolist() for n, (numbers, _) in enumerate(found)
+            str(n): index.docnos.take(numbers).tolist() for n, (numbers, _) in enumerate(hits)
         }
         expected = measure_rankings(rankings, judged, MEASURES)
         for measure in MEASURES:
@@ -139,17 +135,18 @@ def check_same(
     grid = GridBM25(index, GRID.cells)
     for number, question in enumerate(questions[:10]):
         scores = grid.scores(JudgedQuery("", question.terms, question.docids))
-        for cell, found in single.items():
-            alone = dict(zip(index.docnos.take(found[number][0]), found[number][1], strict=True))
+        for cell, hits in single.items():
+            alone = dict(zip(index.docnos.take(hits[number][0]), hits[number][1], strict=True))
             for row, docid in enumerate(question.docids):
                 if docid in alone and not np.isclose(scores[row, cell], alone[docid], rtol=1e-5):
                     raise RuntimeError(f"scores of {docid} differ in cell {cell}")
 
 
-def anserini_seconds(
-    folder: Path, corpus: Path, questions: Sequence[Question], cells: Sequence[int], threads: int
-) -> float | None:
-    """Time of each cell alone by Anserini's `SimpleSearcher`; None where it is not installed."""
+def anserini(
+    folder: Path, corpus: Path, questions: Sequence[Question], threads: int
+) -> Callable[[int], Any] | None:
+    """Ranks all questions in one cell by Anserini's `SimpleSearcher`; None where it is not
+    installed."""
     from pipelines.engines.anserini import AnseriniEngine
 
     engine = AnseriniEngine(document_vectors=False)
@@ -159,23 +156,25 @@ def anserini_seconds(
         if not path.exists():
             engine.build(units(corpus), path, corpus_fingerprint=folder.name)
         index = engine.open(path, corpus_fingerprint=folder.name)
-        index.search(list(texts), DEPTH, {"k1": 1.0, "b": 0.5}, threads)
+        index.search(texts[:1], DEPTH, {"k1": 1.0, "b": 0.5}, threads)
     except InputError as error:
         Console(stderr=True).print(f"Anserini is left out: {error}", highlight=False)
         return None
-    started = time.perf_counter()
-    for cell in track(cells, "Anserini, cell by cell", len(cells)):
+
+    def rank(cell: int) -> Any:
         k1, b = GRID.cells[cell]
-        index.search(list(texts), DEPTH, {"k1": k1, "b": b}, threads)
-    return time.perf_counter() - started
+        return index.search(list(texts), DEPTH, {"k1": k1, "b": b}, threads)
+
+    return rank
 
 
-def rows_of(seconds: dict[str, tuple[int, float]], questions: int, whole: float) -> list[list[str]]:
-    """One row a system; `seconds` holds the number of cells measured and their time."""
+def rows_of(seconds: dict[str, tuple[int, float]], questions: int, grid: float) -> list[list[str]]:
+    """One row a system; `seconds` holds the number of cells measured and their time, `grid` the
+    seconds of one pass over all."""
     rows = []
-    for name, (cells, measured) in seconds.items():
-        all_cells = measured * len(GRID) / cells
-        single = "—" if cells == len(GRID) else f"{1000 * measured / cells / questions:.2f}"
+    for name, (cells, time_of_cells) in seconds.items():
+        all_cells = time_of_cells * len(GRID) / cells
+        single = "—" if cells == len(GRID) else f"{1000 * time_of_cells / cells / questions:.2f}"
         rows.append(
             [
                 name,
@@ -183,7 +182,7 @@ def rows_of(seconds: dict[str, tuple[int, float]], questions: int, whole: float)
                 f"{all_cells:,.1f}",
                 f"{1000 * all_cells / questions:,.1f}",
                 single,
-                f"{all_cells / whole:,.1f}",
+                f"{all_cells / grid:,.1f}",
             ]
         )
     return rows
@@ -201,66 +200,54 @@ def measure(
     questions = draw_questions(index, corpus, options.questions, rng)
     cells = sorted(rng.choice(len(GRID), options.cells, replace=False).tolist())
     threads = options.threads
-    whole, ranks = grid_seconds(index, questions, threads)
-    alone, _ = grid_seconds(index, questions, 1)
-    single, rankings = ours_seconds(index, questions, cells, threads)
-    check_same(index, questions, ranks, rankings)
+    grid, ranks = grid_seconds(index, questions, threads)
+    grid_alone, _ = grid_seconds(index, questions, 1)
     seconds = {
-        f"grid ({threads} threads)": (len(GRID), whole),
-        "grid (1 thread)": (len(GRID), alone),
-        f"ours, cell by cell ({threads} threads)": (len(cells), single),
+        f"grid ({threads} threads)": (len(GRID), grid),
+        "grid (1 thread)": (len(GRID), grid_alone),
     }
-    java = anserini_seconds(folder, corpus, questions, cells, threads)
-    if java is not None:
-        seconds[f"Anserini, cell by cell ({threads} threads)"] = (len(cells), java)
+    with ThreadPoolExecutor(threads) as pool:
+        systems: dict[str, Callable[[int], Any]] = {"ours": ours(index, questions, pool)}
+        if (java := anserini(folder, corpus, questions, threads)) is not None:
+            systems["Anserini"] = java
+        turns = take_turns(systems, [[cell] for cell in cells], cells[:1], "cell by cell")
+    check_same(index, questions, ranks, dict(zip(cells, turns["ours"].results, strict=True)))
+    for name, turn in turns.items():
+        seconds[f"{name}, cell by cell ({threads} threads)"] = (len(cells), sum(turn.seconds))
     many = list(islice((q for _ in range(BROWSECOMP) for q in questions), BROWSECOMP))
     browsecomp, _ = grid_seconds(index, many, threads)
-    return index, rows_of(seconds, len(questions), whole), browsecomp
+    return index, rows_of(seconds, len(questions), grid), browsecomp
 
 
 def main(arguments: Sequence[str]) -> None:
     """Run the benchmark and print its table."""
-    parser = argparse.ArgumentParser(prog="python -m experiments.bench.tuning")
-    parser.add_argument("--documents", type=int, default=100_000)
-    parser.add_argument("--questions", type=int, default=100)
-    parser.add_argument("--cells", type=int, default=20)
-    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--seed", type=int, default=7)
-    parser.add_argument("--write", action="store_true", help="write docs/benchmarks.md too")
-    options = parser.parse_args(arguments)
-    for name, least in (("documents", 1000), ("questions", 1), ("cells", 1), ("threads", 1)):
-        if getattr(options, name) < least:
-            raise InputError(f"{name}={getattr(options, name)}", valid=f"{least} or more")
-    corpus = corpus_file(ROOT / "bench-data", options.documents, options.seed)
+    parser = Arguments(
+        "tuning",
+        documents=(100_000, 1000),
+        questions=(100, 1),
+        cells=(20, 1),
+        threads=(os.cpu_count() or 1, 1),
+        seed=(7, 0),
+    )
+    options = parser.read(arguments)
+    corpus = corpus_file(DATA, options.documents, options.seed)
     index, rows, browsecomp = measure(corpus, options)
-    table = Table(*HEAD)
-    for row in rows:
-        table.add_row(*row)
-    console = Console()
-    console.print(table)
     counts = index.statistics
-    said = (
+    intro = (
+        f"{counts.documents:,} documents, {counts.tokens:,} tokens; {options.questions} "
+        f"questions of {TERMS} distinct terms, {JUDGED} judged documents each, depth {DEPTH}. "
+        f"Cells measured one by one are drawn at random, and systems take turns at each; their "
+        f"time is taken times {len(GRID)} over their number. The virtual machine's start and a "
+        "first round are not counted. In every cell measured, measures of the grid and of our "
+        "single run are equal, and scores within 1e-5."
+    )
+    browsecomp_text = (
         f"{BROWSECOMP} such questions in {len(GRID)} cells: {browsecomp:.1f} s, "
         f"{options.threads} threads."
     )
-    console.print(said, highlight=False)
-    if options.write:
-        intro = (
-            f"{counts.documents:,} documents, {counts.tokens:,} tokens; {options.questions} "
-            f"questions of {TERMS} distinct terms, {JUDGED} judged documents each, depth {DEPTH}. "
-            f"Cells measured one by one are drawn at random; their time is taken times {len(GRID)} "
-            "over their number. The virtual machine's start and a first round are not counted. In "
-            "every cell measured, measures of the grid and of our single run are equal, and scores "
-            "within 1e-5."
-        )
-        command = f"{parser.prog} --documents {options.documents} --seed {options.seed} --write"
-        paragraphs = [setup_text(command), intro, table_text(HEAD, rows), said]
-        write_section("tuning", "Tuning", paragraphs)
+    parts: list[str | Table] = [intro, Table(HEAD, rows), browsecomp_text]
+    report(Section("tuning", "Tuning", parser.command(options), parts), write=options.write)
 
 
 if __name__ == "__main__":
-    try:
-        main([f"--{item}" if "=" in item else item for item in sys.argv[1:]])
-    except InputError as error:
-        tell(str(error))
-        sys.exit(2)
+    run(main)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +11,7 @@ import numpy as np
 import pytest
 import tiny_t5
 
-from experiments.bench import rerank, rerank_data
-from experiments.bench.page import write_section
+from experiments.bench import harness, rerank, rerank_data
 from pipelines.rerank.base import Pair
 from toolkit.errors import InputError
 
@@ -70,7 +68,7 @@ def test_operations_are_those_that_torch_counts() -> None:
 
 def test_the_fastest_batch_size_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [0.0]
-    monkeypatch.setattr(rerank.time, "perf_counter", lambda: clock[0])
+    monkeypatch.setattr(harness.time, "perf_counter", lambda: clock[0])
 
     def by_size(size: int) -> rerank.System:
         def scored(pairs: Sequence[Pair]) -> list[float]:
@@ -90,14 +88,14 @@ def test_systems_take_turns_over_all_pairs() -> None:
     calls: list[tuple[str, int]] = []
 
     def system(name: str) -> rerank.System:
-        def scored(some: Sequence[Pair]) -> list[float]:
-            calls.append((name, len(some)))
-            return [float(pair.text) for pair in some]
+        def scored(request: Sequence[Pair]) -> list[float]:
+            calls.append((name, len(request)))
+            return [float(pair.text) for pair in request]
 
         return scored
 
     systems = {"a": system("a"), "b": rerank.request_by_request(system("b"), 2)}
-    seconds, scores = rerank.take_turns(systems, pairs)
+    seconds, scores = rerank.time_and_scores(systems, pairs)
     assert scores == {"a": [*map(float, range(10))], "b": [*map(float, range(10))]}
     timed = calls[3:]
     assert [size for name, size in timed if name == "a"] == [3, 3, 3, 1]
@@ -136,11 +134,11 @@ def test_the_whole_benchmark_writes_its_section(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     torch.set_num_threads(1)
-    monkeypatch.setattr(rerank, "ROOT", tmp_path)
+    monkeypatch.setattr(rerank, "DATA", tmp_path)
     monkeypatch.setattr(rerank, "SIZES", (1, 4))
     monkeypatch.setattr(rerank, "matmul_peak", lambda device, dtype: 1e9)
     page = tmp_path / "benchmarks.md"
-    monkeypatch.setattr(rerank, "write_section", partial(write_section, page=page))
+    monkeypatch.setattr(harness, "PAGE", page)
     arguments: list[Any] = ["--pairs", "60", "--exact", "9", "--shape", "tiny", "--device", "cpu"]
     rerank.main([*arguments, "--collection", str(collection), "--write"])
     text = page.read_text()

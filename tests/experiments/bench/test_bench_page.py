@@ -1,18 +1,30 @@
+from importlib.metadata import version
 from pathlib import Path
 
-from experiments.bench.page import table_text, write_section
+import pytest
+
+from experiments.bench import harness
+from experiments.bench.harness import Section, Table, report
 
 
-def test_a_section_replaces_its_former_self_and_leaves_the_rest(tmp_path: Path) -> None:
+def test_a_section_replaces_its_former_self_and_leaves_the_rest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     page = tmp_path / "docs" / "benchmarks.md"
-    write_section("one", "One", ["first"], page)
-    write_section("two", "Two", ["second"], page)
+    monkeypatch.setattr(harness, "PAGE", page)
+    report(Section("one", "One", "run it", ["first"]), write=True)
+    report(Section("two", "Two", "run two", ["second"]), write=True)
     page.write_text(page.read_text() + "\nWritten by hand.\n")
-    write_section("one", "One", ["third", table_text(["a", "b"], [["1", "2"]])], page)
+    report(Section("one", "One", "run it", ["third", Table("ab", [["1", "2"]])]), write=True)
+    report(Section("one", "One", "run it", ["only printed"]), write=False)
+    setup, other = Section("", "", "run it", []).setup(), Section("", "", "run two", []).setup()
+    assert setup.startswith("`run it`, 20") and f"numba {version('numba')}" in setup
     assert page.read_text() == (
         "# Benchmarks\n"
-        "\n## One\n\n<!-- bench:one -->\n\nthird\n\n| a | b |\n| --- | --- |\n| 1 | 2 |\n\n"
+        f"\n## One\n\n<!-- bench:one -->\n\n{setup}\n\nthird\n\n"
+        "| a | b |\n| --- | --- |\n| 1 | 2 |\n\n"
         "<!-- /bench:one -->\n"
-        "\n## Two\n\n<!-- bench:two -->\n\nsecond\n\n<!-- /bench:two -->\n"
+        f"\n## Two\n\n<!-- bench:two -->\n\n{other}\n\nsecond\n\n<!-- /bench:two -->\n"
         "\nWritten by hand.\n"
     )
+    assert "only printed" in capsys.readouterr().out

@@ -33,15 +33,20 @@ def options(**more: int) -> argparse.Namespace:
 def test_grid_and_single_runs_are_timed_and_checked(
     corpus: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tuning, "anserini_seconds", lambda *_: 2.0)
+    monkeypatch.setattr(tuning, "anserini", lambda *_: lambda cell: None)
     monkeypatch.setattr(tuning, "BROWSECOMP", 9)
     index, rows, seconds = tuning.measure(corpus, options())
     assert len(index) == 150
     assert [row[1] for row in rows] == ["363", "363", "3", "3"]
-    # 2 seconds for 3 cells and 4 questions.
-    assert rows[3][2:5] == ["242.0", "60,500.0", "166.67"]
+    assert [row[0].split(",")[0] for row in rows[2:]] == ["ours", "Anserini"]
     assert rows[0][5] == "1.0"
     assert seconds > 0
+
+
+def test_cells_measured_one_by_one_are_scaled_to_the_whole_grid() -> None:
+    # 2 seconds for 3 cells and 4 questions.
+    (row,) = tuning.rows_of({"system": (3, 2.0)}, 4, grid=24.2)
+    assert row == ["system", "3", "242.0", "60,500.0", "166.67", "10.0"]
 
 
 def test_a_grid_that_disagrees_is_not_timed(corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:

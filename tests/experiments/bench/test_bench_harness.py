@@ -1,0 +1,80 @@
+import sys
+import time
+from collections.abc import Callable
+
+import pytest
+
+from experiments.bench import harness
+from experiments.bench.harness import Arguments, bandwidth, in_own_process, latencies, take_turns
+from toolkit.errors import InputError
+
+
+def use_memory(megabytes: int) -> None:
+    memory = bytearray(megabytes << 20)
+    memory[::4096] = b"x" * len(memory[::4096])
+    time.sleep(0.6)
+
+
+def fail() -> None:
+    raise SystemExit(3)
+
+
+def test_latencies_are_milliseconds_a_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+    monkeypatch.setattr(harness.time, "perf_counter", lambda: clock[0])
+
+    def sleep(seconds: float) -> None:
+        clock[0] += seconds
+
+    systems = {"none": lambda seconds: None, "sleep": sleep}
+    requests = [0.001 * number for number in range(1, 102)]
+    times = latencies(systems, requests, rounds=1)
+    assert times["none"] == (0, 0)
+    assert times["sleep"] == pytest.approx((51, 96))
+
+
+def test_systems_take_turns_round_by_round_and_the_first_requests_are_not_counted() -> None:
+    calls: list[tuple[str, int]] = []
+
+    def system(name: str) -> Callable[[int], int]:
+        def answer(request: int) -> int:
+            calls.append((name, request))
+            return 10 * request
+
+        return answer
+
+    turns = take_turns({"a": system("a"), "b": system("b")}, [[1, 2], [3]], warm_up=[0])
+    order = [("a", 0), ("b", 0), ("a", 1), ("a", 2), ("b", 1), ("b", 2), ("a", 3), ("b", 3)]
+    assert calls == order
+    assert turns["a"].results == turns["b"].results == [10, 20, 30]
+    assert len(turns["b"].seconds) == 3
+
+
+@pytest.mark.parametrize("form", ["--documents=2000", "documents=2000"])
+def test_arguments_are_read_in_both_forms_and_told_as_one_command(form: str) -> None:
+    parser = Arguments("lexical", documents=(100, 10), seed=(7, 0))
+    options = parser.read([form])
+    assert (options.documents, options.seed, options.write) == (2000, 7, False)
+    command = "python -m experiments.bench.lexical --documents 2000 --seed 7 --write"
+    assert parser.command(options) == command
+
+
+def test_an_argument_below_its_least_value_is_refused() -> None:
+    with pytest.raises(InputError, match=r"documents=9\. valid: 10 or more"):
+        Arguments("lexical", documents=(100, 10)).read(["--documents", "9"])
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="memory is read from /proc")
+def test_peak_memory_is_that_of_the_process_that_ran() -> None:
+    small, large = in_own_process(use_memory, 1), in_own_process(use_memory, 200)
+    assert large.peak_mb - small.peak_mb == pytest.approx(199, abs=30)
+    assert small.seconds >= 0.6
+
+
+def test_a_failure_in_the_process_is_not_taken_for_a_measurement() -> None:
+    with pytest.raises(RuntimeError, match="fail failed with exit code 3"):
+        in_own_process(fail)
+
+
+def test_bandwidth_is_that_of_memory() -> None:
+    assert 1e8 < bandwidth(16) < 1e13
