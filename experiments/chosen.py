@@ -12,7 +12,7 @@ from yaml import YAMLError  # type: ignore[import-untyped]
 
 from experiments.schema import without_free
 from toolkit.errors import InputError
-from toolkit.evaluation.tuning.ranks import Cell
+from toolkit.evaluation.tuning.ranks import GridPoint
 from toolkit.files import write_atomic
 from toolkit.masking import masked
 from toolkit.runs import RunFolder
@@ -22,7 +22,7 @@ TUNED = ("unit", "engine")  # the groups whose settings a choice holds for
 _AGAIN = "run python -m experiments.tune first, or give retriever.path=runs/<name>"
 
 
-def write_chosen(folder: Path, cell: Cell, depth: int, said: str) -> Path:
+def write_chosen(folder: Path, cell: GridPoint, depth: int, said: str) -> Path:
     """Write the option. Copied to `conf/retriever/<name>.yaml` it is one like any other."""
     text = (
         f"# {said}\n"

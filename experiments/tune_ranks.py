@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from pipelines.lexical.grid import GridBM25, JudgedQuery
 from pipelines.lexical.index import LexicalIndex
 from toolkit.evaluation.tuning import RankTable
-from toolkit.evaluation.tuning.ranks import Cell
+from toolkit.evaluation.tuning.ranks import GridPoint
 from toolkit.progress import bar
 
 _SECONDS = 10.0  # between two files: what an interrupt may cost
@@ -28,7 +28,7 @@ class Judged(NamedTuple):
 
 def judged_ranks(
     index: LexicalIndex,
-    cells: Sequence[Cell],
+    cells: Sequence[GridPoint],
     questions: Mapping[str, Judged],
     folder: Path,
     *,

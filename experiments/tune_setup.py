@@ -14,7 +14,7 @@ from toolkit.contracts import Benchmark, Segmenter
 from toolkit.errors import InputError
 from toolkit.evaluation.retrieval import parse_measures
 from toolkit.evaluation.tuning import Grid
-from toolkit.evaluation.tuning.ranks import Cell
+from toolkit.evaluation.tuning.ranks import GridPoint
 from toolkit.files import fingerprint
 
 
@@ -23,14 +23,14 @@ class Setup:
     """What a tuning works on. `selecting` is `reported` where one split is cross-validated."""
 
     grid: Grid
-    references: list[Cell]
+    references: list[GridPoint]
     segmenter: Segmenter
     prepared: PreparedCollection
     selecting: Benchmark
     reported: Benchmark
 
     @property
-    def cells(self) -> list[Cell]:
+    def cells(self) -> list[GridPoint]:
         """The grid's cells, then the references that are not among them."""
         return list(dict.fromkeys([*self.grid.cells, *self.references]))
 
@@ -59,7 +59,7 @@ def setup(config: DictConfig, grid: Grid) -> Setup:
     return Setup(grid, references, segmenter, prepared, selecting, reported)
 
 
-def reference(pair: Any) -> Cell:
+def reference(pair: Any) -> GridPoint:
     """A setting that is measured beside the grid."""
     numbers = OmegaConf.to_container(pair) if OmegaConf.is_list(pair) else None
     match numbers:

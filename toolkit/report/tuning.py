@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toolkit.evaluation.tuning import DEFAULT_CELL, CrossValidated, HeldOut, Study
-from toolkit.evaluation.tuning.ranks import Cell
+from toolkit.evaluation.tuning.ranks import GridPoint
 from toolkit.report.heatmaps import Mark, heat_map
 from toolkit.report.measures import describe, number, probability
 from toolkit.report.page import Report, page
@@ -47,7 +47,7 @@ def render_tuning(
     return page(title, subtitle, _verdict(found, splits), _notes(found), sections)
 
 
-def setting(cell: Cell) -> str:
+def setting(cell: GridPoint) -> str:
     return f"k1 {cell[0]:g}, b {cell[1]:g}"
 
 
@@ -119,7 +119,7 @@ def _choices(found: Study, splits: tuple[str, str]) -> Section:
     )
 
 
-def _references(found: Study) -> list[Cell]:
+def _references(found: Study) -> list[GridPoint]:
     return list(found.gains[found.objective])
 
 

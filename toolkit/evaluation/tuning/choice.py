@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from toolkit.errors import InputError
 from toolkit.evaluation.tuning.grid import distance
-from toolkit.evaluation.tuning.ranks import Cell
+from toolkit.evaluation.tuning.ranks import GridPoint
 
 # Means that are equal but for the rounding of their sums are equal.
 _EQUAL = 1e-12
@@ -57,7 +57,7 @@ class CrossValidated(NamedTuple):
         return self.selected - self.value
 
 
-def best_cell(values: Values, cells: Sequence[Cell]) -> int:
+def best_cell(values: Values, cells: Sequence[GridPoint]) -> int:
     """The cell of the highest mean over the questions (rows). Ties go to the cell nearest the
     default (see `grid.distance`), then to the first."""
     means = values.mean(axis=0)
@@ -65,7 +65,7 @@ def best_cell(values: Values, cells: Sequence[Cell]) -> int:
     return int(min(ties, key=lambda cell: (distance(cells[cell]), cell)))
 
 
-def held_out(selecting: Values, reported: Values, cells: Sequence[Cell]) -> HeldOut:
+def held_out(selecting: Values, reported: Values, cells: Sequence[GridPoint]) -> HeldOut:
     """Choose on one split and report on another; both are [questions, cells]."""
     chosen, best = best_cell(selecting, cells), best_cell(reported, cells)
     return HeldOut(
@@ -80,7 +80,7 @@ def held_out(selecting: Values, reported: Values, cells: Sequence[Cell]) -> Held
 
 
 def cross_validated(
-    values: Values, cells: Sequence[Cell], *, folds: int = 5, seed: int = 0
+    values: Values, cells: Sequence[GridPoint], *, folds: int = 5, seed: int = 0
 ) -> CrossValidated:
     """k-fold: each fold's questions in the cell that is best on the other folds."""
     return nested({"": values}, "", cells, folds=folds, seed=seed)
@@ -89,7 +89,7 @@ def cross_validated(
 def nested(
     table: Mapping[str, Values],
     objective: str,
-    cells: Sequence[Cell],
+    cells: Sequence[GridPoint],
     *,
     folds: int = 5,
     seed: int = 0,
@@ -126,7 +126,7 @@ def nested(
 def _surrogate(
     table: Mapping[str, Values],
     objective: str,
-    cells: Sequence[Cell],
+    cells: Sequence[GridPoint],
     train: NDArray[np.intp],
     folds: int,
     seed: int,

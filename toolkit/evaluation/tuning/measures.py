@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from toolkit.errors import InputError
 from toolkit.evaluation.retrieval import parse_measures
-from toolkit.evaluation.tuning.ranks import Cell, RankTable, load_arrays, save_arrays
+from toolkit.evaluation.tuning.ranks import GridPoint, RankTable, load_arrays, save_arrays
 
 _BATCH = 2_000_000  # rows of pseudo rankings in memory at once
 _WITHIN = ("R", "P", "Success")  # only tell which documents stand within the cutoff
@@ -34,7 +34,7 @@ class MeasureTable:
 
     measures: Sequence[str]
     qids: Sequence[str]
-    cells: Sequence[Cell]
+    cells: Sequence[GridPoint]
     values: NDArray[np.float64]
 
     def of(self, measure: str, qids: Sequence[str] | None = None) -> NDArray[np.float64]:

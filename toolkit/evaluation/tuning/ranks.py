@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from toolkit.errors import InputError
 from toolkit.files import file_made_whole
 
-Cell = tuple[float, float]
+GridPoint = tuple[float, float]
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class RankTable:
     """`ranks[qid]` is int32 [judged documents, cells]: ranks from 1, and 0 for a document that the
     cell's ranking does not hold. Rows are those of `docids[qid]`, columns those of `cells`."""
 
-    cells: Sequence[Cell]
+    cells: Sequence[GridPoint]
     docids: Mapping[str, Sequence[str]]
     ranks: Mapping[str, NDArray[np.int32]]
 

@@ -21,7 +21,7 @@ from toolkit.evaluation.tuning.choice import (
 from toolkit.evaluation.tuning.grid import Grid
 from toolkit.evaluation.tuning.measures import MeasureTable
 from toolkit.evaluation.tuning.plateau import Plateau, plateau
-from toolkit.evaluation.tuning.ranks import Cell
+from toolkit.evaluation.tuning.ranks import GridPoint
 
 METHODS = ("held_out", "kfold", "nested")
 
@@ -46,13 +46,13 @@ class Study:
     reported: MeasureTable
     choices: Mapping[str, HeldOut | CrossValidated]
     plateaus: Mapping[str, Plateau]
-    gains: Mapping[str, Mapping[Cell, Paired]]
+    gains: Mapping[str, Mapping[GridPoint, Paired]]
 
     @property
-    def cells(self) -> Sequence[Cell]:
+    def cells(self) -> Sequence[GridPoint]:
         return self.reported.cells
 
-    def chosen(self, measure: str | None = None) -> Cell:
+    def chosen(self, measure: str | None = None) -> GridPoint:
         """The (k1, b) that a measure chooses; by default the objective."""
         return self.cells[self.choices[measure or self.objective].chosen]
 
@@ -95,7 +95,7 @@ def study(
     selecting: MeasureTable,
     reported: MeasureTable,
     *,
-    references: Sequence[Cell],
+    references: Sequence[GridPoint],
     method: str = "held_out",
     folds: int = 5,
     seed: int = 0,
@@ -125,8 +125,8 @@ def study(
 
 
 def _gains(
-    table: MeasureTable, measure: str, chosen: int, references: Sequence[Cell], seed: int
-) -> dict[Cell, Paired]:
+    table: MeasureTable, measure: str, chosen: int, references: Sequence[GridPoint], seed: int
+) -> dict[GridPoint, Paired]:
     values = table.of(measure)
     columns = {cell: list(table.cells).index(cell) for cell in references}
     ours = dict(zip(table.qids, values[:, chosen].tolist(), strict=True))
@@ -138,7 +138,7 @@ def _gains(
     }
 
 
-def _named(cells: Sequence[Cell], key: str, value: Any) -> Any:
+def _named(cells: Sequence[GridPoint], key: str, value: Any) -> Any:
     """Cell numbers as their settings."""
     if key in ("chosen", "best"):
         return dict(zip(("k1", "b"), cells[value], strict=True))
