@@ -94,8 +94,8 @@ class Episode:
     ) -> None:
         self.topic = topic
         self.tool = tool
-        asked = [{"role": "user", "content": topic.text}] if opening is None else opening
-        self.messages: list[dict[str, Any]] = [dict(message) for message in asked]
+        messages = [{"role": "user", "content": topic.text}] if opening is None else opening
+        self.messages: list[dict[str, Any]] = [dict(message) for message in messages]
         self.answer = Answer()
         self._final = ""
         self.status = "completed"

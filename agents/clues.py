@@ -93,14 +93,14 @@ def first_queries(clues: Sequence[Clue], *, limit: int, terms: int) -> list[Quer
     """
     marked = [clue for clue in clues if clue.kind != "word"]
     rarest = heaviest(clues, min(4, terms))
-    wanted = [
+    choices = [
         (heaviest(clues, terms), "All telling words of the question."),
         (heaviest(marked, terms), "Its names, numbers and quotations alone."),
         *((heaviest(clause, terms), "One clue of the question.") for clause in _clauses(clues)),
         (rarest, "Its rarest words."),
     ]
     queries: dict[frozenset[str], Query] = {}
-    for chosen, reason in wanted:
+    for chosen, reason in choices:
         if chosen:
             stems = frozenset(clue.stem for clue in chosen)
             queries.setdefault(stems, Query(" ".join(clue.text for clue in chosen), reason))
@@ -121,8 +121,8 @@ def _clauses(clues: Sequence[Clue]) -> list[list[Clue]]:
 
 def heaviest(clues: Sequence[Clue], limit: int) -> list[Clue]:
     """The `limit` clues of most weight, in the question's order."""
-    kept = set(sorted(range(len(clues)), key=lambda i: (-clues[i].weight, i))[:limit])
-    return [clue for i, clue in enumerate(clues) if i in kept]
+    indexes = set(sorted(range(len(clues)), key=lambda i: (-clues[i].weight, i))[:limit])
+    return [clue for i, clue in enumerate(clues) if i in indexes]
 
 
 def follow_up(

@@ -217,7 +217,7 @@ class Conversation:
         messages, gap = self.episode.messages, self._left_out
         return (*messages[: gap.start], *messages[gap.stop :])
 
-    def _heard(self, asked: Sequence[Message], turn: Turn) -> None:
+    def _heard(self, messages: Sequence[Message], turn: Turn) -> None:
         usage = turn.usage
         message = turn.message()
         counts = {"input": usage.input, "cached": usage.cached, "output": usage.output}
@@ -226,7 +226,7 @@ class Conversation:
         self.watch.replied(usage)
         output = written(message) // _BYTES_A_TOKEN if usage.output is None else usage.output
         self._output += output
-        self._window.took(asked, message, counted=usage.input, output=output)
+        self._window.took(messages, message, counted=usage.input, output=output)
 
     def _settle(self) -> None:
         accounts = self._terms.ledger.by_role(self.episode.topic.qid).values()

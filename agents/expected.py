@@ -66,8 +66,8 @@ def expected(question: str) -> Expected:
     In a question of several sentences the last one decides; without any question word, a `phrase`.
     """
     sentences = [part for part in re.split(r"(?<=[.?!])\s+", question.strip()) if part]
-    asked = [part for part in sentences if part.endswith("?")] or sentences or [""]
-    text = asked[-1]
+    questions = [part for part in sentences if part.endswith("?")] or sentences or [""]
+    text = questions[-1]
     if _POLAR.match(text):
         return _polar(text)
     match = _QUESTION.search(text)

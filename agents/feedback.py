@@ -27,19 +27,19 @@ def feedback_terms(
     if limit < 1:
         return []
     scores: dict[str, float] = {}
-    shown: dict[str, str] = {}
+    as_written: dict[str, str] = {}
     for sentence in sorted(sentences, key=lambda s: -s.score)[:best]:
         for term in _terms(sentence.text):
             key = " ".join(stem(word) for word in words(term))
-            shown.setdefault(key, term)
+            as_written.setdefault(key, term)
             score = sentence.score**2 * max(map(rarity, words(term)))
             scores[key] = max(scores.get(key, 0.0), score)
     chosen: list[str] = []
-    taken = set(known)
+    known_stems = set(known)
     for key in sorted(scores, key=lambda key: (-scores[key], key)):
-        if scores[key] > 0 and not taken.issuperset(key.split()):
-            chosen.append(shown[key])
-            taken.update(key.split())
+        if scores[key] > 0 and not known_stems.issuperset(key.split()):
+            chosen.append(as_written[key])
+            known_stems.update(key.split())
         if len(chosen) == limit:
             break
     return chosen

@@ -95,9 +95,9 @@ def conclude(research: Research) -> Answer:
 
     Confidence is the vote's share times the part of the question that its best sentence covers.
     """
-    wanted = expected(research.question)
+    answer_type = expected(research.question)
     sentences, trust = research.notes.sentences, research.notes.trust()
-    votes = count_votes(wanted, sentences, research.weights, trust)
+    votes = count_votes(answer_type, sentences, research.weights, trust)
     if not votes:
         votes = count_votes(Expected("phrase"), sentences, research.weights, trust)
     if not votes:

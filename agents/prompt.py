@@ -37,9 +37,9 @@ class AgentPrompt:
 
     def opening(self, question: str) -> list[dict[str, str]]:
         """The messages that begin a transcript."""
-        asked = user(self.sections["question"].replace(_QUESTION, question))
+        question_message = user(self.sections["question"].replace(_QUESTION, question))
         instructions = self.sections["system"]
-        return [system(instructions), asked] if instructions else [asked]
+        return [system(instructions), question_message] if instructions else [question_message]
 
 
 def load_prompt(name: str) -> AgentPrompt:
@@ -49,7 +49,7 @@ def load_prompt(name: str) -> AgentPrompt:
     try:
         parts = _HEADING.split(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
-        known = ", ".join(sorted(each.stem for each in FOLDER.glob("*.txt")))
+        known = ", ".join(sorted(prompt_path.stem for prompt_path in FOLDER.glob("*.txt")))
         raise InputError(
             f"there is no prompt {name!r}", valid=f"{known}, or the path of a .txt file"
         ) from error

@@ -85,7 +85,7 @@ class Notes:
     def sentences(self) -> list[Sentence]:
         """All sentences noted so far, each once a document, in the documents' order of sight."""
         noted = {**self._shown, **self._read}
-        return [sentence for of in noted.values() for sentence in of.values()]
+        return [sentence for of_document in noted.values() for sentence in of_document.values()]
 
     def trusted(self) -> list[Sentence]:
         """The sentences, their scores multiplied by their documents' trust."""

@@ -87,23 +87,23 @@ class Research:
     def read(self, reads: int) -> None:
         """Read the most promising places until `reads` reading calls were made in all."""
         while self._reads < min(reads, self._limits.reads) and self._tools.reads and self._may_call:
-            place = self.notes.next_place()
-            if place is None:
+            unread = self.notes.next_place()
+            if unread is None:
                 return
             self._reads += 1
-            result = self._counted(self._open(place))
+            result = self._counted(self._open(unread))
             page = result.details if result else None
             if isinstance(page, DocumentPage):
-                self.notes.read(place.unit_id, page.title, "\n".join(page.lines).strip())
-                self.notes.visited(place, page.continuation)
+                self.notes.read(unread.unit_id, page.title, "\n".join(page.lines).strip())
+                self.notes.visited(unread, page.continuation)
             else:
-                self.notes.visited(place, None)
+                self.notes.visited(unread, None)
 
-    def _open(self, place: Place) -> ToolResult | None:
+    def _open(self, unread: Place) -> ToolResult | None:
         reason = "Read it: its ranks and text promise most."
-        if place.continuation is not None:
-            return self._tools.follow(place.continuation, reason)
-        return self._tools.read(place.unit_id, reason)
+        if unread.continuation is not None:
+            return self._tools.follow(unread.continuation, reason)
+        return self._tools.read(unread.unit_id, reason)
 
     def follow_up(self) -> None:
         """Search with terms that were met while reading and not asked for before."""

@@ -39,28 +39,28 @@ class Reader:
         """The sentences of `text` with at least one clue word, in order."""
         if self._pattern is None or not self._total:
             return []
-        topic = frozenset(found for found, _ in self._matches(title))
+        topic = frozenset(clue for clue, _ in self._matches(title))
         before: set[str] = set()
         result = []
         for part in (text[start:end] for start, end in rule_spans(text)):
             matches = self._matches(part) if self._pattern.search(part) else ()
-            here = {found for found, _ in matches}
-            if here:
-                score = self._coverage(here | topic, before)
+            clues = {clue for clue, _ in matches}
+            if clues:
+                score = self._coverage(clues | topic, before)
                 result.append(Sentence(docid, part, score, matches, topic))
-            before = here
+            before = clues
         return result
 
     def _matches(self, text: str) -> tuple[tuple[str, int], ...]:
         return tuple(
-            (found, match.start())
+            (clue, match.start())
             for match in WORD.finditer(text)
-            if (found := stem(match.group())) in self._weights
+            if (clue := stem(match.group())) in self._weights
         )
 
-    def _coverage(self, here: Set[str], around: Set[str]) -> float:
-        inside = sum(self._weights[found] for found in here)
-        outside = sum(self._weights[found] for found in around - here)
+    def _coverage(self, clues: Set[str], around: Set[str]) -> float:
+        inside = sum(self._weights[clue] for clue in clues)
+        outside = sum(self._weights[clue] for clue in around - clues)
         return (inside + self._context * outside) / self._total
 
 
@@ -68,6 +68,6 @@ def coverage(sentences: Sequence[Sentence], stems: Mapping[str, float]) -> dict[
     """Stem -> the score of the best sentence that holds it; 0 where none does."""
     best = dict.fromkeys(stems, 0.0)
     for sentence in sentences:
-        for found, _ in sentence.matches:
-            best[found] = max(best[found], sentence.score)
+        for clue, _ in sentence.matches:
+            best[clue] = max(best[clue], sentence.score)
     return best

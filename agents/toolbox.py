@@ -53,6 +53,6 @@ class Toolbox:
         return self._call(continuation.tool, continuation.arguments, reason)
 
     def _call(self, name: str, arguments: Mapping[str, Any], reason: str) -> ToolResult | None:
-        given = {"reason": reason} if name in self._take_reasons else {}
-        result = self._episode.call(name, {**given, **arguments}, content=reason)
+        extra = {"reason": reason} if name in self._take_reasons else {}
+        result = self._episode.call(name, {**extra, **arguments}, content=reason)
         return None if result.failed else result

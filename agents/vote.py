@@ -57,7 +57,7 @@ class _Ballot:
 
 
 def count_votes(
-    wanted: Expected,
+    expected_type: Expected,
     sentences: Sequence[Sentence],
     weights: Mapping[str, float],
     trust: Mapping[str, float],
@@ -70,15 +70,15 @@ def count_votes(
     times the closeness of its clue words (`weights`) to the candidate. Words of the question
     itself are no answer, save the alternatives that it offers.
     """
-    if wanted.kind == "yes_no":
+    if expected_type.kind == "yes_no":
         return _polar(sentences, trust)
     ballots: dict[str, _Ballot] = {}
     for sentence in sentences:
         voice = sentence.score**2 * trust.get(sentence.docid, 0.0)
-        places = _places(sentence)
-        for candidate in _candidates(wanted, sentence, weights):
+        positions = _places(sentence)
+        for candidate in _candidates(expected_type, sentence, weights):
             key = " ".join(stem(word) for word in words(candidate.text) if is_content(word))
-            pull = candidate.weight * _closeness(candidate, sentence, places, weights)
+            pull = candidate.weight * _closeness(candidate, sentence, positions, weights)
             if key and voice * pull > 0:
                 ballots.setdefault(key, _Ballot()).add(candidate.text, sentence, voice * pull)
     return _ranked(ballots, limit)
@@ -91,37 +91,37 @@ def _ranked(ballots: Mapping[str, _Ballot], limit: int) -> list[Vote]:
 
 
 def _candidates(
-    wanted: Expected, sentence: Sentence, weights: Mapping[str, float]
+    expected_type: Expected, sentence: Sentence, weights: Mapping[str, float]
 ) -> list[Candidate]:
-    if wanted.kind == "choice":
-        return _offered(wanted.options, sentence.text)
-    found = []
-    for candidate in candidates(wanted.kind, sentence.text):
+    if expected_type.kind == "choice":
+        return _offered(expected_type.options, sentence.text)
+    matching = []
+    for candidate in candidates(expected_type.kind, sentence.text):
         stems = {stem(word) for word in words(candidate.text) if is_content(word)}
-        if stems and not stems <= weights.keys() | wanted.focus:
-            bonus = 2.0 if stems & wanted.focus else 1.0
-            found.append(candidate._replace(weight=candidate.weight * bonus))
-    return found
+        if stems and not stems <= weights.keys() | expected_type.focus:
+            bonus = 2.0 if stems & expected_type.focus else 1.0
+            matching.append(candidate._replace(weight=candidate.weight * bonus))
+    return matching
 
 
 def _offered(options: Sequence[str], text: str) -> list[Candidate]:
     low = text.lower()
-    places = ((option, low.find(option.lower())) for option in options)
-    return [Candidate(option, start) for option, start in places if start >= 0]
+    positions = ((option, low.find(option.lower())) for option in options)
+    return [Candidate(option, start) for option, start in positions if start >= 0]
 
 
 def _places(sentence: Sentence) -> dict[str, list[int]]:
     """Clue stem -> its positions in the sentence, ascending."""
-    places: dict[str, list[int]] = {}
+    positions: dict[str, list[int]] = {}
     for clue, position in sentence.matches:
-        places.setdefault(clue, []).append(position)
-    return places
+        positions.setdefault(clue, []).append(position)
+    return positions
 
 
 def _closeness(
     candidate: Candidate,
     sentence: Sentence,
-    places: Mapping[str, Sequence[int]],
+    clue_positions: Mapping[str, Sequence[int]],
     weights: Mapping[str, float],
 ) -> float:
     """Weighted mean of 1 / (1 + distance / 40 characters) over the clue words outside the candidate
@@ -129,7 +129,7 @@ def _closeness(
     the nearest occurrence counts."""
     start, end = candidate.start, candidate.start + len(candidate.text)
     nearest: dict[str, float] = {}
-    for clue, positions in places.items():
+    for clue, positions in clue_positions.items():
         before, after = bisect_left(positions, start), bisect_left(positions, end)
         distances = [start - position for position in positions[max(0, before - 1) : before]]
         distances += [position - end for position in positions[after : after + 1]]

@@ -52,8 +52,8 @@ def file_system(path: Path | str) -> FileSystem | None:
         lines = MOUNTS.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
     except OSError:
         return None
-    place = Path(path).resolve()
-    parents = {place, *place.parents}
+    resolved = Path(path).resolve()
+    parents = {resolved, *resolved.parents}
     best: tuple[int, FileSystem | None] = -1, None
     for line in lines:
         point, mounted = _mount(line)

@@ -38,9 +38,9 @@ class _Hashes(NamedTuple):
 
     def holds(self, others: _Hashes) -> NDArray[np.bool_]:
         """Which of the others are among these."""
-        places = np.minimum(np.searchsorted(self.first, others.first), len(self.first) - 1)
-        same: NDArray[np.bool_] = self.first[places] == others.first
-        return same & (self.second[places] == others.second)
+        positions = np.minimum(np.searchsorted(self.first, others.first), len(self.first) - 1)
+        same: NDArray[np.bool_] = self.first[positions] == others.first
+        return same & (self.second[positions] == others.second)
 
 
 class DistinctIds(Generic[Mark]):

@@ -126,9 +126,9 @@ def _text_masked(text: str) -> str:
 
 def _matches(text: str) -> Iterator[re.Match[str]]:
     """Secrets inside a text, as the group `value` of each match."""
-    whole = _WHOLE.fullmatch(text)
-    if whole and _holds_secret(whole):
-        yield whole
+    quoted = _WHOLE.fullmatch(text)
+    if quoted and _holds_secret(quoted):
+        yield quoted
         return
     for pattern in _INSIDE:
         yield from filter(_holds_secret, pattern.finditer(text))

@@ -117,9 +117,11 @@ class ReadOnly:
             ) from None
         if meta.get("kind") != kind or meta.get("version") != str(version):
             self.close()
-            found = f"{meta.get('kind', 'nothing complete')}, version {meta.get('version', 'none')}"
+            description = (
+                f"{meta.get('kind', 'nothing complete')}, version {meta.get('version', 'none')}"
+            )
             raise InputError(
-                f"{self.folder} holds {found}", valid=f"{kind}, version {version}", do=again
+                f"{self.folder} holds {description}", valid=f"{kind}, version {version}", do=again
             )
         return meta
 

@@ -49,10 +49,10 @@ def citations(ended: Sequence[Trajectory], evidence: Judgements) -> PerQuestion:
     for trajectory in ended:
         # A passage is cited as `d1%p3`; it is one citation, of its document.
         cited = {parent(docid) for docid in trajectory.answer.citations}
-        wanted = relevant.get(trajectory.qid, frozenset())
-        if cited and wanted:
-            precision[trajectory.qid] = len(cited & wanted) / len(cited)
-            recall[trajectory.qid] = len(cited & wanted) / len(wanted)
+        relevant_docids = relevant.get(trajectory.qid, frozenset())
+        if cited and relevant_docids:
+            precision[trajectory.qid] = len(cited & relevant_docids) / len(cited)
+            recall[trajectory.qid] = len(cited & relevant_docids) / len(relevant_docids)
     return {
         "citation_precision": scores(relevant, precision),
         "citation_recall": scores(relevant, recall),
@@ -78,12 +78,12 @@ def _succeeded(calls: Sequence[ToolCall], tools: Collection[str]) -> int:
 
 def _effort_of(trajectory: Trajectory) -> dict[str, float]:
     calls = trajectory.calls
-    shown = {docid for tier in SHOWN for docid in trajectory.tiers.get(tier, ())}
+    exposed = {docid for tier in SHOWN for docid in trajectory.tiers.get(tier, ())}
     return {
         **{name: float(_succeeded(calls, tools)) for name, tools in _KINDS.items()},
         "tool_calls": float(len(calls)),
         "tool_errors": float(sum(bool(call.error) for call in calls)),
-        "documents_exposed": float(len(shown)),
+        "documents_exposed": float(len(exposed)),
         "tokens_exposed": float(sum(call.tokens for call in calls)),
         "seconds": float(trajectory.seconds),
     }
@@ -106,18 +106,18 @@ def over_answers(
             list(claims.values()), [right[qid] for qid in claims]
         )
         counts["calibration_error"] = len(claims)
-    found = [trajectory for trajectory in recorded if trajectory.qid in accepted]
-    if not found:
+    answered = [trajectory for trajectory in recorded if trajectory.qid in accepted]
+    if not answered:
         return values, counts
-    values["accuracy_published"] = sum(right.values()) / len(found)
-    counts["accuracy_published"] = len(found)
+    values["accuracy_published"] = sum(right.values()) / len(answered)
+    counts["accuracy_published"] = len(answered)
     published = calibration_error_published(
-        [100.0 if t.answer.confidence is None else t.answer.confidence for t in found],
-        [right.get(t.qid, False) for t in found],
+        [100.0 if t.answer.confidence is None else t.answer.confidence for t in answered],
+        [right.get(t.qid, False) for t in answered],
     )
     if published is not None:
         values["calibration_error_published"] = published
-        counts["calibration_error_published"] = len(found)
+        counts["calibration_error_published"] = len(answered)
     return values, counts
 
 

@@ -71,18 +71,18 @@ def evaluate_run(
     `InputError` where a trajectory belongs to none of `topics`.
     """
     recorded = [_lean(trajectory) for trajectory in trajectories]
-    asked = {topic.qid: None for topic in topics}
-    _check_questions(recorded, asked)
-    judged = {name: _only(grades, asked) for name, grades in judgements.items()}
+    questions = {topic.qid: None for topic in topics}
+    _check_questions(recorded, questions)
+    judged = {name: _only(grades, questions) for name, grades in judgements.items()}
     evidence = judged.get(tier, {})
-    accepted = {qid: answers[qid] for qid in asked if answers.get(qid)}
+    accepted = {qid: answers[qid] for qid in questions if answers.get(qid)}
     ended = [trajectory for trajectory in recorded if trajectory.status != "failed"]
     rankings = {trajectory.qid: final_ranking(trajectory) for trajectory in ended}
     verdicts = _verdicts(ended, accepted, judge or ExactAnswerJudge())
     per_question: PerQuestion = {
         **measure_rankings(rankings, evidence, measures),
         **answer_measures(verdicts, accepted),
-        "completion": scores(asked, {t.qid: float(t.status == "completed") for t in ended}),
+        "completion": scores(questions, {t.qid: float(t.status == "completed") for t in ended}),
         **recalls(ended, evidence),
         **citations(ended, evidence),
         **effort(recorded),
@@ -93,7 +93,7 @@ def evaluate_run(
         per_question={measure: values for measure, values in per_question.items() if values},
         denominators={**denominators(per_question), **extra_counts},
         counts={
-            **_counts(recorded, asked, evidence, accepted),
+            **_counts(recorded, questions, evidence, accepted),
             "without_verdict": sum(bool(verdict.error) for verdict in verdicts),
         },
         rankings=rankings,
@@ -121,8 +121,8 @@ def _lean(trajectory: Trajectory) -> Trajectory:
     )
 
 
-def _check_questions(recorded: Sequence[Trajectory], asked: Mapping[str, None]) -> None:
-    strangers = [trajectory.qid for trajectory in recorded if trajectory.qid not in asked]
+def _check_questions(recorded: Sequence[Trajectory], questions: Mapping[str, None]) -> None:
+    strangers = [trajectory.qid for trajectory in recorded if trajectory.qid not in questions]
     if strangers:
         raise InputError(
             f"{len(strangers)} of {len(recorded)} trajectories, such as that of question "
@@ -137,8 +137,8 @@ def _check_questions(recorded: Sequence[Trajectory], asked: Mapping[str, None]) 
         raise InputError(f"question {qid!r} has {times} trajectories", valid="one a question")
 
 
-def _only(grades: Judgements, asked: Iterable[str]) -> Judgements:
-    return {qid: grades[qid] for qid in asked if qid in grades}
+def _only(grades: Judgements, questions: Iterable[str]) -> Judgements:
+    return {qid: grades[qid] for qid in questions if qid in grades}
 
 
 def _verdicts(
@@ -153,18 +153,18 @@ def _verdicts(
 
 def _counts(
     recorded: Sequence[Trajectory],
-    asked: Mapping[str, None],
+    questions: Mapping[str, None],
     evidence: Judgements,
     accepted: Mapping[str, Sequence[str]],
 ) -> dict[str, int]:
     statuses = Counter(trajectory.status for trajectory in recorded)
     answered = sum(t.status != "failed" and bool(t.answer.exact.strip()) for t in recorded)
     return {
-        "questions": len(asked),
+        "questions": len(questions),
         "recorded": len(recorded),
-        "missing": len(asked) - len(recorded),
+        "missing": len(questions) - len(recorded),
         "answered": answered,
-        "unjudged": len(asked) - len(evidence),
-        "without_accepted_answer": len(asked) - len(accepted),
+        "unjudged": len(questions) - len(evidence),
+        "without_accepted_answer": len(questions) - len(accepted),
         **{status: statuses.get(status, 0) for status in STATUSES},
     }

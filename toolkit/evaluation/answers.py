@@ -177,9 +177,9 @@ def _is_punctuation(character: str) -> bool:
 
 
 def _number(text: str) -> str:
-    whole, _, fraction = text.replace(",", "").lstrip("+-−").partition(".")
+    integer, _, fraction = text.replace(",", "").lstrip("+-−").partition(".")
     fraction = fraction.rstrip("0")
-    value = (whole.lstrip("0") or "0") + (f".{fraction}" if fraction else "")
+    value = (integer.lstrip("0") or "0") + (f".{fraction}" if fraction else "")
     return f"-{value}" if text[0] in "-−" and value != "0" else value
 
 

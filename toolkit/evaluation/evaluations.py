@@ -50,15 +50,15 @@ def evaluate_ranking(
     ranking), `failed` (0) and `unjudged`.
     """
     rankings = rankings_of(rows)
-    asked = [topic.qid for topic in topics] if topics is not None else list(judgements)
-    judged = {qid: judgements[qid] for qid in asked if qid in judgements}
-    rankings = {qid: rankings[qid] for qid in asked if qid in rankings}
+    qids = [topic.qid for topic in topics] if topics is not None else list(judgements)
+    judged = {qid: judgements[qid] for qid in qids if qid in judgements}
+    rankings = {qid: rankings[qid] for qid in qids if qid in rankings}
     per_question = measure_rankings(rankings, judged, measures)
     counts = {
-        "questions": len(asked),
+        "questions": len(qids),
         "answered": len(rankings),
         "failed": 0,
-        "unjudged": len(asked) - len(judged),
+        "unjudged": len(qids) - len(judged),
     }
     return Evaluation(
         metrics=means(per_question),

@@ -35,11 +35,11 @@ class Reach(NamedTuple):
 
 def relevant_documents(judgements: Judgements) -> dict[str, frozenset[str]]:
     """Documents with a grade above 0 by question; questions without any are left out."""
-    found = {
+    relevant = {
         qid: frozenset(docid for docid, grade in grades.items() if grade > 0)
         for qid, grades in judgements.items()
     }
-    return {qid: docids for qid, docids in found.items() if docids}
+    return {qid: docids for qid, docids in relevant.items() if docids}
 
 
 def reach_by_tier(
@@ -51,11 +51,11 @@ def reach_by_tier(
         tier: {qid: Reach(0, len(docids), 0) for qid, docids in relevant.items()} for tier in TIERS
     }
     for trajectory in trajectories:
-        wanted = relevant.get(trajectory.qid)
-        for tier in TIERS if wanted else ():
+        relevant_docids = relevant.get(trajectory.qid)
+        for tier in TIERS if relevant_docids else ():
             exposed = set(trajectory.tiers.get(tier, ()))
-            found = len(wanted & exposed) if wanted else 0
-            reached[tier][trajectory.qid] = Reach(found, len(wanted or ()), len(exposed))
+            count = len(relevant_docids & exposed) if relevant_docids else 0
+            reached[tier][trajectory.qid] = Reach(count, len(relevant_docids or ()), len(exposed))
     return reached
 
 
@@ -84,8 +84,8 @@ def exposure_curves(
     that stopped keeps its last value. `[(1, 0)]` where nothing was shown.
     """
     relevant = relevant_documents(judgements)
-    shown = [trajectory for trajectory in trajectories if trajectory.qid in relevant]
-    return {unit: _curve(shown, relevant, unit, points) for unit in ("documents", "tokens")}
+    judged = [trajectory for trajectory in trajectories if trajectory.qid in relevant]
+    return {unit: _curve(judged, relevant, unit, points) for unit in ("documents", "tokens")}
 
 
 def _summary(reaches: list[Reach]) -> dict[str, float]:
@@ -105,15 +105,17 @@ def _curve(
     steps: list[tuple[int, float]] = []
     top = 1
     for trajectory in trajectories:
-        wanted = relevant[trajectory.qid]
+        relevant_documents = relevant[trajectory.qid]
         first: dict[str, int] = {}
         for exposure in trajectory.exposures:
             if exposure.tier in SHOWN:
                 exposed = getattr(exposure, unit)
                 top = max(top, exposed)
                 first.setdefault(exposure.docid, exposed)
-        gain = 1 / (len(wanted) * len(relevant))
-        steps.extend((exposed, gain) for docid, exposed in first.items() if docid in wanted)
+        gain = 1 / (len(relevant_documents) * len(relevant))
+        steps.extend(
+            (exposed, gain) for docid, exposed in first.items() if docid in relevant_documents
+        )
     steps.sort()
     grid = np.unique(np.rint(np.geomspace(1, top, points)).astype(np.int64))
     gained = np.concatenate([[0.0], np.cumsum([gain for _, gain in steps])])

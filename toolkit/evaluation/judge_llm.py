@@ -149,8 +149,10 @@ class LlmJudge:
         except ModelError as error:
             if error.stops_run:
                 raise
-            said = f"{error.code}: {error}"
-            return LlmVerdict(case.qid, False, reasoning=said, error=FAILED, case=case.fingerprint)
+            message = f"{error.code}: {error}"
+            return LlmVerdict(
+                case.qid, False, reasoning=message, error=FAILED, case=case.fingerprint
+            )
         return read_verdict(case, turn)
 
     def _asked(self, case: Case, nonce: str = "") -> str:
@@ -178,9 +180,9 @@ class RecordedVerdicts:
     def verdict(self, qid: str, answer: Answer, accepted: Sequence[str]) -> AnswerVerdict:
         """See `answers.Judge`."""
         row = self._exact.verdict(qid, answer, accepted)
-        said = self._verdicts.get(qid, LlmVerdict(qid, False, error=FAILED))
+        verdict = self._verdicts.get(qid, LlmVerdict(qid, False, error=FAILED))
         return row._replace(
-            correct=said.correct, judge=self.name, settings=self.fingerprint, error=said.error
+            correct=verdict.correct, judge=self.name, settings=self.fingerprint, error=verdict.error
         )
 
 
@@ -210,8 +212,8 @@ def case_of(trajectory: Trajectory, accepted: Sequence[str]) -> Case:
     """The final reply of a trajectory, empty where the question ended without an answer."""
     last = trajectory.messages[-1] if trajectory.messages else {}
     answer = trajectory.answer
-    told = bool(answer.explanation or answer.exact) and last.get("role") == "assistant"
-    response = str(last.get("content") or "") if told else ""
+    answered = bool(answer.explanation or answer.exact) and last.get("role") == "assistant"
+    response = str(last.get("content") or "") if answered else ""
     return Case(trajectory.qid, trajectory.question, response, tuple(accepted))
 
 
@@ -241,10 +243,11 @@ def _prompt(path: Path, reference: bool) -> str:
         text = path.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"cannot read the judge's prompt {path}: {error}") from error
-    places = ["{question}", "{response}", *(["{accepted}"] if reference else [])]
-    missing = [place for place in places if place not in text]
+    placeholders = ["{question}", "{response}", *(["{accepted}"] if reference else [])]
+    missing = [placeholder for placeholder in placeholders if placeholder not in text]
     if missing:
         raise InputError(
-            f"the judge's prompt {path} has no {' and no '.join(missing)}", valid=", ".join(places)
+            f"the judge's prompt {path} has no {' and no '.join(missing)}",
+            valid=", ".join(placeholders),
         )
     return text

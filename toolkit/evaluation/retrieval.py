@@ -34,7 +34,7 @@ def rankings_of(rows: Iterable[RunRow]) -> dict[str, list[str]]:
     grouped: dict[str, list[tuple[int, str]]] = {}
     for row in rows:
         grouped.setdefault(row.qid, []).append((row.rank, row.unit_id))
-    return {qid: documents(unit for _, unit in sorted(found)) for qid, found in grouped.items()}
+    return {qid: documents(unit for _, unit in sorted(scored)) for qid, scored in grouped.items()}
 
 
 def documents(unit_ids: Iterable[str], depth: int | None = None) -> list[str]:
@@ -74,7 +74,7 @@ def measure_rankings(
     names = dict(zip(parsed, measures, strict=True))
     for metric in ir_measures.iter_calc(list(names), qrels, run):
         values[names[metric.measure]][metric.query_id] = float(metric.value)
-    return {name: {qid: found[qid] for qid in judgements} for name, found in values.items()}
+    return {name: {qid: scored[qid] for qid in judgements} for name, scored in values.items()}
 
 
 def _parse(name: str) -> Any:

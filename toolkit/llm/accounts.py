@@ -39,7 +39,7 @@ class Account:
 
     def __add__(self, other: Account) -> Account:
         sums = {
-            each.name: getattr(self, each.name) + getattr(other, each.name) for each in fields(self)
+            item.name: getattr(self, item.name) + getattr(other, item.name) for item in fields(self)
         }
         return Account(**sums)
 
@@ -57,13 +57,13 @@ class Account:
         hidden |= {name for name in _TOKENS if self.unmetered}
         hidden |= set() if self.told_cached else {"cached_tokens"}
         hidden |= set() if self.told_reasoning else {"reasoning_tokens"}
-        names = (each.name for each in fields(self) if each.name not in hidden)
+        names = (item.name for item in fields(self) if item.name not in hidden)
         return {f"{prefix}{name}": getattr(self, name) for name in names}
 
     def nonzero(self) -> dict[str, float]:
         """All sums by field, zeros left out: `Account(**account.nonzero())` is the account. Here
         `dollars` is the known part, whatever `unpriced` says."""
-        sums = {each.name: getattr(self, each.name) for each in fields(self)}
+        sums = {item.name: getattr(self, item.name) for item in fields(self)}
         return {name: value for name, value in sums.items() if value}
 
 
@@ -116,4 +116,4 @@ def known(usage: Mapping[str, float], name: str) -> float | None:
     if name in usage:
         return usage[name]
     role = next((f"{role}_" for role in ROLES if name.startswith(f"{role}_")), "")
-    return None if any(each.startswith(role) for each in usage) else 0.0
+    return None if any(item.startswith(role) for item in usage) else 0.0

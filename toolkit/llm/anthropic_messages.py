@@ -103,16 +103,16 @@ class AnthropicMessages(ApiModel):
         if self.cache:
             mark(body)
         if tools:
-            body["tools"] = [self._tool(wire.Spec(each)) for each in tools]
+            body["tools"] = [self._tool(wire.Spec(schema)) for schema in tools]
             body["tool_choice"] = self._tool_choice(settings.tool_choice)
         effort = settings.reasoning_effort
-        given = {
+        parameters = {
             "temperature": settings.temperature,
             "top_p": settings.top_p,
             "thinking": self.thinking,
             "output_config": {"effort": effort} if effort else None,
         }
-        body.update({name: value for name, value in given.items() if value is not None})
+        body.update({name: value for name, value in parameters.items() if value is not None})
         body.update(settings.extra)
         if tools and settings.forces_a_call and _thinks(body):
             body["tool_choice"] = self._tool_choice("auto")

@@ -31,7 +31,8 @@ def strict_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
     strict.update(_described(schema, bounds))
     if "properties" in schema:
         strict["properties"] = {
-            name: strict_schema(each) for name, each in schema["properties"].items()
+            name: strict_schema(property_schema)
+            for name, property_schema in schema["properties"].items()
         }
     if "items" in schema:
         strict["items"] = strict_schema(schema["items"])
@@ -73,9 +74,9 @@ def _blocks(message: Message) -> list[dict[str, Any]]:
     if message["role"] != "assistant":
         return [text]
     if blocks := wire.provider_part(message, API).get("blocks"):
-        kept = [_sent(block) for block in blocks if not _blank(block)]
-        said = any(block["type"] in ("text", "tool_use") for block in kept)
-        return kept if said else [*kept, text]
+        contents = [_sent(block) for block in blocks if not _blank(block)]
+        has_content = any(block["type"] in ("text", "tool_use") for block in contents)
+        return contents if has_content else [*contents, text]
     calls = [
         {
             "type": "tool_use",

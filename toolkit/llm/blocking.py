@@ -100,13 +100,13 @@ class BlockingModel:
                 "`with blocking.started(model):`"
             )
         accounts = [""] * len(requests) if qids is None else qids
-        places = asyncio.Semaphore(concurrency or max(1, len(requests)))
+        slots = asyncio.Semaphore(concurrency or max(1, len(requests)))
 
         async def one(messages: Sequence[Message], qid: str) -> Turn | ModelError:
             model = LedgeredModel(
                 loop.model, loop.ledger, role=self.role, qid=qid, price=self.price
             )
-            async with places:
+            async with slots:
                 try:
                     return await model.respond(messages, (), settings or self.settings)
                 except ModelError as error:
@@ -118,7 +118,7 @@ class BlockingModel:
 
 async def _all(coroutines: Iterator[Coroutine[Any, Any, T]]) -> list[T]:
     """Their results; the first exception ends the others."""
-    tasks = [asyncio.ensure_future(each) for each in coroutines]
+    tasks = [asyncio.ensure_future(coroutine) for coroutine in coroutines]
     try:
         return list(await asyncio.gather(*tasks))
     finally:

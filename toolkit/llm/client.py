@@ -127,8 +127,8 @@ class ApiModel(ABC):
         self._lock = threading.Lock()
 
     def __repr__(self) -> str:
-        place = f"{self.name!r} at {self.base_url}" if self.name else ""
-        return f"{type(self).__name__}({place})"
+        server = f"{self.name!r} at {self.base_url}" if self.name else ""
+        return f"{type(self).__name__}({server})"
 
     def ready(self) -> None:
         """`InputError` where the SDK or the key is missing. Sends nothing."""

@@ -86,9 +86,9 @@ def _words(name: str, value: Any) -> list[str]:
 def _check_secrets(options: Mapping[str, Any], launcher: Sequence[str]) -> None:
     named = [name for name, value in options.items() if list(secrets_in(value, name))]
     if named or list(secrets_in(launcher)):
-        place = f"its option {named[0]}" if named else "its launcher"
+        source = f"its option {named[0]}" if named else "its launcher"
         raise InputError(
-            f"the command line of vLLM would hold a secret ({place})",
+            f"the command line of vLLM would hold a secret ({source})",
             do=f"export {SERVER_KEY}=... and set key_env={SERVER_KEY}, or HF_TOKEN for the hub: "
             "servers are handed them by their environment",
         )

@@ -122,7 +122,7 @@ class OpenAICompletions(ApiModel):
                 valid="one message, which is the prompt, and no tools",
                 do="use OpenAIChat for conversations",
             )
-        given = {
+        parameters = {
             "prompt": wire.sendable(messages[0].get("content")),
             "temperature": settings.temperature,
             "top_p": settings.top_p,
@@ -130,7 +130,7 @@ class OpenAICompletions(ApiModel):
             "reasoning_effort": settings.reasoning_effort,
             "seed": settings.seed,
         }
-        body = {name: value for name, value in given.items() if value is not None}
+        body = {name: value for name, value in parameters.items() if value is not None}
         return {**body, **settings.extra}
 
     def _turn(self, reply: dict[str, Any], messages: Sequence[Message]) -> Turn:
@@ -141,7 +141,7 @@ class OpenAICompletions(ApiModel):
         finish = choice.get("finish_reason")
         usage = reply.get("usage")
         tokens = list(_tokens(choice.get("logprobs") or {}))
-        kept = tokens if self.kept_tokens is None else tokens[-self.kept_tokens :]
+        last_tokens = tokens if self.kept_tokens is None else tokens[-self.kept_tokens :]
         return Turn(
             text=str(choice.get("text") or ""),
             usage=Usage(
@@ -152,7 +152,7 @@ class OpenAICompletions(ApiModel):
             ),
             finish_reason=str(_FINISH.get(finish, finish)),
             model=str(reply.get("model") or ""),
-            provider={"api": API, "tokens": kept},
+            provider={"api": API, "tokens": last_tokens},
         )
 
     def _whole(self, turn: Turn) -> Turn:
@@ -162,9 +162,9 @@ class OpenAICompletions(ApiModel):
 def _tokens(logprobs: Mapping[str, Any]) -> Iterator[Token]:
     """From lists of tokens, of their log-probabilities and of the likeliest at each place (OpenAI,
     vLLM), or from one list of objects (llama.cpp)."""
-    for each in logprobs.get("content") or ():
-        top = {other["token"]: float(other["logprob"]) for other in each.get("top_logprobs") or ()}
-        yield Token(str(each["token"]), each.get("logprob"), top)
+    for entry in logprobs.get("content") or ():
+        top = {other["token"]: float(other["logprob"]) for other in entry.get("top_logprobs") or ()}
+        yield Token(str(entry["token"]), entry.get("logprob"), top)
     lists = (logprobs.get(name) or () for name in ("tokens", "token_logprobs", "top_logprobs"))
     for text, logprob, likeliest in zip_longest(*lists):
         yield Token(str(text), logprob, likeliest or {})

@@ -113,8 +113,8 @@ def _said(body: Any) -> tuple[str, str]:
     if not isinstance(body, Mapping):
         return "", str(body or "")
     words = [str(body[key]) for key in ("type", "code") if body.get(key) not in (None, "", "error")]
-    said = body.get("message") or body.get("detail") or ""
-    return (words[0] if len(words) == 1 else " ".join(words)), str(said)
+    message = body.get("message") or body.get("detail") or ""
+    return (words[0] if len(words) == 1 else " ".join(words)), str(message)
 
 
 def retry_after(headers: Mapping[str, str], now: float) -> float | None:

@@ -67,20 +67,20 @@ class OpenAIChat(ApiModel):
     def _body(
         self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]], settings: Settings
     ) -> dict[str, Any]:
-        body: dict[str, Any] = {"messages": [self._message(each) for each in messages]}
+        body: dict[str, Any] = {"messages": [self._message(item) for item in messages]}
         if tools:
-            body["tools"] = [self._tool(wire.Spec(each)) for each in tools]
+            body["tools"] = [self._tool(wire.Spec(item)) for item in tools]
             free = settings.forces_a_call and not self.forced_calls
             body["tool_choice"] = "auto" if free else _tool_choice(settings.tool_choice)
             body["parallel_tool_calls"] = self.parallel_calls
-        given = {
+        parameters = {
             "temperature": settings.temperature,
             "top_p": settings.top_p,
             self.output_limit: settings.max_output_tokens,
             "reasoning_effort": settings.reasoning_effort,
             "seed": settings.seed,
         }
-        body.update({name: value for name, value in given.items() if value is not None})
+        body.update({name: value for name, value in parameters.items() if value is not None})
         return {**body, **settings.extra}
 
     def _tool(self, spec: wire.Spec) -> dict[str, Any]:

@@ -59,23 +59,23 @@ class OpenAIResponses(ApiModel):
     ) -> dict[str, Any]:
         settings.refuse_seed("the Responses API")
         body: dict[str, Any] = {
-            "input": [item for each in messages for item in _items(each)],
+            "input": [item for entry in messages for item in _items(entry)],
             "store": False,
         }
         if self.encrypted_reasoning:
             body["include"] = ["reasoning.encrypted_content"]
         if tools:
-            body["tools"] = [self._tool(wire.Spec(each)) for each in tools]
+            body["tools"] = [self._tool(wire.Spec(entry)) for entry in tools]
             body["tool_choice"] = _tool_choice(settings.tool_choice)
             body["parallel_tool_calls"] = self.parallel_calls
         reasoning = {"effort": settings.reasoning_effort, "summary": self.summary}
-        given = {
+        parameters = {
             "temperature": settings.temperature,
             "top_p": settings.top_p,
             "max_output_tokens": settings.max_output_tokens,
             "reasoning": {key: value for key, value in reasoning.items() if value} or None,
         }
-        body.update({name: value for name, value in given.items() if value is not None})
+        body.update({name: value for name, value in parameters.items() if value is not None})
         return {**body, **settings.extra}
 
     def _tool(self, spec: wire.Spec) -> dict[str, Any]:
@@ -134,7 +134,7 @@ def _items(message: Message) -> list[dict[str, Any]]:
         return [{"role": message["role"], "content": content}]
     if items := wire.provider_part(message, API).get("items"):
         return [_replayed(item) for item in _paired(items)]
-    said = [{"role": "assistant", "content": content}] if content else []
+    output = [{"role": "assistant", "content": content}] if content else []
     calls = [
         {
             "type": "function_call",
@@ -144,7 +144,7 @@ def _items(message: Message) -> list[dict[str, Any]]:
         }
         for call in message.get("tool_calls") or ()
     ]
-    return said + [_replayed(call) for call in calls]
+    return output + [_replayed(call) for call in calls]
 
 
 def _paired(items: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:

@@ -95,7 +95,7 @@ class Price:
 
     def record(self) -> dict[str, object]:
         """The table for a manifest."""
-        return {each.name: getattr(self, each.name) for each in fields(self)}
+        return {item.name: getattr(self, item.name) for item in fields(self)}
 
 
 def _rate(rate: float | None, otherwise: float) -> float:

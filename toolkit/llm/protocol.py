@@ -143,7 +143,7 @@ class Settings:
 
     def given(self) -> dict[str, Any]:
         """The settings that are not None, by name, for records: secrets in `extra` are masked."""
-        pairs = ((each.name, getattr(self, each.name)) for each in fields(self))
+        pairs = ((item.name, getattr(self, item.name)) for item in fields(self))
         return {name: masked(value, name) for name, value in pairs if value is not None}
 
     @property

@@ -38,10 +38,10 @@ def filled(prompt: str, parts: Mapping[str, str], nonce: str = "") -> str:
     one, which no part holds.
     """
     nonce = nonce or _fresh(parts)
-    places = re.compile("|".join(re.escape(f"{{{name}}}") for name in parts))
+    placeholders = re.compile("|".join(re.escape(f"{{{name}}}") for name in parts))
 
-    def section(place: re.Match[str]) -> str:
-        name, (start, stop) = place[0][1:-1], place.span()
+    def section(match: re.Match[str]) -> str:
+        name, (start, stop) = match[0][1:-1], match.span()
         before = "" if start == 0 or prompt[start - 1] == "\n" else "\n"
         after = "" if stop == len(prompt) or prompt[stop] == "\n" else "\n"
         begin, end = _delimiters(name, nonce)
@@ -49,7 +49,7 @@ def filled(prompt: str, parts: Mapping[str, str], nonce: str = "") -> str:
 
     begin, end = _delimiters("NAME", nonce)
     notice = _NOTICE.format(begin=begin, end=end, nonce=nonce)
-    return notice + places.sub(section, prompt)
+    return notice + placeholders.sub(section, prompt)
 
 
 def _fresh(parts: Mapping[str, str]) -> str:

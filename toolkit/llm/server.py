@@ -162,5 +162,5 @@ def _check_installed(program: str) -> None:
 def tail(log: Path, lines: int = _TAIL) -> str:
     """The last lines of a log, joined by ` | `."""
     text = read_text(log, errors="replace")
-    kept = deque((line.strip() for line in text.splitlines() if line.strip()), maxlen=lines)
-    return " | ".join(kept)
+    last_lines = deque((line.strip() for line in text.splitlines() if line.strip()), maxlen=lines)
+    return " | ".join(last_lines)

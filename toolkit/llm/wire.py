@@ -73,9 +73,9 @@ def provider_part(message: Message, api: str) -> Mapping[str, Any]:
 def sendable_tree(value: Any) -> Any:
     """JSON values with every string made `sendable`, and without the entries that are None."""
     if isinstance(value, Mapping):
-        return {key: sendable_tree(each) for key, each in value.items() if each is not None}
+        return {key: sendable_tree(item) for key, item in value.items() if item is not None}
     if isinstance(value, (list, tuple)):
-        return [sendable_tree(each) for each in value]
+        return [sendable_tree(item) for item in value]
     return sendable(value) if isinstance(value, str) else value
 
 

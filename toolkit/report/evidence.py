@@ -8,26 +8,26 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from toolkit.contracts import TIERS
+from toolkit.report.data import ReportData
 from toolkit.report.figures import Spread, exposure, funnel, spreads
 from toolkit.report.measures import number
-from toolkit.report.setting import Setting
-from toolkit.report.tables import Column, Entry, Figure, Look, Section, Table
+from toolkit.report.tables import CellStyle, Column, Entry, Figure, Section, Table
 
 _CALLS = ("search_calls", "browse_calls", "read_calls")
 _SAY_BACKGROUND = "Figures show the coloured cells (the baseline and the best); tables show all."
 
 
-def funnel_section(setting: Setting) -> Section | None:
+def funnel_section(data: ReportData) -> Section | None:
     """Recall of judged documents from tier to tier; None where no cell has a funnel."""
-    having = [look for look in setting.looks if look.cell.funnel]
-    if not having:
+    with_funnel = [style for style in data.styles if style.cell.funnel]
+    if not with_funnel:
         return None
-    drawn = [look for look in having if look.colour is not None]
+    drawn = [style for style in with_funnel if style.colour is not None]
     figures = [
-        Figure(funnel(look, look.cell.funnel, key=f"funnel{i}"), heading=look.label, look=look)
-        for i, look in enumerate(drawn)
+        Figure(funnel(style, style.cell.funnel, key=f"funnel{i}"), heading=style.label, style=style)
+        for i, style in enumerate(drawn)
     ]
-    judged = list(dict.fromkeys(tier for look in having for tier in look.cell.funnel))
+    judged = list(dict.fromkeys(tier for style in with_funnel for tier in style.cell.funnel))
     marks = f"Bar: {judged[0]}" + (f"; diamond: {judged[1]}" if len(judged) > 1 else "")
     return Section(
         "funnel",
@@ -36,22 +36,22 @@ def funnel_section(setting: Setting) -> Section | None:
         "(previewed), read (opened) and put into its answer (cited). Macro-averaged recall; beside "
         "it the mean number of documents exposed a question.",
         figures=figures,
-        key=f"{marks}." + (f" {_SAY_BACKGROUND}" if setting.crowded else ""),
+        key=f"{marks}." + (f" {_SAY_BACKGROUND}" if data.crowded else ""),
         note="Surfaced counts every document of a ranking, up to the tool’s depth, "
         "often 1,000 a search, although the agent saw only a few of them: recalls at this tier are "
         "not comparable between depths. Compare cells at equal exposure instead, in the curves "
         "below.",
-        tables=[_funnel_table(having, tier) for tier in judged],
+        tables=[_funnel_table(with_funnel, tier) for tier in judged],
     )
 
 
-def _funnel_table(looks: Sequence[Look], judged: str) -> Table:
+def _funnel_table(styles: Sequence[CellStyle], judged: str) -> Table:
     columns = [Column("cell", numeric=False)]
     columns += [Column(tier, "macro / micro, documents") for tier in TIERS]
     rows = []
-    for look in looks:
-        tiers = look.cell.funnel.get(judged, {})
-        rows.append([Entry(look.label, look=look), *(_tier(tiers.get(t, {})) for t in TIERS)])
+    for style in styles:
+        tiers = style.cell.funnel.get(judged, {})
+        rows.append([Entry(style.label, style=style), *(_tier(tiers.get(t, {})) for t in TIERS)])
     return Table(columns, rows, folded=f"Recall of {judged} documents, in numbers")
 
 
@@ -62,14 +62,14 @@ def _tier(row: Mapping[str, float]) -> Entry:
     return Entry(text, sub=f"{number(row.get('documents'), 1)} docs")
 
 
-def curves_section(setting: Setting) -> Section | None:
+def curves_section(data: ReportData) -> Section | None:
     """Mean recall against documents and tokens exposed; None where no cell has curves."""
     figures, tables = [], []
     for axis in ("documents", "tokens"):
-        curves = [(k, k.cell.curves[axis]) for k in setting.looks if k.cell.curves.get(axis)]
+        curves = [(k, k.cell.curves[axis]) for k in data.styles if k.cell.curves.get(axis)]
         if curves:
-            said = f"{axis} exposed a question (log scale)"
-            figures.append(Figure(exposure(curves, axis=said, key=f"curve-{axis}")))
+            label = f"{axis} exposed a question (log scale)"
+            figures.append(Figure(exposure(curves, axis=label, key=f"curve-{axis}")))
             tables.append(_curve_table(curves, axis))
     if not figures:
         return None
@@ -79,22 +79,24 @@ def curves_section(setting: Setting) -> Section | None:
         lead="Mean recall of evidence among the documents that an agent was shown (previewed or "
         "opened), after so many documents or so many tokens of tool output a question. Higher at "
         "the same place: the same reading brought more evidence.",
-        legend=setting.highlighted,
+        legend=data.highlighted,
         figures=figures,
-        key="Grey: the other cells." if setting.crowded else "",
+        key="Grey: the other cells." if data.crowded else "",
         tables=tables,
     )
 
 
-def _curve_table(curves: Sequence[tuple[Look, Sequence[tuple[float, float]]]], axis: str) -> Table:
+def _curve_table(
+    curves: Sequence[tuple[CellStyle, Sequence[tuple[float, float]]]], axis: str
+) -> Table:
     ends = [x for _, points in curves for x, _ in points if x > 0]
     first, last = math.ceil(math.log10(min(ends))), math.ceil(math.log10(max(ends)))
     budgets = [10**power for power in range(first, max(first, last) + 1)][-5:]
     columns = [Column("cell", numeric=False)]
     columns += [Column(f"at {budget:,}", axis) for budget in budgets]
     rows = [
-        [Entry(look.label, look=look), *(Entry(number(_at(points, b), 3)) for b in budgets)]
-        for look, points in curves
+        [Entry(style.label, style=style), *(Entry(number(_at(points, b), 3)) for b in budgets)]
+        for style, points in curves
     ]
     return Table(columns, rows, folded=f"Recall by {axis} exposed, in numbers")
 
@@ -104,18 +106,18 @@ def _at(points: Sequence[tuple[float, float]], budget: float) -> float | None:
     return reached[-1] if reached else None
 
 
-def calls_section(setting: Setting) -> Section | None:
+def calls_section(data: ReportData) -> Section | None:
     """Distribution over questions of each kind of call; None where no cell made any."""
-    found = dict.fromkeys(n for c in setting.cells for n in c.per_question if n.endswith("_calls"))
-    kinds = [*(n for n in _CALLS if n in found), *(n for n in found if n not in _CALLS)]
+    present = dict.fromkeys(n for c in data.cells for n in c.per_question if n.endswith("_calls"))
+    kinds = [*(n for n in _CALLS if n in present), *(n for n in present if n not in _CALLS)]
     if not kinds:
         return None
     figures = []
     for index, kind in enumerate(kinds):
         rows = [
-            Spread(look, list(look.cell.per_question[kind].values()))
-            for look in setting.highlighted
-            if look.cell.per_question.get(kind)
+            Spread(style, list(style.cell.per_question[kind].values()))
+            for style in data.highlighted
+            if style.cell.per_question.get(kind)
         ]
         if rows:
             axis = f"{kind[:-6].replace('_', ' ')} calls a question"
@@ -126,18 +128,18 @@ def calls_section(setting: Setting) -> Section | None:
         "Calls a question",
         figures=figures,
         key="Thin line: 5th to 95th percentile of the questions; thick: the middle half; dot: the "
-        "median." + (f" {_SAY_BACKGROUND}" if setting.crowded else ""),
-        tables=[_calls_table(setting, kinds)],
+        "median." + (f" {_SAY_BACKGROUND}" if data.crowded else ""),
+        tables=[_calls_table(data, kinds)],
     )
 
 
-def _calls_table(setting: Setting, kinds: Sequence[str]) -> Table:
+def _calls_table(data: ReportData, kinds: Sequence[str]) -> Table:
     columns = [Column("cell", numeric=False)]
     columns += [Column(kind.replace("_", " "), "mean, 5–50–95%") for kind in kinds]
     rows = []
-    for look in setting.looks:
-        values = [list(look.cell.per_question.get(kind, {}).values()) for kind in kinds]
-        rows.append([Entry(look.label, look=look), *(_calls(row) for row in values)])
+    for style in data.styles:
+        values = [list(style.cell.per_question.get(kind, {}).values()) for kind in kinds]
+        rows.append([Entry(style.label, style=style), *(_calls(row) for row in values)])
     return Table(columns, rows, folded="Calls a question, in numbers")
 
 

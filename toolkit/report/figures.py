@@ -25,7 +25,7 @@ from toolkit.report.svg import (
     colour,
     inline,
 )
-from toolkit.report.tables import Look
+from toolkit.report.tables import CellStyle
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -50,7 +50,7 @@ class Interval(NamedTuple):
 class Spread(NamedTuple):
     """One row of a distribution: the values of one cell, one a question."""
 
-    look: Look
+    style: CellStyle
     values: Sequence[float]
 
 
@@ -82,9 +82,9 @@ def _lines(text: str, width: int) -> list[str]:
 
 
 def _sides(one: str, other: str, width: int) -> list[str]:
-    whole = f"{one} − {other}" if other else one
-    if len(whole) <= width or not other:
-        return _lines(whole, width)
+    text = f"{one} − {other}" if other else one
+    if len(text) <= width or not other:
+        return _lines(text, width)
     return [*_lines(one, width), *_lines(f"− {other}", width)]
 
 
@@ -116,7 +116,9 @@ def _text(plot: Axes, x: float, y: float, text: str, *, right: bool = False) -> 
     )
 
 
-def funnel(look: Look, tiers: Mapping[str, Mapping[str, Mapping[str, float]]], *, key: str) -> str:
+def funnel(
+    style: CellStyle, tiers: Mapping[str, Mapping[str, Mapping[str, float]]], *, key: str
+) -> str:
     """One cell's recall from tier to tier. Bar: the first judged tier; diamond: the second."""
     judged = list(tiers)
     steps = [tier for tier in TIERS if tier in tiers[judged[0]]]
@@ -126,23 +128,23 @@ def funnel(look: Look, tiers: Mapping[str, Mapping[str, Mapping[str, float]]], *
     for index, step in enumerate(steps):
         top, row = 36.0 * index, tiers[judged[0]][step]
         recall = row.get("macro", float("nan"))
-        shown = row.get("documents")
-        said = number(recall, 3)
-        if shown is not None:
-            said += f" · {number(shown, 1)} docs"
+        documents = row.get("documents")
+        text = number(recall, 3)
+        if documents is not None:
+            text += f" · {number(documents, 1)} docs"
         _text(plot, 0.0, top + 15, step)
-        _text(plot, 1.0, top + 15, said, right=True)
+        _text(plot, 1.0, top + 15, text, right=True)
         plot.barh(top + 25, 1, height=9, color=GRID, linewidth=0)
         if np.isfinite(recall):
-            plot.barh(top + 25, recall, height=9, color=colour(look.colour), linewidth=0)
+            plot.barh(top + 25, recall, height=9, color=colour(style.colour), linewidth=0)
         second = tiers[judged[1]].get(step, {}).get("macro") if len(judged) > 1 else None
         if second is not None:
             plot.plot(second, top + 25, "D", markersize=7, color=INK, mec=PAPER, clip_on=False)
-    return inline(figure, key=key, label=f"Evidence funnel of {look.label}")
+    return inline(figure, key=key, label=f"Evidence funnel of {style.label}")
 
 
 def exposure(
-    curves: Sequence[tuple[Look, Sequence[tuple[float, float]]]], *, axis: str, key: str
+    curves: Sequence[tuple[CellStyle, Sequence[tuple[float, float]]]], *, axis: str, key: str
 ) -> str:
     """Mean recall against what had been exposed, log x; background cells thin and below."""
     from matplotlib.ticker import NullLocator
@@ -153,17 +155,17 @@ def exposure(
     plot.set_ylim(0, min(1.02, 1.1 * max(y for _, points in curves for _, y in points) or 1.02))
     plot.grid(color=GRID, linewidth=1)
     plot.set_axisbelow(True)
-    for look, points in sorted(curves, key=lambda item: item[0].colour is not None):
+    for style, points in sorted(curves, key=lambda item: item[0].colour is not None):
         drawn = _thinned(_from_the_first_find(points))
         x, y = [point[0] for point in drawn], [point[1] for point in drawn]
-        shade, front = colour(look.colour), look.colour is not None
+        shade, front = colour(style.colour), style.colour is not None
         plot.plot(x, y, color=shade, linewidth=2 if front else 1, drawstyle="steps-post")
-        if look.colour is not None and drawn:
-            marks = _spaced(x, 6, look.colour)
+        if style.colour is not None and drawn:
+            marks = _spaced(x, 6, style.colour)
             plot.plot(
                 [x[i] for i in marks],
                 [y[i] for i in marks],
-                MARKERS[look.colour],
+                MARKERS[style.colour],
                 color=shade,
                 markersize=7,
                 markeredgecolor=PAPER,
@@ -185,34 +187,34 @@ def _thinned(points: Sequence[tuple[float, float]], most: int = 90) -> list[tupl
     if len(points) <= most:
         return list(points)
     x = np.log([point[0] for point in points])
-    wanted = np.searchsorted(x, np.linspace(x[0], x[-1], most), side="right") - 1
-    return [points[int(i)] for i in dict.fromkeys([0, *wanted.tolist()])]
+    chosen = np.searchsorted(x, np.linspace(x[0], x[-1], most), side="right") - 1
+    return [points[int(i)] for i in dict.fromkeys([0, *chosen.tolist()])]
 
 
 def _spaced(x: Sequence[float], count: int, shift: int) -> list[int]:
     # Every cell marks other places, so that markers of curves that overlap stay visible.
     logs = np.log(x)
-    places = np.linspace(logs[0], logs[-1], count, endpoint=False)
-    places += (logs[-1] - logs[0]) / count * (0.15 + 0.1 * shift)
-    return sorted(set((np.searchsorted(logs, places, side="right") - 1).tolist()))
+    positions = np.linspace(logs[0], logs[-1], count, endpoint=False)
+    positions += (logs[-1] - logs[0]) / count * (0.15 + 0.1 * shift)
+    return sorted(set((np.searchsorted(logs, positions, side="right") - 1).tolist()))
 
 
 def spreads(rows: Sequence[Spread], *, axis: str, key: str) -> str:
     """Per cell: 5th to 95th percentile (thin), middle half (thick), median (dot)."""
     from matplotlib.ticker import MaxNLocator, NullLocator
 
-    wrapped = [_lines(row.look.label, 27) for row in rows]
+    wrapped = [_lines(row.style.label, 27) for row in rows]
     tops = np.cumsum([0.0, *(len(lines) * _LINE + 20 for lines in wrapped)])
     figure = canvas(MEDIUM, float(tops[-1]) + 52)
     plot = axes(figure, left=8, right=12, top=4, bottom=48)
     plot.set_ylim(tops[-1], 0)
     for row, lines, top in zip(rows, wrapped, tops, strict=False):
         low, first, middle, third, high = np.percentile(row.values, [5, 25, 50, 75, 95])
-        base, shade = float(top) + len(lines) * _LINE + 8, colour(row.look.colour)
+        base, shade = float(top) + len(lines) * _LINE + 8, colour(row.style.colour)
         for index, line in enumerate(lines):
             _text(plot, 0.0, top + (index + 0.8) * _LINE, line)
-        said = f"median {middle:g} · mean {number(float(np.mean(row.values)), 2)}"
-        _text(plot, 1.0, top + 0.8 * _LINE, said, right=True)
+        text = f"median {middle:g} · mean {number(float(np.mean(row.values)), 2)}"
+        _text(plot, 1.0, top + 0.8 * _LINE, text, right=True)
         plot.plot([low, high], [base] * 2, color=shade, linewidth=2)
         plot.plot([first, third], [base] * 2, color=shade, linewidth=8, solid_capstyle="butt")
         plot.plot(middle, base, "o", markersize=8, color=PAPER, markeredgecolor=INK)

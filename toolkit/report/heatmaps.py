@@ -1,6 +1,6 @@
 """Heat maps of a grid of settings, as inline SVG.
 
-Colours are fixed, not the page's: a value must look the same on a dark page. Cividis (Nuñez,
+Colours are fixed, not the page's: a value must style the same on a dark page. Cividis (Nuñez,
 Anderton & Renslow, 2018) reads the same with and without colour blindness.
 """
 
@@ -97,8 +97,8 @@ def _paint(
 
 def _ticks(values: Sequence[float]) -> tuple[list[int], list[str]]:
     step = -(-len(values) // _TICKS)
-    places = list(range(0, len(values), step))
-    return places, [f"{values[place]:g}" for place in places]
+    positions = list(range(0, len(values), step))
+    return positions, [f"{values[position]:g}" for position in positions]
 
 
 def _mark(plot: Axes, mark: Mark, k1: Sequence[float], b: Sequence[float]) -> None:

@@ -15,6 +15,7 @@ from toolkit.evaluation.cells import Cell
 from toolkit.evaluation.compare import Verdict
 from toolkit.files import write_atomic
 from toolkit.report.comparisons import verdicts_section
+from toolkit.report.data import ReportData, report_data
 from toolkit.report.evidence import calls_section, curves_section, funnel_section
 from toolkit.report.provenance import (
     glossary_section,
@@ -23,7 +24,6 @@ from toolkit.report.provenance import (
     stages_section,
 )
 from toolkit.report.results import cells_section, exits_section
-from toolkit.report.setting import Setting, settle
 from toolkit.report.tables import Section, Span
 from toolkit.report.words import notes, verdict
 
@@ -74,10 +74,12 @@ def render(
     A difference is called resolved when its p value after Holm's correction is at most `alpha`.
     Raises `InputError` for no cells, cells named alike, and an unknown measure or baseline.
     """
-    setting = settle(cells, verdicts, main=main, baseline=baseline, measures=measures, alpha=alpha)
-    sections: list[Section] = [made for make in _SECTIONS if (made := make(setting)) is not None]
-    told = [*unfinished, *notes(setting)]
-    return page(title, _subtitle(setting), verdict(setting), told, sections)
+    data = report_data(
+        cells, verdicts, main=main, baseline=baseline, measures=measures, alpha=alpha
+    )
+    sections: list[Section] = [made for make in _SECTIONS if (made := make(data)) is not None]
+    all_notes = [*unfinished, *notes(data)]
+    return page(title, _subtitle(data), verdict(data), all_notes, sections)
 
 
 def page(
@@ -108,16 +110,14 @@ def write_report(folder: Path, report: Report) -> Path:
     return folder / "report.html"
 
 
-def _subtitle(setting: Setting) -> str:
-    count = len(setting.looks)
+def _subtitle(data: ReportData) -> str:
+    count = len(data.styles)
     parts = [f"{count} cell{'s' if count != 1 else ''}"]
-    if setting.main:
-        parts.append(f"main measure {setting.main}")
+    if data.main:
+        parts.append(f"main measure {data.main}")
     if count > 1:
-        parts.append(f"baseline {setting.label(setting.baseline)}")
-    dates = sorted(
-        {str(c.manifest["created"])[:10] for c in setting.cells if "created" in c.manifest}
-    )
+        parts.append(f"baseline {data.label(data.baseline)}")
+    dates = sorted({str(c.manifest["created"])[:10] for c in data.cells if "created" in c.manifest})
     if dates:
         parts.append("made " + " to ".join(dict.fromkeys((dates[0], dates[-1]))))
     return ", ".join(parts)
@@ -127,15 +127,15 @@ def _subtitle(setting: Setting) -> str:
 def _templates() -> Environment:
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
-    made = Environment(
+    environment = Environment(
         loader=PackageLoader("toolkit.report"),
         autoescape=lambda name: name is not None and name.endswith(".html"),
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters["md"] = plain_markdown
-    return made
+    environment.filters["md"] = plain_markdown
+    return environment
 
 
 _MARKDOWN = re.compile(r"[\\`*|$]|(?<!\w)_|_(?!\w)|\](?=[(\[:])|(?<=\])[(\[]|^[#>+-]")

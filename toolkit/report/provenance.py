@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from toolkit.report.data import ReportData
 from toolkit.report.measures import describe, ordered
-from toolkit.report.setting import Setting
-from toolkit.report.tables import Column, Entry, Look, Section, Table
+from toolkit.report.tables import CellStyle, Column, Entry, Section, Table
 
 _SETTINGS = "config"
 _STAGES = "stages"
@@ -31,18 +31,18 @@ def flat(value: Any, prefix: str = "") -> dict[str, str]:
     return {prefix: "" if value is None else str(value)}
 
 
-def setup_section(setting: Setting) -> Section | None:
+def setup_section(data: ReportData) -> Section | None:
     """The resolved settings: a table of those that differ and one of those that do not."""
-    settings = [flat(cell.manifest.get(_SETTINGS, {})) for cell in setting.cells]
-    factors = [{k: str(v) for k, v in cell.factors.items()} for cell in setting.cells]
-    if not any(settings) and not any(factors):
+    configs = [flat(cell.manifest.get(_SETTINGS, {})) for cell in data.cells]
+    factors = [{k: str(v) for k, v in cell.factors.items()} for cell in data.cells]
+    if not any(configs) and not any(factors):
         return None
     tables = [
         t
         for t in (
             _constant(factors),
-            _differing(setting.looks, settings, folded="Settings that differ between cells"),
-            _constant(settings, folded="Settings that all cells share"),
+            _differing(data.styles, configs, folded="Settings that differ between cells"),
+            _constant(configs, folded="Settings that all cells share"),
         )
         if t
     ]
@@ -53,19 +53,19 @@ def _lead(factors: Sequence[Mapping[str, str]]) -> str:
     varied = {
         name: list(dict.fromkeys(row.get(name, "—") for row in factors)) for name in _keys(factors)
     }
-    said = [f"{n} ({', '.join(values)})" for n, values in varied.items() if len(values) > 1]
-    return f"Varied: {'; '.join(said)}." if said else "Nothing was varied."
+    varied_text = [f"{n} ({', '.join(values)})" for n, values in varied.items() if len(values) > 1]
+    return f"Varied: {'; '.join(varied_text)}." if varied_text else "Nothing was varied."
 
 
-def stages_section(setting: Setting) -> Section | None:
+def stages_section(data: ReportData) -> Section | None:
     """What the stages of each pipeline counted: a row a cell and stage, counts of 0 left out."""
-    stages = [(look, look.cell.manifest.get(_STAGES, {})) for look in setting.looks]
+    stages = [(style, style.cell.manifest.get(_STAGES, {})) for style in data.styles]
     rows = []
-    for look, counted in stages:
+    for style, counted in stages:
         for stage, numbers in counted.items():
-            told = ", ".join(f"{name} {number:,}" for name, number in numbers.items() if number)
-            entries = (Entry(text or "—") for text in (stage, told))
-            rows.append([Entry(look.label, look=look), *entries])
+            counts = ", ".join(f"{name} {number:,}" for name, number in numbers.items() if number)
+            entries = (Entry(text or "—") for text in (stage, counts))
+            rows.append([Entry(style.label, style=style), *entries])
     if not rows:
         return None
     columns = [Column(title, numeric=False) for title in ("cell", "stage", "counted")]
@@ -78,15 +78,15 @@ def stages_section(setting: Setting) -> Section | None:
     )
 
 
-def provenance_section(setting: Setting) -> Section | None:
+def provenance_section(data: ReportData) -> Section | None:
     """Everything of the manifests beside the settings."""
     rows = [
         flat({key: value for key, value in cell.manifest.items() if key not in _ELSEWHERE})
-        for cell in setting.cells
+        for cell in data.cells
     ]
     tables = [
         t
-        for t in (_constant(rows), _differing(setting.looks, rows, folded="By cell"))
+        for t in (_constant(rows), _differing(data.styles, rows, folded="By cell"))
         if t is not None
     ]
     if not tables:
@@ -106,24 +106,24 @@ def _constant(rows: Sequence[Mapping[str, str]], *, folded: str = "") -> Table |
 
 
 def _differing(
-    looks: Sequence[Look], rows: Sequence[Mapping[str, str]], *, folded: str = ""
+    styles: Sequence[CellStyle], rows: Sequence[Mapping[str, str]], *, folded: str = ""
 ) -> Table | None:
     keys = [k for k in _keys(rows) if len({row.get(k) for row in rows}) > 1]
     if not keys:
         return None
     columns = [Column("cell", numeric=False), *(Column(key, numeric=False) for key in keys)]
     entries = [
-        [Entry(look.label, look=look), *(Entry(row.get(key) or "—") for key in keys)]
-        for look, row in zip(looks, rows, strict=True)
+        [Entry(style.label, style=style), *(Entry(row.get(key) or "—") for key in keys)]
+        for style, row in zip(styles, rows, strict=True)
     ]
     return Table(columns, entries, folded=folded)
 
 
-def glossary_section(setting: Setting) -> Section:
+def glossary_section(data: ReportData) -> Section:
     """How every measure of the report is defined."""
     names = ordered(
-        [n for cell in setting.cells for n in cell.metrics]
-        + [n for cell in setting.cells for n in cell.per_question]
+        [n for cell in data.cells for n in cell.metrics]
+        + [n for cell in data.cells for n in cell.per_question]
     )
     rows = []
     for name in names:

@@ -1,16 +1,17 @@
-"""The table of cells and the table of exits: what every cell scored, over how many questions."""
+"""The table of cells, with the uncertainty of their means, and the table of exits."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+
+import numpy as np
 
 from toolkit.contracts import STATUSES
 from toolkit.evaluation.cells import Cell
-from toolkit.report.intervals import cell_interval
+from toolkit.report.data import ReportData, varied_factors
 from toolkit.report.measures import describe, is_usage, number, ordered
-from toolkit.report.setting import Setting, varied_factors
-from toolkit.report.tables import Column, Entry, Look, Section, Table
+from toolkit.report.tables import CellStyle, Column, Entry, Section, Table
 
 
 def questions(cell: Cell) -> int:
@@ -35,27 +36,27 @@ def interval_text(low: float, high: float, digits: int) -> str:
     return f"[{number(low, digits)}, {number(high, digits)}]"
 
 
-def cells_section(setting: Setting) -> Section:
+def cells_section(data: ReportData) -> Section:
     """Factors, main measures with intervals, and the counts that every mean stands on."""
     rest = [
         name
-        for name in ordered(name for cell in setting.cells for name in cell.metrics)
-        if name not in setting.measures
+        for name in ordered(name for cell in data.cells for name in cell.metrics)
+        if name not in data.measures
     ]
-    tables = [cells_table(setting, setting.measures, counts=True)]
+    tables = [cells_table(data, data.measures, counts=True)]
     if rest:
-        tables.append(cells_table(setting, rest, counts=False, folded="All other measures"))
-    return Section("cells", "Cells", note=_cells_note(setting), tables=tables)
+        tables.append(cells_table(data, rest, counts=False, folded="All other measures"))
+    return Section("cells", "Cells", note=_cells_note(data), tables=tables)
 
 
-def _cells_note(setting: Setting) -> str:
+def _cells_note(data: ReportData) -> str:
     note = (
         "Measures of quality are means over all questions that can be judged; a failed question "
         "counts 0. Calls, tokens and seconds are means over the questions that were run; money and "
         "tokens of models are left out where they are unknown, and n questions remain. In "
         "brackets the 95% interval of the mean (Wilson for yes/no measures, Student’s t otherwise)."
     )
-    if any(setting.marks(measure) for measure in setting.measures):
+    if any(data.marks(measure) for measure in data.measures):
         note += (
             " Bold: best, and separated from every other cell by the paired test. "
             "≈: best but not separated (or not tested), or not separated from the best."
@@ -64,31 +65,31 @@ def _cells_note(setting: Setting) -> str:
 
 
 def cells_table(
-    setting: Setting, measures: Sequence[str], *, counts: bool, folded: str = ""
+    data: ReportData, measures: Sequence[str], *, counts: bool, folded: str = ""
 ) -> Table:
     """One row a cell. `counts` adds `count_names`, out of all questions."""
-    factors = varied_factors(setting.cells)
-    marks = {measure: setting.marks(measure) for measure in measures}
+    factors = varied_factors(data.cells)
+    marks = {measure: data.marks(measure) for measure in measures}
     columns = [*(Column(f, numeric=False) for f in factors), *(Column(m) for m in measures)]
     rows = []
-    for look in setting.looks:
-        cell = look.cell
+    for style in data.styles:
+        cell = style.cell
         row = [Entry(str(cell.factors.get(factor, "—"))) for factor in factors]
         row += [_measured(cell, measure, marks[measure].get(cell.name, "")) for measure in measures]
         rows.append(row)
     if counts:  # beside the first measure, since they say how much it can be trusted
-        place = len(factors) + bool(measures)
-        names = count_names(setting)
-        columns[place:place] = [Column(name) for name in names]
-        for row, look in zip(rows, setting.looks, strict=True):
-            row[place:place] = _counted(look.cell, names)
+        position = len(factors) + bool(measures)
+        names = count_names(data)
+        columns[position:position] = [Column(name) for name in names]
+        for row, style in zip(rows, data.styles, strict=True):
+            row[position:position] = _counted(style.cell, names)
     # Factors that tell the cells apart read better than names, which then stand at the end.
-    told_apart = all(look.label != look.cell.name for look in setting.looks)
-    place = len(columns) if told_apart else 0
-    columns.insert(place, Column("run", numeric=False))
-    for row, look in zip(rows, setting.looks, strict=True):
-        row.insert(place, Entry(look.cell.name))
-        row[0] = replace(row[0], look=look)
+    told_apart = all(style.label != style.cell.name for style in data.styles)
+    position = len(columns) if told_apart else 0
+    columns.insert(position, Column("run", numeric=False))
+    for row, style in zip(rows, data.styles, strict=True):
+        row.insert(position, Entry(style.cell.name))
+        row[0] = replace(row[0], style=style)
     return Table(columns, rows, folded=folded)
 
 
@@ -105,9 +106,9 @@ def _measured(cell: Cell, measure: str, mark: str) -> Entry:
     return Entry(text, sub=sub, mark=mark)
 
 
-def count_names(setting: Setting) -> list[str]:
+def count_names(data: ReportData) -> list[str]:
     """The counts that every total stands on; missing and unjudged only where there are any."""
-    cells = setting.cells
+    cells = data.cells
     return ["failed", *(n for n in ("missing", "unjudged") if any(c.counts.get(n) for c in cells))]
 
 
@@ -117,17 +118,17 @@ def _counted(cell: Cell, names: Sequence[str]) -> list[Entry]:
     return [Entry("—") if c is None else Entry(f"{c:,}", sub=over) for c in counts]
 
 
-def exits_section(setting: Setting) -> Section | None:
+def exits_section(data: ReportData) -> Section | None:
     """How the questions of every cell ended; None where no cell ran an agent."""
-    present = [s for s in STATUSES if any(cell.counts.get(s) for cell in setting.cells)]
-    if not any(s in cell.counts for s in STATUSES[:-1] for cell in setting.cells):
+    present = [s for s in STATUSES if any(cell.counts.get(s) for cell in data.cells)]
+    if not any(s in cell.counts for s in STATUSES[:-1] for cell in data.cells):
         return None
-    extra = [n for n in ("missing",) if any(cell.counts.get(n) for cell in setting.cells)]
+    extra = [n for n in ("missing",) if any(cell.counts.get(n) for cell in data.cells)]
     names = list(dict.fromkeys([*present, "failed", *extra]))
     columns = [Column("cell", numeric=False), Column("questions")]
     columns += [Column(name.replace("_", " ")) for name in names]
     columns += [Column("answered"), Column("unjudged")]
-    rows = [_exits(look, names) for look in setting.looks]
+    rows = [_exits(style, names) for style in data.styles]
     return Section(
         "exits",
         "Exit statuses and failures",
@@ -137,11 +138,42 @@ def exits_section(setting: Setting) -> Section | None:
     )
 
 
-def _exits(look: Look, names: Sequence[str]) -> list[Entry]:
-    total = questions(look.cell)
-    row = [Entry(look.label, look=look), Entry(f"{total:,}")]
+def _exits(style: CellStyle, names: Sequence[str]) -> list[Entry]:
+    total = questions(style.cell)
+    row = [Entry(style.label, style=style), Entry(f"{total:,}")]
     for name in (*names, "answered", "unjudged"):
-        count = look.cell.counts.get(name, 0 if name in STATUSES else None)
+        count = style.cell.counts.get(name, 0 if name in STATUSES else None)
         share = number(100 * count / total, 0) + "%" if count and total else ""
         row.append(Entry("—" if count is None else f"{count:,}", sub=share))
     return row
+
+
+def mean_interval(values: Iterable[float], level: float = 0.95) -> tuple[float, float] | None:
+    """Interval of the mean over questions; None for fewer than two values.
+
+    Wilson's score interval where every value is 0 or 1 (Wilson, 1927), else Student's t, cut to
+    0..1 where the values lie there.
+    """
+    array = np.asarray(list(values), dtype=float)
+    if len(array) < 2 or not np.isfinite(array).all():
+        return None
+    from scipy import stats  # here, because a command's start would wait for it
+
+    if np.isin(array, (0.0, 1.0)).all():
+        interval = stats.binomtest(int(array.sum()), len(array)).proportion_ci(level, "wilson")
+        return float(interval.low), float(interval.high)
+    half = float(stats.t.ppf(0.5 + level / 2, len(array) - 1) * stats.sem(array))
+    low, high = float(array.mean()) - half, float(array.mean()) + half
+    if array.min() >= 0 and array.max() <= 1:
+        low, high = max(low, 0.0), min(high, 1.0)
+    return low, high
+
+
+def cell_interval(cell: Cell, measure: str) -> tuple[float, float] | None:
+    """The interval of a cell's metric, None unless the metric is the mean of its questions."""
+    values = list(cell.per_question.get(measure, {}).values())
+    if not values or measure not in cell.metrics:
+        return None
+    if not np.isclose(np.mean(values), cell.metrics[measure], rtol=1e-3, atol=1e-4):
+        return None
+    return mean_interval(values)

@@ -47,15 +47,15 @@ def axes(
     """Axes with margins in pixels; `bare` ones have no ticks and no frame."""
     width, height = figure.get_size_inches() * 72
     box = (left / width, bottom / height, 1 - (left + right) / width, 1 - (top + bottom) / height)
-    made = figure.add_axes(box)
+    plot = figure.add_axes(box)
     for side in ("top", "right", "left", *(("bottom",) if bare else ())):
-        made.spines[side].set_visible(False)
-    made.spines["bottom"].set_color(MUTED)
-    made.patch.set_visible(False)
-    made.tick_params(colors=MUTED, labelsize=SMALL, length=3, labelcolor=INK)
+        plot.spines[side].set_visible(False)
+    plot.spines["bottom"].set_color(MUTED)
+    plot.patch.set_visible(False)
+    plot.tick_params(colors=MUTED, labelsize=SMALL, length=3, labelcolor=INK)
     if bare:
-        made.tick_params(bottom=False, left=False, labelbottom=False, labelleft=False)
-    return made
+        plot.tick_params(bottom=False, left=False, labelbottom=False, labelleft=False)
+    return plot
 
 
 def inline(figure: Canvas, *, key: str, label: str) -> str:

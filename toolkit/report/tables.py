@@ -11,7 +11,7 @@ COLOURS = 8
 
 
 @dataclass(frozen=True)
-class Look:
+class CellStyle:
     """How one cell is named and drawn, the same in every table and figure.
 
     `colour` is 0 to `COLOURS - 1`, or None for a cell that stays in the background because there
@@ -37,7 +37,7 @@ class Entry:
     text: str
     sub: str = ""
     mark: str = ""
-    look: Look | None = None
+    style: CellStyle | None = None
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Figure:
 
     svg: str
     heading: str = ""
-    look: Look | None = None
+    style: CellStyle | None = None
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Section:
     anchor: str
     title: str
     lead: str = ""
-    legend: Sequence[Look] = ()
+    legend: Sequence[CellStyle] = ()
     figures: Sequence[Figure] = ()
     key: str = ""
     note: str = ""

@@ -12,8 +12,8 @@ from rich.text import Text
 from toolkit.console import visible
 from toolkit.evaluation.cells import Cell
 from toolkit.evaluation.compare import Verdict
+from toolkit.report.data import ReportData, report_data
 from toolkit.report.results import cells_table, count_names, questions
-from toolkit.report.setting import Setting, settle
 from toolkit.report.tables import Column, Entry, Table
 
 _FEW = (
@@ -46,41 +46,43 @@ def comparison_table(
     Where the varied factors tell the cells apart, they stand in place of the names. Failed and
     unjudged questions are counts out of the cell's questions.
     """
-    setting = settle(cells, verdicts, main=main, baseline=baseline, measures=measures, alpha=alpha)
-    counted = count_names(setting)
-    chosen = list(measures) or _few(setting)[: 7 - len(counted)]
-    table = cells_table(setting, chosen, counts=False)
+    data = report_data(
+        cells, verdicts, main=main, baseline=baseline, measures=measures, alpha=alpha
+    )
+    counted = count_names(data)
+    chosen = list(measures) or _few(data)[: 7 - len(counted)]
+    table = cells_table(data, chosen, counts=False)
     # Many factors leave room for fewer measures.
     while not measures and len(chosen) > 1 and _width(table, counted) > _WIDEST:
         chosen.pop()
-        table = cells_table(setting, chosen, counts=False)
-    shown = _shown(table)
-    made = RichTable(
+        table = cells_table(data, chosen, counts=False)
+    columns_shown = _shown(table)
+    rich_table = RichTable(
         title=Text(visible(title)) if title else None,
         title_justify="left",
         box=SIMPLE_HEAD,
         padding=0,
         show_edge=False,
     )
-    for index, column in enumerate(table.columns[:shown]):
+    for index, column in enumerate(table.columns[:columns_shown]):
         title, width = _title(column), _fitting(table, index)
         if column.numeric:  # headers may break at spaces, numbers never
-            made.add_column(Text(title), justify="right", width=width)
+            rich_table.add_column(Text(title), justify="right", width=width)
         elif width <= _NARROW:
-            made.add_column(Text(title), overflow="fold", width=width)
+            rich_table.add_column(Text(title), overflow="fold", width=width)
         else:
-            made.add_column(Text(title), overflow="fold")
+            rich_table.add_column(Text(title), overflow="fold")
     for name in counted:
-        made.add_column(name, justify="right", no_wrap=True)
-    for look, row in zip(setting.looks, table.rows, strict=True):
-        counts = [_count(look.cell, name) for name in counted]
-        made.add_row(*(_entry(entry) for entry in row[:shown]), *counts)
-    return made
+        rich_table.add_column(name, justify="right", no_wrap=True)
+    for style, row in zip(data.styles, table.rows, strict=True):
+        counts = [_count(style.cell, name) for name in counted]
+        rich_table.add_row(*(_entry(entry) for entry in row[:columns_shown]), *counts)
+    return rich_table
 
 
-def _few(setting: Setting) -> list[str]:
-    present = {name for cell in setting.cells for name in cell.metrics}
-    return [name for name in _FEW if name in present] or list(setting.measures)
+def _few(data: ReportData) -> list[str]:
+    present = {name for cell in data.cells for name in cell.metrics}
+    return [name for name in _FEW if name in present] or list(data.measures)
 
 
 def _count(cell: Cell, name: str) -> str:

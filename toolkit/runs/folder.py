@@ -146,8 +146,8 @@ class RunFolder:
         """The recorded trajectories: in the order of `topics`, leaving out questions without one,
         or all of them in the order of their ids."""
         if topics is not None:
-            found = (self.read(topic.qid) for topic in topics)
-            yield from (trajectory for trajectory in found if trajectory is not None)
+            trajectories = (self.read(topic.qid) for topic in topics)
+            yield from (trajectory for trajectory in trajectories if trajectory is not None)
             return
         for path in sorted(self._files(), key=lambda path: unescape_qid(path.stem) or path.stem):
             yield _read(path)
@@ -192,8 +192,8 @@ class RunFolder:
     def _check_links(self) -> None:
         # Somebody may have sent this folder, and what is written below a link lands elsewhere.
         retried = self.path / "retried"
-        places = [self.queries, retried, *retried.glob("*"), *map(self.path.joinpath, _DERIVED)]
-        if links := [place for place in places if place.is_symlink()]:
+        paths = [self.queries, retried, *retried.glob("*"), *map(self.path.joinpath, _DERIVED)]
+        if links := [path for path in paths if path.is_symlink()]:
             raise InputError(
                 f"{links[0]} is a symbolic link",
                 valid="a run whose files lie in its own folder",
@@ -221,9 +221,9 @@ class RunFolder:
         outcome = read_outcome(path)
         if outcome.well:
             raise RuntimeError(f"question {outcome.qid!r} has ended well; it is not asked again")
-        kept = self.path / "retried" / path.stem
-        kept.mkdir(parents=True, exist_ok=True)
-        path.replace(kept / f"{len(list(kept.glob('*.json'))) + 1}.json")
+        folder = self.path / "retried" / path.stem
+        folder.mkdir(parents=True, exist_ok=True)
+        path.replace(folder / f"{len(list(folder.glob('*.json'))) + 1}.json")
 
     def _sweep(self) -> None:
         names = (".manifest.json.*.tmp", ".ledger.json.*.tmp")

@@ -99,8 +99,8 @@ def provenance(manifest: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _versions() -> dict[str, str]:
-    found = {package: _version(package) for package in PACKAGES}
-    return {package: version for package, version in found.items() if version}
+    versions = {package: _version(package) for package in PACKAGES}
+    return {package: version for package, version in versions.items() if version}
 
 
 def _version(package: str) -> str:

@@ -168,10 +168,10 @@ def read_outcome(path: Path) -> Outcome:
             lines = [stream.readline().rstrip(b"\n") for _ in range(_HEAD_LINES)]
             stream.seek(-_TAIL, os.SEEK_END)
             *_, last, rest = stream.read().split(b"\n")
-        whole = not rest and open_line(last, path) == _LAST
+        complete = not rest and open_line(last, path) == _LAST
         head = b"\n".join(open_line(line, path) for line in lines)
         record = json.loads(head.rstrip(b",\n") + b"}")
-        if whole and record["format"] == FORMAT and record["status"] in STATUSES:
+        if complete and record["format"] == FORMAT and record["status"] in STATUSES:
             return Outcome(str(record["qid"]), record["status"], str(record.get("reason", "")))
     except (OSError, ValueError, TypeError, KeyError):
         pass  # The whole reading says what is wrong, or makes sense of another layout.

@@ -84,12 +84,12 @@ def find_citations(text: str, known: Collection[str]) -> Sequence[str]:
     A docid that holds commas or brackets is found where it stands whole.
     """
     text = text.replace("【", "[").replace("】", "]")
-    places = [(match.start(), match[1]) for match in _BRACKETS.finditer(text)]
+    positions = [(match.start(), match[1]) for match in _BRACKETS.finditer(text)]
     for docid in known:
         if "[" in docid or "]" in docid:
-            places += [(at.start(), docid) for at in re.finditer(re.escape(f"[{docid}]"), text)]
+            positions += [(at.start(), docid) for at in re.finditer(re.escape(f"[{docid}]"), text)]
     widths = sorted({len(_SEPARATOR.findall(docid)) for docid in known}, reverse=True)
-    cited = (docid for _, inner in sorted(places) for docid in _ids(inner, known, widths))
+    cited = (docid for _, inner in sorted(positions) for docid in _ids(inner, known, widths))
     return tuple(dict.fromkeys(cited))
 
 

@@ -24,11 +24,11 @@ class DictionaryBackend:
         """At most `request.depth` hits, best first, without titles and excerpts."""
         query = _words(request.query)
         scores = {unit_id: len(query & words) for unit_id, words in self._words.items()}
-        found = sorted((item for item in scores.items() if item[1]), key=lambda item: -item[1])
+        ranked = sorted((item for item in scores.items() if item[1]), key=lambda item: -item[1])
         return SearchResult(
             [
                 Hit(parent(unit_id), unit_id, rank, float(score))
-                for rank, (unit_id, score) in enumerate(found[: request.depth], start=1)
+                for rank, (unit_id, score) in enumerate(ranked[: request.depth], start=1)
             ]
         )
 
@@ -46,8 +46,8 @@ class DictionaryStore:
         passages: Mapping[str, str] | None = None,
     ) -> None:
         self._documents = {
-            docid: each if isinstance(each, Document) else Document(docid, "", each)
-            for docid, each in documents.items()
+            docid: content if isinstance(content, Document) else Document(docid, "", content)
+            for docid, content in documents.items()
         }
         self._passages = dict(passages or {})
 

@@ -61,7 +61,7 @@ def first_match(query: Query, text: str, characters: int) -> str:
     """The stretch that starts 55 characters before the first match of any query word."""
     lowered = _lower(text)
     firsts = (next(filter(_fits, _places(lowered, stem)), None) for stem in query.stems)
-    start = min((place[0] for place in firsts if place), default=0)
+    start = min((span[0] for span in firsts if span), default=0)
     return _cut(text, start - min(_LEAD, characters // 4), characters)
 
 
@@ -84,11 +84,11 @@ def _matches(query: Query, text: str) -> Sequence[Match]:
     rare: list[Match] = []
     frequent: list[Match] = []
     for word, stem in enumerate(query.stems):
-        places = list(islice(_places(lowered, stem), _FREQUENT + 1))
-        kept = rare if len(places) <= _FREQUENT else frequent
-        spans = list(filter(_fits, places))
+        positions = list(islice(_places(lowered, stem), _FREQUENT + 1))
+        matches = rare if len(positions) <= _FREQUENT else frequent
+        spans = list(filter(_fits, positions))
         weight = max(1, len(spans)) ** -0.5
-        kept += [Match(start, end, word, weight) for start, end in spans]
+        matches += [Match(start, end, word, weight) for start, end in spans]
     return sorted(rare or frequent)
 
 
@@ -96,21 +96,21 @@ def _places(lowered: str, stem: str) -> Iterator[tuple[int, int]]:
     """Where `lowered` holds `stem`, in order: start and end of the word, the end -1 where that is
     no match."""
     # Scripts that write no spaces have no word starts to see; words in ASCII do.
-    whole = stem.isascii()
+    ascii_stem = stem.isascii()
     longest = _LONGEST_ENDING if len(stem) >= _SHORTEST_STEM else 0
     start = lowered.find(stem)
     while start >= 0:
         end = stop = start + len(stem)
-        if whole and start > 0 and _TWO.match(lowered, start - 1):
+        if ascii_stem and start > 0 and _TWO.match(lowered, start - 1):
             stop = -1
-        elif whole and (ending := _WORD.match(lowered, end, end + longest + 1)):
+        elif ascii_stem and (ending := _WORD.match(lowered, end, end + longest + 1)):
             stop = ending.end() if ending.end() - end <= longest else -1
         yield start, stop
         start = lowered.find(stem, end)
 
 
-def _fits(place: tuple[int, int]) -> bool:
-    return place[1] >= 0
+def _fits(span: tuple[int, int]) -> bool:
+    return span[1] >= 0
 
 
 def _best(matches: Sequence[Match], characters: int) -> tuple[int, int]:
@@ -144,10 +144,10 @@ def _cut(text: str, start: int, characters: int) -> str:
     if end < len(text) and _TWO.match(text, end - 1):
         word = _PARTIAL.search(text[max(start, end - _LONGEST_WORD) : end])
         end -= len(word[0]) if word and len(word[0]) < _LONGEST_WORD else 0
-    shown = " ".join(text[start:end].split())
-    if not shown:
+    excerpt = " ".join(text[start:end].split())
+    if not excerpt:
         return ""
-    return f"{'…' if start > 0 else ''}{shown}{'…' if end < len(text) else ''}"
+    return f"{'…' if start > 0 else ''}{excerpt}{'…' if end < len(text) else ''}"
 
 
 def _lower(text: str) -> str:
@@ -155,7 +155,7 @@ def _lower(text: str) -> str:
     lowered = text.lower()
     if len(lowered) == len(text):
         return lowered
-    return "".join(low if len(low := each.lower()) == 1 else each for each in text)
+    return "".join(low if len(low := character.lower()) == 1 else character for character in text)
 
 
 def _stem(word: str) -> str:

@@ -80,8 +80,9 @@ def document_page(
     text, count = _page(Frame(header, hint), lines.lines, lines.first, lines.total, limits)
     arguments = {"docid": lines.docid, "offset": lines.first + count}
     following = _continuation(tool, arguments, limit, lines.total)
-    shown = tuple(lines.lines[:count])
-    return text, DocumentPage(lines.docid, title, shown, lines.total, lines.first, following)
+    page_lines = tuple(lines.lines[:count])
+    page = DocumentPage(lines.docid, title, page_lines, lines.total, lines.first, following)
+    return text, page
 
 
 def _continuation(

@@ -129,12 +129,12 @@ class RankedBrowsingSession(ToolSession[RankedBrowsing]):
 
     def _search(self, reason: str, query: str) -> Page:
         search_id, ranking = self.rank(query)
-        asked = ranking.request.query
+        searched = ranking.request.query
         if not ranking.hits:
             return Page(
-                f"[search_id={search_id} no hits query={short(asked)}]\n"
+                f"[search_id={search_id} no hits query={short(searched)}]\n"
                 "Nothing matched. Call search with other words.",
-                ResultsPage(asked, (), 0, search_id=search_id),
+                ResultsPage(searched, (), 0, search_id=search_id),
                 ranking,
             )
         page = self._results(search_id, ranking, 1, self.settings.page, None)
@@ -161,10 +161,10 @@ class RankedBrowsingSession(ToolSession[RankedBrowsing]):
     def _read_document(
         self, reason: str, docid: str, offset: int | None, limit: int | None
     ) -> Page:
-        shown = self.settings.read_limit
+        limit_shown = self.settings.read_limit
         try:
             first = offset or self._first_line(docid)
-            lines = self.lines(_READ, parent(docid), first, limit or shown, reason="...")
+            lines = self.lines(_READ, parent(docid), first, limit or limit_shown, reason="...")
         except KeyError:
             raise ToolError(
                 "unknown_docid",
@@ -175,7 +175,7 @@ class RankedBrowsingSession(ToolSession[RankedBrowsing]):
             ) from None
 
         def next_call(line: int) -> str:
-            count = limit or shown
+            count = limit or limit_shown
             return call_text(_READ, reason="...", docid=lines.docid, offset=line, limit=count)
 
         return Page(*document_page(lines, self.settings.limits, _READ, next_call, limit))
@@ -223,8 +223,9 @@ class RankedBrowsingSession(ToolSession[RankedBrowsing]):
         rows = zip(hits, self._texts(first, hits), strict=True)
         filled = []
         for rank, (hit, unit) in enumerate(rows, start=first):
-            shown = self._excerpted(rank)
-            excerpt = cut(words, unit.text, self.settings.excerpt_characters) if shown else ""
+            excerpt = ""
+            if self._excerpted(rank):
+                excerpt = cut(words, unit.text, self.settings.excerpt_characters)
             title = hit.title or unit.title
             filled.append(hit._replace(rank=rank, title=title, excerpt=excerpt, text=""))
         return filled

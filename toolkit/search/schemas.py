@@ -96,8 +96,8 @@ class ToolSpec:
             "description": self.description,
             "parameters": {
                 "type": "object",
-                "properties": {each.name: each.schema() for each in self.parameters},
-                "required": [each.name for each in self.parameters],
+                "properties": {parameter.name: parameter.schema() for parameter in self.parameters},
+                "required": [parameter.name for parameter in self.parameters],
                 "additionalProperties": False,
             },
         }
@@ -111,7 +111,7 @@ class ToolSpec:
                 f"Call {self.name} again with {self._names()}.",
                 tool=self.name,
             )
-        known = {each.name for each in self.parameters}
+        known = {parameter.name for parameter in self.parameters}
         for name in arguments:
             if not isinstance(name, str) or name not in known:
                 raise ToolError(
@@ -121,11 +121,12 @@ class ToolSpec:
                     tool=self.name,
                 )
         return {
-            each.name: each.check(arguments.get(each.name), self.name) for each in self.parameters
+            parameter.name: parameter.check(arguments.get(parameter.name), self.name)
+            for parameter in self.parameters
         }
 
     def _names(self) -> str:
-        return ", ".join(each.name for each in self.parameters)
+        return ", ".join(parameter.name for parameter in self.parameters)
 
 
 def recordable(arguments: Any) -> dict[str, Any]:
@@ -144,7 +145,7 @@ def _shallow(value: Any, levels: int) -> bool:
     if not isinstance(value, (Mapping, list, tuple)):
         return True
     inner = value.values() if isinstance(value, Mapping) else value
-    return levels > 0 and all(_shallow(each, levels - 1) for each in inner)
+    return levels > 0 and all(_shallow(item, levels - 1) for item in inner)
 
 
 def call_text(tool: str, **arguments: Any) -> str:

@@ -89,25 +89,26 @@ class TopKSession(ToolSession[TopK]):
 
     def _search(self, query: str) -> Page:
         _, ranking = self.rank(query)
-        asked = ranking.request.query
+        searched = ranking.request.query
         if not ranking.hits:
             return Page(
-                f"[no hits query={short(asked)}]\nNothing matched. Call search with other words.",
-                ResultsPage(asked, (), 0),
+                f"[no hits query={short(searched)}]\n"
+                "Nothing matched. Call search with other words.",
+                ResultsPage(searched, (), 0),
                 ranking,
             )
         units = self.units(ranking.unit_ids)
         rows = zip(ranking.hits, units, strict=True)
         hits = [self._filled(rank, hit, unit) for rank, (hit, unit) in enumerate(rows, start=1)]
-        header = f"[top {len(units)} query={short(asked)}]"
+        header = f"[top {len(units)} query={short(searched)}]"
         blocks = [self._block(hit, unit) for hit, unit in zip(hits, units, strict=True)]
-        details = ResultsPage(asked, tuple(hits), len(hits))
+        details = ResultsPage(searched, tuple(hits), len(hits))
         return Page("\n\n".join([header, *blocks]), details, ranking)
 
     def _get_document(self, docid: str, offset: int | None) -> Page:
         try:
-            whole = self._whole(parent(docid)) if offset is None else None
-            return whole or self._lines_page(parent(docid), offset or 1)
+            page = self._whole(parent(docid)) if offset is None else None
+            return page or self._lines_page(parent(docid), offset or 1)
         except KeyError:
             raise ToolError(
                 "unknown_docid",

@@ -13,10 +13,10 @@ import pytest
 from report_cells import six_cells
 
 from toolkit.report.figures import Interval, Spread, exposure, forest, funnel, spreads
-from toolkit.report.tables import Look
+from toolkit.report.tables import CellStyle
 
 CELL = six_cells()[0]
-LOOK = Look(CELL, "document · bm25_default", 0)
+LOOK = CellStyle(CELL, "document · bm25_default", 0)
 
 
 def texts(svg: str) -> list[str]:

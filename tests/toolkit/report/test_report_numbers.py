@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 from report_cells import six_cells
 
-from toolkit.report.intervals import cell_interval, mean_interval
+from toolkit.report.data import report_data
 from toolkit.report.measures import HIGHER, LOWER, NEITHER, describe, number, ordered, probability
 from toolkit.report.provenance import stages_section
-from toolkit.report.setting import settle
+from toolkit.report.results import cell_interval, mean_interval
 
 
 @pytest.mark.parametrize(
@@ -110,12 +110,12 @@ def test_what_stages_counted_is_told_by_cell_and_stage() -> None:
     one, other = six_cells()[:2]
     counted = {"reranker": {"pairs_scored": 1234, "unscored": 0, "cache_hit_rate": 0.5}}
     cells = [replace(one, manifest={**one.manifest, "stages": counted}), other]
-    setting = settle(cells, [], main=None, baseline=None, measures=(), alpha=0.05)
-    section = stages_section(setting)
+    data = report_data(cells, [], main=None, baseline=None, measures=(), alpha=0.05)
+    section = stages_section(data)
     assert section is not None
     ((row,),) = (table.rows for table in section.tables)
     assert [entry.text for entry in row[1:]] == [
         "reranker",
         "pairs_scored 1,234, cache_hit_rate 0.5",
     ]
-    assert stages_section(replace(setting, looks=setting.looks[1:])) is None
+    assert stages_section(replace(data, styles=data.styles[1:])) is None

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from toolkit.console import visible
 from toolkit.report import comparison_table
-from toolkit.report.setting import settle
+from toolkit.report.data import report_data
 
 
 def printed(table: Table, width: int = 80) -> str:
@@ -102,5 +102,5 @@ def test_a_factor_that_a_cell_has_not_is_not_in_its_label() -> None:
             strict=False,
         )
     ]
-    setting = settle(cells, [], main=None, baseline=None, measures=(), alpha=0.05)
-    assert [look.label for look in setting.looks] == ["none", "monot5 · 10"]
+    data = report_data(cells, [], main=None, baseline=None, measures=(), alpha=0.05)
+    assert [style.label for style in data.styles] == ["none", "monot5 · 10"]

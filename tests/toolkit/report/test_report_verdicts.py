@@ -9,7 +9,7 @@ from report_cells import six_cells
 
 from toolkit.evaluation import Verdict
 from toolkit.report.compared_pairs import ComparedPair
-from toolkit.report.setting import Setting, settle
+from toolkit.report.data import ReportData, report_data
 from toolkit.report.words import verdict
 
 LOW, HIGH = (replace(c, factors={}, name=n) for c, n in zip(six_cells()[:2], "AB", strict=True))
@@ -35,13 +35,13 @@ CLEAR = Verdict(
 UNCLEAR = CLEAR._replace(low=-0.02, high=0.32, p=0.05, p_holm=0.1, needed=1234.2)
 
 
-def setting_of(*verdicts: Verdict, cells=(LOW, HIGH), **arguments: object) -> Setting:
+def data_of(*verdicts: Verdict, cells=(LOW, HIGH), **arguments: object) -> ReportData:
     given = {"main": None, "baseline": None, "measures": (), "alpha": 0.05, **arguments}
-    return settle(cells, verdicts, **given)
+    return report_data(cells, verdicts, **given)
 
 
 def words_of(*verdicts: Verdict, **arguments: object) -> str:
-    return "".join(span.text for span in verdict(setting_of(*verdicts, **arguments)))
+    return "".join(span.text for span in verdict(data_of(*verdicts, **arguments)))
 
 
 def test_a_resolved_difference_is_told_with_interval_p_and_questions() -> None:
@@ -90,7 +90,7 @@ def test_a_verdict_read_from_the_other_side_is_mirrored() -> None:
 
 def test_differences_are_shown_against_the_baseline_whichever_way_they_were_computed() -> None:
     for baseline, difference in (("A", 0.15), ("B", -0.15)):
-        (pair,) = setting_of(CLEAR, baseline=baseline).pairs("accuracy")
+        (pair,) = data_of(CLEAR, baseline=baseline).pairs("accuracy")
         assert pair.other == baseline
         assert pair.difference == difference
 
@@ -99,34 +99,34 @@ def test_the_best_value_is_marked_best_only_where_every_other_cell_is_separated(
     third = replace(LOW, name="C", metrics={"accuracy": 0.5})
     cells = (LOW, HIGH, third)
     clear = CLEAR._replace(b="C")
-    assert setting_of(CLEAR, clear, cells=cells).marks("accuracy") == {"B": "best"}
+    assert data_of(CLEAR, clear, cells=cells).marks("accuracy") == {"B": "best"}
     unclear = UNCLEAR._replace(b="C")
-    assert setting_of(CLEAR, unclear, cells=cells).marks("accuracy") == {"B": "tie", "C": "tie"}
-    assert setting_of(CLEAR, cells=cells).marks("accuracy") == {"B": "tie"}
+    assert data_of(CLEAR, unclear, cells=cells).marks("accuracy") == {"B": "tie", "C": "tie"}
+    assert data_of(CLEAR, cells=cells).marks("accuracy") == {"B": "tie"}
 
 
 def test_equal_best_values_are_all_marked_as_ties() -> None:
     twin = replace(HIGH, name="C")
-    assert setting_of(CLEAR, cells=(LOW, HIGH, twin)).marks("accuracy") == {"B": "tie", "C": "tie"}
+    assert data_of(CLEAR, cells=(LOW, HIGH, twin)).marks("accuracy") == {"B": "tie", "C": "tie"}
 
 
 def test_where_all_cells_are_equal_none_is_marked() -> None:
-    assert setting_of(CLEAR, cells=(HIGH, replace(HIGH, name="C"))).marks("accuracy") == {}
+    assert data_of(CLEAR, cells=(HIGH, replace(HIGH, name="C"))).marks("accuracy") == {}
 
 
 def test_an_error_is_best_where_it_is_lowest_and_a_cost_is_never_best() -> None:
     error = CLEAR._replace(measure="calibration_error", difference=-10.0, low=-12.0, high=-8.0)
     calls = CLEAR._replace(measure="search_calls", difference=-1.0, low=-2.0, high=-0.5)
-    setting = setting_of(error, calls)
-    assert setting.marks("calibration_error") == {"B": "best"}
-    assert setting.marks("search_calls") == {}
+    data = data_of(error, calls)
+    assert data.marks("calibration_error") == {"B": "best"}
+    assert data.marks("search_calls") == {}
 
 
 def test_the_main_measure_is_the_first_tested_one_by_rank_of_interest() -> None:
-    assert setting_of().main == "accuracy"
-    assert setting_of(CLEAR._replace(measure="search_calls")).main == "search_calls"
-    assert setting_of(CLEAR, CLEAR._replace(measure="search_calls")).main == "accuracy"
+    assert data_of().main == "accuracy"
+    assert data_of(CLEAR._replace(measure="search_calls")).main == "search_calls"
+    assert data_of(CLEAR, CLEAR._replace(measure="search_calls")).main == "accuracy"
 
 
 def test_verdicts_on_cells_that_are_not_reported_are_left_out() -> None:
-    assert setting_of(CLEAR, CLEAR._replace(a="Z")).verdicts == [CLEAR]
+    assert data_of(CLEAR, CLEAR._replace(a="Z")).verdicts == [CLEAR]

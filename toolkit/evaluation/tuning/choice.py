@@ -117,9 +117,9 @@ def nested(
         out[test] = values[test, cell]
         chosen.append(cell)
         names.append(name)
-    whole = best_cell(values, cells)
+    best = best_cell(values, cells)
     return CrossValidated(
-        whole, float(values[:, whole].mean()), float(out.mean()), chosen, names, len(values)
+        best, float(values[:, best].mean()), float(out.mean()), chosen, names, len(values)
     )
 
 
@@ -138,8 +138,8 @@ def _surrogate(
         # The same inner folds for every measure, so that only the measure tells them apart.
         inner = _folds(len(train), min(folds, len(train)), np.random.default_rng(seed))
         reached[name] = sum(
-            table[objective][train[test], best_cell(table[name][train[kept]], cells)].sum()
-            for kept, test in inner
+            table[objective][train[test], best_cell(table[name][train[training]], cells)].sum()
+            for training, test in inner
         )
     best = max(reached.values())
     return next(name for name, value in reached.items() if value >= best - _EQUAL * len(train))

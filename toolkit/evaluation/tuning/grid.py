@@ -75,7 +75,7 @@ def _range(name: str, text: str) -> list[float]:
     count = int((stop - start) / step) + 1 if stop >= start else 0
     if count > _MOST:
         raise InputError(f"the grid's {name} has {count:,} values", valid=f"at most {_MOST:,}")
-    return [float(start + step * place) for place in range(count)]
+    return [float(start + step * number) for number in range(count)]
 
 
 def _number(name: str, value: object) -> float:

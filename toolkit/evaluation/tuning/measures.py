@@ -47,8 +47,8 @@ class MeasureTable:
         values = self.values[list(self.measures).index(measure)]
         if qids is None:
             return values
-        places = {qid: place for place, qid in enumerate(self.qids)}
-        return values[[places[qid] for qid in qids]]
+        positions = {qid: position for position, qid in enumerate(self.qids)}
+        return values[[positions[qid] for qid in qids]]
 
     def save(self, path: Path) -> None:
         """Write one .npz file: `measures`, `qids`, `cells` [cells, 2], `values`."""
@@ -85,13 +85,13 @@ def measure_table(
     values = np.zeros((len(measures), len(qids), len(table.cells)))
     for row, measure in enumerate(parsed):
         rankings: dict[Ranking, int] = {}
-        places = [
+        positions = [
             _places(table.ranks[qid], _grades(table, judgements, qid), measure, rankings)
             for qid in qids
         ]
-        found = np.array(list(_values(measure, list(rankings))), dtype=np.float64)
-        for column, place in enumerate(places):
-            values[row, column] = found[place]
+        column_values = np.array(list(_values(measure, list(rankings))), dtype=np.float64)
+        for column, position in enumerate(positions):
+            values[row, column] = column_values[position]
     return MeasureTable(list(measures), qids, list(table.cells), values)
 
 
@@ -99,7 +99,7 @@ def check_by_rank(measure: Any, name: str) -> None:
     """`InputError` for a measure that changes when unjudged documents are added at the end."""
     one, other = _TINY
     qrels = {one: {one: 1}}
-    longer = {one: 2.0, **{f"{other}{place}": -float(place) for place in range(20)}}
+    longer = {one: 2.0, **{f"{other}{position}": -float(position) for position in range(20)}}
     values = {
         ir_measures.calc_aggregate([measure], qrels, {one: run})[measure]
         for run in ({one: 2.0}, longer)
@@ -132,9 +132,10 @@ def _places(
         rows = grades[order] == grade
         seen[rows] = np.sort(seen[rows], axis=0)
     distinct, inverse = np.unique(seen, axis=1, return_inverse=True)
-    kept = tuple(grades[order].tolist())
+    grades_in_order = tuple(grades[order].tolist())
     numbers = [
-        rankings.setdefault((kept, tuple(column)), len(rankings)) for column in distinct.T.tolist()
+        rankings.setdefault((grades_in_order, tuple(column)), len(rankings))
+        for column in distinct.T.tolist()
     ]
     return np.array(numbers, dtype=np.int64)[inverse.reshape(-1)]
 
@@ -146,8 +147,8 @@ def _seen(ranks: NDArray[np.int32], measure: Any) -> NDArray[np.int32]:
         return ranks.copy()
     seen = np.where(ranks <= cutoff, ranks, 0)
     if measure.NAME in _WITHIN:
-        found = seen > 0
-        seen = np.where(found, np.cumsum(found, axis=0, dtype=np.int32), 0)
+        present = seen > 0
+        seen = np.where(present, np.cumsum(present, axis=0, dtype=np.int32), 0)
     return seen.astype(np.int32)
 
 
@@ -156,11 +157,11 @@ def _values(measure: Any, rankings: Sequence[Ranking]) -> Iterator[float]:
         qrels, run = {}, {}
         for number, (grades, ranks) in enumerate(batch):
             qid = str(number)
-            qrels[qid] = {f"d{place}": grade for place, grade in enumerate(grades)}
+            qrels[qid] = {f"d{position}": grade for position, grade in enumerate(grades)}
             if any(ranks):
                 run[qid] = _ranking(ranks)
-        found = {row.query_id: row.value for row in ir_measures.iter_calc([measure], qrels, run)}
-        yield from (float(found[str(number)]) for number in range(len(batch)))
+        values = {row.query_id: row.value for row in ir_measures.iter_calc([measure], qrels, run)}
+        yield from (float(values[str(number)]) for number in range(len(batch)))
 
 
 def _ranking(ranks: tuple[int, ...]) -> dict[str, float]:
@@ -168,9 +169,9 @@ def _ranking(ranks: tuple[int, ...]) -> dict[str, float]:
     length = max(ranks)
     names, scores = _others(1 << length.bit_length())
     names = names[:length]
-    for place, rank in enumerate(ranks):
+    for position, rank in enumerate(ranks):
         if rank:
-            names[rank - 1] = f"d{place}"
+            names[rank - 1] = f"d{position}"
     return dict(zip(names, scores, strict=False))
 
 

@@ -63,10 +63,10 @@ def p_values(
     """Two-sided p values of no difference, one a column of [questions, comparisons]; those of
     `statistics.paired`, for many comparisons at once."""
     p = np.ones(differences.shape[1])
-    some = differences.any(axis=0)
-    if some.any():
+    not_all_zero = differences.any(axis=0)
+    if not_all_zero.any():
         function = _t if test == "t" else _randomisation
-        p[some] = function(differences[:, some], resamples, seed)
+        p[not_all_zero] = function(differences[:, not_all_zero], resamples, seed)
     return p
 
 

@@ -75,14 +75,14 @@ class Study:
         }
 
     def _summary(self, measure: str) -> dict[str, Any]:
-        choice, found = self.choices[measure], self.plateaus[measure]
+        choice, plateau = self.choices[measure], self.plateaus[measure]
         plain = {key: _named(self.cells, key, value) for key, value in choice._asdict().items()}
         return {
             **plain,
             "optimism": choice.optimism,
-            "plateau": int(found.inside.sum()),
-            "plateau_test": found.test,
-            "plateau_alpha": found.alpha,
+            "plateau": int(plateau.inside.sum()),
+            "plateau_test": plateau.test,
+            "plateau_alpha": plateau.alpha,
             "gains": {
                 f"k1={k1:g} b={b:g}": row._asdict() for (k1, b), row in self.gains[measure].items()
             },

@@ -12,14 +12,14 @@ from toolkit.evaluation.cells import Cell
 from toolkit.evaluation.compare import Verdict
 from toolkit.report.compared_pairs import ComparedPair
 from toolkit.report.measures import HIGHER, LOWER, describe, ordered
-from toolkit.report.tables import COLOURS, Look
+from toolkit.report.tables import COLOURS, CellStyle
 
 
 @dataclass(frozen=True)
-class Setting:
-    """The cells with their looks, the verdicts, and what they are read by."""
+class ReportData:
+    """The cells with their styles, the verdicts, and what they are read by."""
 
-    looks: Sequence[Look]
+    styles: Sequence[CellStyle]
     verdicts: Sequence[Verdict]
     main: str
     baseline: str
@@ -28,19 +28,19 @@ class Setting:
 
     @property
     def cells(self) -> list[Cell]:
-        return [look.cell for look in self.looks]
+        return [style.cell for style in self.styles]
 
     @property
     def crowded(self) -> bool:
         """More cells than can be told apart by colour."""
-        return len(self.looks) > COLOURS
+        return len(self.styles) > COLOURS
 
     @property
-    def highlighted(self) -> list[Look]:
-        return [look for look in self.looks if look.colour is not None]
+    def highlighted(self) -> list[CellStyle]:
+        return [style for style in self.styles if style.colour is not None]
 
     def label(self, name: str) -> str:
-        return next((look.label for look in self.looks if look.cell.name == name), name)
+        return next((style.label for style in self.styles if style.cell.name == name), name)
 
     def resolved(self, verdict: Verdict | ComparedPair) -> bool:
         """Whether the corrected test separates the two cells."""
@@ -96,7 +96,7 @@ def _direction(measure: str) -> int:
     return LOWER if describe(measure).better == LOWER else HIGHER
 
 
-def settle(
+def report_data(
     cells: Sequence[Cell],
     verdicts: Sequence[Verdict],
     *,
@@ -104,7 +104,7 @@ def settle(
     baseline: str | None,
     measures: Sequence[str],
     alpha: float,
-) -> Setting:
+) -> ReportData:
     """Check the arguments of `render` and decide what they leave open."""
     names = [cell.name for cell in cells]
     if not cells:
@@ -125,8 +125,8 @@ def settle(
     chosen = main or _main_measure(known, verdicts)
     first = baseline or names[0]
     rest = [name for name in known if name != chosen]
-    return Setting(
-        looks=_looks(cells, chosen, first),
+    return ReportData(
+        styles=_styles(cells, chosen, first),
         verdicts=[v for v in verdicts if v.a in names and v.b in names],
         main=chosen,
         baseline=first,
@@ -146,7 +146,7 @@ def varied_factors(cells: Sequence[Cell]) -> list[str]:
     return [n for n in names if len({cell.factors.get(n, "") for cell in cells}) > 1]
 
 
-def _looks(cells: Sequence[Cell], main: str, baseline: str) -> list[Look]:
+def _styles(cells: Sequence[Cell], main: str, baseline: str) -> list[CellStyle]:
     varied = varied_factors(cells)
     # A factor that a cell has not (the depth of no re-ranker) is not said.
     labels = [
@@ -156,6 +156,8 @@ def _looks(cells: Sequence[Cell], main: str, baseline: str) -> list[Look]:
     if not varied or len(set(labels)) < len(labels):
         labels = [cell.name for cell in cells]
     by_score = sorted(cells, key=lambda c: -_direction(main) * c.metrics.get(main, -np.inf))
-    shown = [baseline, *(cell.name for cell in by_score if cell.name != baseline)][:COLOURS]
-    colours = {cell.name: i for i, cell in enumerate(c for c in cells if c.name in shown)}
-    return [Look(c, label, colours.get(c.name)) for c, label in zip(cells, labels, strict=True)]
+    coloured = [baseline, *(cell.name for cell in by_score if cell.name != baseline)][:COLOURS]
+    colours = {cell.name: i for i, cell in enumerate(c for c in cells if c.name in coloured)}
+    return [
+        CellStyle(c, label, colours.get(c.name)) for c, label in zip(cells, labels, strict=True)
+    ]
