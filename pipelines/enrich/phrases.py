@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
-import re
 import unicodedata
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
+from pipelines.json_answers import json_values
 from toolkit.errors import InputError
 
 KEY = "keywords"
 _LONGEST_CHARACTERS = 200
 _CONTROL = ("Cc", "Cf", "Cs", "Co", "Cn")
-_OBJECT = re.compile(r"[{\[]")
 
 
 class Limits(NamedTuple):
@@ -67,30 +65,12 @@ def read_phrases(answer: str) -> list[Any] | None:
     last JSON list; None where it has neither. What stands in the list is not looked at."""
     newest_list: list[Any] | None = None
     newest_object: list[Any] | None = None
-    for value in _json_values(answer):
+    for value in json_values(answer):
         if isinstance(value, dict) and isinstance(value.get(KEY), list):
             newest_object = value[KEY]
         elif isinstance(value, list):
             newest_list = value
     return newest_object if newest_object is not None else newest_list
-
-
-def _json_values(text: str) -> Iterator[Any]:
-    """The JSON objects and lists of a text, in order, none inside another. Linear in the text: what
-    cannot be read is tried at a bounded number of places."""
-    decoder = json.JSONDecoder()
-    position, tries = 0, 0
-    while (start := _OBJECT.search(text, position)) and tries < _MOST_TRIES:
-        tries += 1
-        try:
-            value, position = decoder.raw_decode(text, start.start())
-        except (ValueError, RecursionError):
-            position = start.end()
-            continue
-        yield value
-
-
-_MOST_TRIES = 100
 
 
 def _visible(text: str) -> str:
@@ -100,8 +80,3 @@ def _visible(text: str) -> str:
         if character.isspace() or unicodedata.category(character) not in _CONTROL
     )
     return " ".join("".join(characters).split())
-
-
-def phrase_words(phrases: Sequence[str]) -> int:
-    """How many words phrases have together."""
-    return sum(len(phrase.split()) for phrase in phrases)
