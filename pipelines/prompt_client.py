@@ -7,9 +7,12 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from dataclasses import replace
+from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from pipelines.caching import ResultCache
+from pipelines.made_once import MadeOnce
+from toolkit.files import fingerprint
 from toolkit.llm.errors import ContextOverflow, ModelError, Refused, Truncated
 from toolkit.llm.protocol import Message, Settings, Turn, user
 
@@ -17,6 +20,9 @@ from toolkit.llm.protocol import Message, Settings, Turn, user
 # befall any prompt, so it ends the search instead of turning into an ablation without a rewriter.
 _OF_THE_PROMPT = (Refused, Truncated, ContextOverflow)
 
+
+# Settings that change no reply.
+_UNSAMPLED = ("timeout", "tool_choice")
 
 Turns = dict[str, Turn | ModelError]
 
@@ -106,6 +112,11 @@ class PromptClient:
                     self._counts.add("shared")
         return found
 
+    @property
+    def lookups(self) -> Mapping[str, int]:
+        """Hits and misses of the cache; nothing without one."""
+        return self._cache.lookups if self._cache.path else {}
+
     def known(self, prompts: Sequence[str]) -> list[str | None]:
         """The text of each cached reply; None where there is none. Nothing is asked."""
         replies = self._kept(prompts)
@@ -185,6 +196,54 @@ class PromptClient:
             ((self._key, prompt), {"text": reply.text, "retried": reply.retried})
             for prompt, reply in replies.items()
             if not reply.error
+        )
+
+
+class PromptClients:
+    """The clients of a stage: one for each model and cache folder that it is bound to.
+
+    The cache is `<folder>/<name>-<key>.sqlite`; `key` hashes `parts` (what stage it is, and what
+    changes a reply and is not in the prompt), the model, and how it samples.
+    """
+
+    def __init__(
+        self, name: str, parts: Sequence[str], is_empty: Callable[[str], bool], counts: Counts
+    ) -> None:
+        self._name, self._parts, self._is_empty = name, parts, is_empty
+        self._counts = counts
+        self._made = MadeOnce()
+
+    def key(self, model: BlockingChatModel) -> str:
+        """What replies of `model` are kept under."""
+        settings = model.settings.given()
+        sampled = {name: settings[name] for name in settings if name not in _UNSAMPLED}
+        return fingerprint(*self._parts, model.name, sampled)
+
+    def of(self, model: BlockingChatModel, folder: Path | None) -> PromptClient:
+        """The client that asks `model` and keeps replies in `folder` (None: nowhere)."""
+        client: PromptClient = self._made.get(
+            (id(model), folder), lambda: self._make(model, folder)
+        )
+        return client
+
+    @property
+    def lookups(self) -> Mapping[str, int]:
+        """Hits and misses of the caches, where there are any."""
+        total = Counter[str]()
+        for client in self._made.values():
+            total.update(client.lookups)
+        return total
+
+    def _make(self, model: BlockingChatModel, folder: Path | None) -> PromptClient:
+        key = self.key(model)
+        cache = ResultCache(folder / f"{self._name}-{key}.sqlite" if folder else None)
+        return PromptClient(
+            model,
+            model.settings,
+            key=key,
+            cache=cache,
+            is_empty=self._is_empty,
+            counts=self._counts,
         )
 
 

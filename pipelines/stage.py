@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import copy
 import inspect
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -63,27 +62,6 @@ class Collection:
     def with_model(self, model: Any) -> Collection:
         """The same collection for a stage that asks `model`."""
         return replace(self, model=model)
-
-
-class MadeOnce:
-    """Values that a stage and all its bound copies share, each made when it is first asked for."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._values: dict[Any, Any] = {}
-
-    def get(self, key: Any, make: Callable[[], Part]) -> Part:
-        """The value of `key`; `make()` where there is none yet."""
-        with self._lock:
-            if key not in self._values:
-                self._values[key] = make()
-            value: Part = self._values[key]
-            return value
-
-    def values(self) -> list[Any]:
-        """Those that have been made."""
-        with self._lock:
-            return list(self._values.values())
 
 
 class Stage(ByArguments, pt.Transformer):

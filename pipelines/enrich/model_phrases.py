@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
-from pipelines.caching import ResultCache
 from pipelines.enrich.phrases import Limits, clean, read_phrases
 from pipelines.enrich.sources import PhraseSource, Query
-from pipelines.prompt_client import BlockingChatModel, Counts, PromptClient, Reply
+from pipelines.made_once import MadeOnce
+from pipelines.prompt_client import BlockingChatModel, Counts, PromptClient, PromptClients, Reply
 from pipelines.prompt_template import PromptTemplate
-from pipelines.stage import Collection, MadeOnce
+from pipelines.stage import Collection
 from toolkit.contracts import Unit
 from toolkit.errors import InputError
 from toolkit.files import fingerprint
@@ -28,7 +27,6 @@ _COUNTS = (
     *("asked", "retried", "shared"),
 )
 _CLEANING = ("repeated", "too_long", "beyond", "empty")
-_UNSAMPLED = ("timeout", "tool_choice")
 _BATCH = 256
 
 
@@ -70,7 +68,9 @@ class ModelPhrases(PhraseSource):
         self.allow_missing = allow_missing
         self.limits = Limits(phrases, words).checked()
         self._counts = Counts(*_COUNTS)
-        self._clients = MadeOnce()
+        self._clients = PromptClients(
+            "enrichment", ["enrichment"], lambda answer: read_phrases(answer) is None, self._counts
+        )
         self._templates = MadeOnce()
 
     @property
@@ -82,7 +82,7 @@ class ModelPhrases(PhraseSource):
 
     @property
     def counts(self) -> Mapping[str, float]:
-        return self._counts()
+        return {**self._counts(), **self._clients.lookups}
 
     def document_prompt(self, unit: Unit) -> str:
         """What the model is asked for a document."""
@@ -192,23 +192,7 @@ class ModelPhrases(PhraseSource):
                 "phrases of a language model need one, and the collection has none",
                 do="choose llm@enrichment_llm=... (or llm=...)",
             )
-        client: PromptClient = self._clients.get(
-            (id(model), collection.caches), lambda: self._made(model, collection.caches)
-        )
-        return client
-
-    def _made(self, model: BlockingChatModel, folder: Path | None) -> PromptClient:
-        settings: dict[str, Any] = model.settings.given()
-        sampled = {name: settings[name] for name in settings if name not in _UNSAMPLED}
-        key = fingerprint("enrichment", model.name, sampled)
-        return PromptClient(
-            model,
-            model.settings,
-            key=key,
-            cache=ResultCache(folder / f"enrichment-{key}.sqlite" if folder else None),
-            is_empty=lambda answer: read_phrases(answer) is None,
-            counts=self._counts,
-        )
+        return self._clients.of(model, collection.caches)
 
 
 def _batches(units: Iterable[Unit]) -> Iterator[list[Unit]]:

@@ -5,7 +5,6 @@ Search?", EMNLP 2023). The prompt is our own.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,8 +14,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from pipelines.caching import ResultCache
-from pipelines.prompt_client import BlockingChatModel, Counts, PromptClient, Reply
+from pipelines.prompt_client import BlockingChatModel, Counts, PromptClient, PromptClients, Reply
 from pipelines.prompt_template import PromptTemplate
 from pipelines.rerank.head_and_tail import check_depth, rejoin, split_head
 from pipelines.rerank.permutation import (
@@ -26,7 +24,7 @@ from pipelines.rerank.permutation import (
     without_identifiers,
 )
 from pipelines.rerank.texts import check_columns, texts_for, texts_of
-from pipelines.stage import MadeOnce, Stage, Texts, not_bound
+from pipelines.stage import Stage, Texts, not_bound
 from toolkit.errors import InputError
 from toolkit.files import fingerprint
 
@@ -38,8 +36,6 @@ _COUNTS = (
     *("windows", "repaired", "empty", "refused", "missing_text"),
     *("asked", "retried", "shared"),
 )
-# Settings that change no reply.
-_UNSAMPLED = ("timeout", "tool_choice")
 
 
 @dataclass
@@ -97,55 +93,35 @@ class Listwise(Stage):
         self.model, self.texts, self.cache = model, texts, cache
         self._prompt = PromptTemplate(prompt, _PROMPT, _PLACES)
         self._counts = Counts(*_COUNTS)
-        self._askers = MadeOnce()
+        self._clients = PromptClients(
+            "rerank-listwise",
+            ["listwise", self._prompt.text],
+            lambda answer: not identifiers(answer),
+            self._counts,
+        )
 
     @property
     def fingerprint(self) -> str:
         """Of the prompt and the settings, and of the model and how it samples where that is known
         already."""
-        key = self._key(self._asked) if self._asked else fingerprint(self._prompt.text)
+        key = self._clients.key(self._asked) if self._asked else fingerprint(self._prompt.text)
         return fingerprint(key, self.window, self.step, self.passes, self.max_words)
 
     @property
     def counts(self) -> Mapping[str, float]:
-        lookups = Counter[str]()
-        for cache, _ in self._askers.values():
-            lookups.update(cache.lookups if cache.path else {})
-        return {**self._counts(), **lookups}
+        return {**self._counts(), **self._clients.lookups}
 
     @property
     def _asked(self) -> BlockingChatModel | None:
         return self.model or (self.collection.model if self.collection else None)
 
-    def _key(self, model: BlockingChatModel) -> str:
-        settings = model.settings.given()
-        sampled = {name: settings[name] for name in settings if name not in _UNSAMPLED}
-        return fingerprint("listwise", self._prompt.text, model.name, sampled)
-
     def _asker(self) -> PromptClient:
         model = self._asked
         if model is None:
             raise not_bound(self, "give it a model, or bind it to a collection that has one")
-        folder = self.cache or (self.collection.caches if self.collection else None)
-        asker: PromptClient = self._askers.get(
-            (id(model), folder), lambda: self._made(model, folder)
-        )[1]
-        return asker
-
-    def _made(
-        self, model: BlockingChatModel, folder: Path | None
-    ) -> tuple[ResultCache, PromptClient]:
-        key = self._key(model)
-        cache = ResultCache(folder / f"rerank-listwise-{key}.sqlite" if folder else None)
-        asker = PromptClient(
-            model,
-            model.settings,
-            key=key,
-            cache=cache,
-            is_empty=lambda answer: not identifiers(answer),
-            counts=self._counts,
+        return self._clients.of(
+            model, self.cache or (self.collection.caches if self.collection else None)
         )
-        return cache, asker
 
     def transform(self, inp: pd.DataFrame) -> pd.DataFrame:
         texts = texts_for(inp, self.texts, self.collection)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pandas as pd
 
+from pipelines.made_once import MadeOnce
 from pipelines.neural.checkpoints import (
     check_kind,
     checkpoint_config,
@@ -20,7 +21,7 @@ from pipelines.rerank.head_and_tail import check_depth, rejoin, split_head
 from pipelines.rerank.monot5 import MODEL
 from pipelines.rerank.monot5_prompt import HOW_TO_GET, T5_TOKENIZER, MonoT5Prompts, has_tokenizer
 from pipelines.rerank.texts import check_columns, texts_for, texts_of
-from pipelines.stage import MadeOnce, Stage, Texts
+from pipelines.stage import Stage, Texts
 from toolkit.errors import InputError
 from toolkit.extras import check_installed, require
 

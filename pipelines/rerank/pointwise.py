@@ -5,7 +5,6 @@ numbers contain. The prompt is our own."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,13 +12,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from pipelines.caching import ResultCache
 from pipelines.json_answers import json_values
-from pipelines.prompt_client import BlockingChatModel, Counts, PromptClient
+from pipelines.prompt_client import BlockingChatModel, Counts, PromptClient, PromptClients
 from pipelines.prompt_template import PromptTemplate
 from pipelines.rerank.head_and_tail import check_depth, rejoin, split_head
 from pipelines.rerank.texts import check_columns, texts_for, texts_of
-from pipelines.stage import MadeOnce, Stage, Texts, not_bound
+from pipelines.stage import Stage, Texts, not_bound
 from toolkit.errors import InputError
 from toolkit.files import fingerprint
 
@@ -29,8 +27,6 @@ _COUNTS = (
     *("pairs", "unreadable", "refused", "missing_text"),
     *("asked", "retried", "shared"),
 )
-# Settings that change no reply.
-_UNSAMPLED = ("timeout", "tool_choice")
 _LARGEST = 100
 
 
@@ -44,7 +40,7 @@ class Pointwise(Stage):
 
     A score is the number under `score` of the last JSON object of the answer, 0 to 100; a number
     elsewhere is none. An answer without a score is asked for once more. What then has none, or was
-    refused, stands at the end of the head, in the retriever's order; its `score` column is -1.
+    refused, stands at the end of the head, in the retriever's order.
     Other errors of the model are raised. `prompt` is the path of a prompt of one's own with
     `{query}` and `{text}`.
 
@@ -71,22 +67,24 @@ class Pointwise(Stage):
         self.model, self.texts, self.cache = model, texts, cache
         self._prompt = PromptTemplate(prompt, _PROMPT, _PLACES)
         self._counts = Counts(*_COUNTS)
-        self._clients = MadeOnce()
+        self._clients = PromptClients(
+            "rerank-pointwise",
+            ["pointwise", self._prompt.text],
+            lambda answer: read_score(answer) is None,
+            self._counts,
+        )
 
     @property
     def fingerprint(self) -> str:
         """Of the prompt and the settings, and of the model and how it samples where that is known
         already."""
         model = self._model
-        key = self._key(model) if model else fingerprint(self._prompt.text)
+        key = self._clients.key(model) if model else fingerprint(self._prompt.text)
         return fingerprint(key, self.max_characters)
 
     @property
     def counts(self) -> Mapping[str, float]:
-        lookups = Counter[str]()
-        for cache, _ in self._clients.values():
-            lookups.update(cache.lookups if cache.path else {})
-        return {**self._counts(), **lookups}
+        return {**self._counts(), **self._clients.lookups}
 
     def transform(self, inp: pd.DataFrame) -> pd.DataFrame:
         texts = texts_for(inp, self.texts, self.collection)
@@ -105,7 +103,7 @@ class Pointwise(Stage):
             score = None if reply.error else read_score(reply.text)
             self._counts.add("refused", bool(reply.error))
             self._counts.add("unreadable", score is None and not reply.error)
-            by_prompt[prompt] = -1.0 if score is None else score
+            by_prompt[prompt] = float("nan") if score is None else score
         self._counts.add("pairs", len(prompts))
         scores = np.array([by_prompt[prompt] for prompt in prompts], dtype=np.float64)
         return rejoin(head.assign(score=scores), tail)
@@ -114,35 +112,13 @@ class Pointwise(Stage):
     def _model(self) -> BlockingChatModel | None:
         return self.model or (self.collection.model if self.collection else None)
 
-    def _key(self, model: BlockingChatModel) -> str:
-        settings = model.settings.given()
-        sampled = {name: settings[name] for name in settings if name not in _UNSAMPLED}
-        return fingerprint("pointwise", self._prompt.text, model.name, sampled)
-
     def _client(self) -> PromptClient:
         model = self._model
         if model is None:
             raise not_bound(self, "give it a model, or bind it to a collection that has one")
-        folder = self.cache or (self.collection.caches if self.collection else None)
-        client: PromptClient = self._clients.get(
-            (id(model), folder), lambda: self._made(model, folder)
-        )[1]
-        return client
-
-    def _made(
-        self, model: BlockingChatModel, folder: Path | None
-    ) -> tuple[ResultCache, PromptClient]:
-        key = self._key(model)
-        cache = ResultCache(folder / f"rerank-pointwise-{key}.sqlite" if folder else None)
-        client = PromptClient(
-            model,
-            model.settings,
-            key=key,
-            cache=cache,
-            is_empty=lambda answer: read_score(answer) is None,
-            counts=self._counts,
+        return self._clients.of(
+            model, self.cache or (self.collection.caches if self.collection else None)
         )
-        return cache, client
 
     def _identity(self) -> Any:
         return self.fingerprint, self.depth, self.texts

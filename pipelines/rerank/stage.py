@@ -12,6 +12,7 @@ from typing import Any
 import pandas as pd
 import pyterrier as pt
 
+from pipelines.made_once import MadeOnce
 from pipelines.rerank.base import PairScorer
 from pipelines.rerank.cached import CachedScores, Candidate
 from pipelines.rerank.dynamic_batcher import DynamicBatcher, check_wait
@@ -19,7 +20,7 @@ from pipelines.rerank.head_and_tail import check_depth, rejoin, split_head
 from pipelines.rerank.scorer_stats import ScorerStats
 from pipelines.rerank.texts import check_columns, texts_for, texts_of
 from pipelines.rerank.windows import BestWindow, can_split
-from pipelines.stage import MadeOnce, Stage, Texts
+from pipelines.stage import Stage, Texts
 from toolkit.errors import InputError
 
 LONG_DOCUMENTS = ("truncate", "max_passage")

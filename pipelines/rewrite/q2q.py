@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from pipelines.caching import ResultCache
+from pipelines.made_once import MadeOnce
 from pipelines.prompt_client import BlockingChatModel, Counts, PromptClient, Reply
 from pipelines.prompt_template import PromptTemplate, last_words
 from pipelines.rewrite.reading import PROSE, is_empty, lost_numbers, read_question
 from pipelines.rewrite.stage import Ask, Rewriter, Rewritten, check_apply_to
-from pipelines.stage import MadeOnce, not_bound
+from pipelines.stage import not_bound
 from toolkit.errors import InputError
 from toolkit.files import fingerprint
 from toolkit.llm.protocol import Settings
