@@ -21,6 +21,9 @@ _EXTRAS = {
     "pyarrow": "browsecomp",
     "huggingface_hub": "browsecomp",
     "tokenizers": "tokenizers",
+    "starlette": "serve",
+    "uvicorn": "serve",
+    "mcp": "serve",
 }
 
 

@@ -1,0 +1,184 @@
+"""`python -m experiments.serve`: any agent searches through a pipeline, and is measured.
+
+One process serves the pipeline over MCP, JSON over HTTP and the protocols of BrowseComp-Plus and
+Pi-Serini. With `name=x`, questions are handed out, and each answer becomes a trajectory of run x,
+which `experiments.evaluate runs/x` measures as it does any other.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import HydraException
+from omegaconf import OmegaConf
+
+from experiments.build import make, make_interface
+from experiments.entry import BAD_INPUT, BAD_INPUTS, INTERRUPTED, is_bad_input, one_line
+from experiments.naming import RANKING, factors
+from experiments.overrides import refuse_secrets
+from experiments.prepared_pipeline import PreparedPipeline, fingerprints, ranking
+from experiments.recorded import recorded_option
+from experiments.serving.options import ServerOptions
+from experiments.settings import Settings, key_of, plain_values
+from experiments.stages import stage_counts
+from experiments.usage import usage
+from pipelines.backend import PipelineBackend
+from toolkit.console import tell, tell_defect
+from toolkit.errors import InputError
+from toolkit.extras import check_installed
+from toolkit.files import fingerprint
+from toolkit.llm.ledger import Ledger
+from toolkit.llm.ledger_file import ledger_on_record
+from toolkit.runs import RunFolder, make_manifest
+
+TOKEN = "SOUNDINGLINE_TOKEN"
+_OWN = {field.name for field in dataclasses.fields(ServerOptions)}
+_GROUPS = (*RANKING, "tool")
+
+
+@dataclasses.dataclass(frozen=True)
+class Command:
+    """A command line: the server's own options, and the settings of the pipeline."""
+
+    options: ServerOptions
+    settings: Settings
+
+
+def serve(command: Command) -> None:
+    """Serve until Ctrl-C, or, over standard streams, until the client has gone."""
+    settings, options = command.settings, command.options
+    options.check()
+    for package in ("starlette", "uvicorn", "mcp"):
+        check_installed(package)
+    config = settings.config
+    interface = make_interface(config.tool)
+    folder = RunFolder.named(config.paths.runs, config.name) if config.name else None
+    if folder and options.rpc_port is not None:
+        raise InputError(
+            "rpc_port and name do not go together, because the TCP protocol has no sessions that "
+            "could be recorded",
+            do="leave one of them out; /pi-serini/search?session=... is recorded",
+        )
+    built = ranking(config)
+    with _accounts(settings, options, built, folder) as ledger:
+        # Imported late: none of it is in the core install.
+        from experiments.serving.running import Parts, run_server
+
+        backend = PipelineBackend(built.pipeline, built.segmenter.name)
+        retriever = plain_values(config.retriever)
+        run_server(
+            Parts(interface, backend.asked_by, built.prepared.store, retriever, ledger),
+            options,
+            folder,
+            built.benchmark.topics,
+        )
+    if folder:
+        done, asked = len(folder.done()), len(built.benchmark.topics)
+        tell(
+            f"{done} of {asked} questions are answered; measure them by: "
+            f"python -m experiments.evaluate {folder.path}"
+        )
+
+
+@contextmanager
+def _accounts(
+    settings: Settings, options: ServerOptions, built: PreparedPipeline, folder: RunFolder | None
+) -> Iterator[Ledger]:
+    """The stages at work, their requests entered in the run's ledger; without a run, in one that
+    nobody keeps."""
+    budget = make(settings.config.budget)
+    with ExitStack() as stack:
+        if folder is None:
+            ledger = Ledger(cap=budget.run_dollars, question_cap=budget.dollars)
+            logs = Path(settings.config.paths.runs)
+        else:
+            stack.enter_context(folder.writing(_manifest(settings, options, built)))
+            stack.callback(lambda: folder.add_counts(stage_counts(built.parts)))
+            ledger = stack.enter_context(
+                ledger_on_record(
+                    folder.ledger_path, cap=budget.run_dollars, question_cap=budget.dollars
+                )
+            )
+            logs = folder.path
+        stack.enter_context(built.stages.asking(ledger, logs))
+        yield ledger
+
+
+def _manifest(
+    settings: Settings, options: ServerOptions, built: PreparedPipeline
+) -> dict[str, Any]:
+    prints = fingerprints(settings, built, _GROUPS)
+    # Two agents in one run would be one row of a table.
+    prints["agent"] = fingerprint("client", options.client)
+    chosen = {**factors(settings, _GROUPS), "agent": options.client}
+    return make_manifest(plain_values(settings.config), prints, chosen, recorded_option(settings))
+
+
+def read_command(arguments: Sequence[str]) -> Command:
+    """The command line; `InputError` and what Hydra raises for a wrong one."""
+    given = _parser().parse_args(arguments)
+    refuse_secrets(given.overrides)
+    own = [item for item in given.overrides if key_of(item) in _OWN]
+    others = [item for item in given.overrides if key_of(item) not in _OWN]
+    search = [f"file://{Path(given.config_dir).resolve()}"] if given.config_dir else []
+    return Command(_options(own), Settings.compose(others, search))
+
+
+def _options(overrides: Sequence[str]) -> ServerOptions:
+    schema = OmegaConf.structured(ServerOptions)
+    OmegaConf.set_readonly(schema, False)
+    values: dict[str, Any] = {"token": os.environ.get(TOKEN) or None}
+    for override in OverridesParser.create().parse_overrides(list(overrides)):
+        if override.is_sweep_override() or override.is_add() or override.is_delete():
+            raise InputError(f"{override.input_line} is no value", do="write KEY=VALUE")
+        values[str(override.key_or_group)] = override.value()
+    merged: Any = OmegaConf.to_object(OmegaConf.merge(schema, values))
+    return ServerOptions(**{name: getattr(merged, name) for name in _OWN})
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="experiments.serve", add_help=False)
+    parser.add_argument("overrides", nargs="*")
+    parser.add_argument("--config-dir", "-cd")
+    parser.add_argument("--cfg", "-c", choices=["job"])
+    parser.add_argument("--help", "-h", action="store_true")
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The entry point; its exit code: 0 when it ended well, Ctrl-C included, 2 for bad input."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    sys.excepthook = tell_defect
+    flags = _parser().parse_args(given)
+    if flags.help:
+        print(usage(serve, given))
+        print(f"The server's own settings:\n\n{ServerOptions.__doc__}")
+        return 0
+    try:
+        command = read_command(given)
+        if flags.cfg:
+            own = dataclasses.replace(command.options, token=None)
+            print(OmegaConf.to_yaml(command.settings.config), OmegaConf.to_yaml(own), sep="")
+            return 0
+        serve(command)
+    except (*BAD_INPUTS, HydraException) as error:
+        if not is_bad_input(error):
+            raise
+        tell(one_line(error))
+        return BAD_INPUT
+    except KeyboardInterrupt:
+        tell("interrupted before the server had started.")
+        return INTERRUPTED
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

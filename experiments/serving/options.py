@@ -1,0 +1,71 @@
+"""The settings of the server itself; the pipeline's are those of every other command."""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import dataclass
+
+from toolkit.errors import InputError
+
+
+@dataclass(frozen=True)
+class ServerOptions:
+    """Where the server listens, and what a client may take.
+
+    - `host`, `port`: where HTTP is served (port 0: any free one). Another host than this machine
+      needs a `token`, which every request then carries as `Authorization: Bearer <token>`.
+    - `rpc_port`: where Pi-Serini's TCP protocol is served, always on 127.0.0.1, because it knows no
+      token; None: nowhere.
+    - `stdio`: speak MCP on standard input and output, and nothing else.
+    - `client`: what the agents are called in tables and reports.
+    - `threads`: searches at once.
+    - `max_sessions`: sessions at once; one that was idle for `idle_seconds` is dropped.
+    - `max_calls`: tool calls of one question.
+    - `max_request_bytes`, `max_result_bytes`: size of a request's and of a reply's body.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 8000
+    rpc_port: int | None = None
+    stdio: bool = False
+    token: str | None = None
+    client: str = "served"
+    threads: int = 32
+    max_sessions: int = 2000
+    idle_seconds: float = 1800.0
+    max_calls: int = 1000
+    max_request_bytes: int = 1_000_000
+    max_result_bytes: int = 32_000_000
+
+    def check(self) -> None:
+        """`InputError` for the first value that is impossible."""
+        for name, value in (("port", self.port), ("rpc_port", self.rpc_port or 0)):
+            if not 0 <= value <= 65535:
+                raise InputError(f"{name}={value}", valid="0 to 65535")
+        for name in ("threads", "max_sessions", "max_calls", "max_request_bytes"):
+            if getattr(self, name) < 1:
+                raise InputError(f"{name}={getattr(self, name)}", valid="1 or more")
+        if not self.idle_seconds > 0:
+            raise InputError(f"idle_seconds={self.idle_seconds}", valid="a number above 0")
+        if self.token is not None and (not self.token.isascii() or not self.token.strip()):
+            raise InputError("the token is blank or not ASCII", do="export SOUNDINGLINE_TOKEN=...")
+        if not self.loopback and not self.token:
+            raise InputError(
+                f"host={self.host} is not this machine alone, and there is no token",
+                do="export SOUNDINGLINE_TOKEN=..., or leave host at 127.0.0.1",
+            )
+
+    @property
+    def loopback(self) -> bool:
+        """Whether only this machine reaches the server."""
+        return is_loopback(self.host)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host's name or address is that of the machine itself."""
+    if host.casefold() == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False

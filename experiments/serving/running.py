@@ -1,0 +1,162 @@
+"""The server's event loop: from the parts of a pipeline to open doors, and to their end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import resource
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
+from typing import Any, NamedTuple
+
+import uvicorn
+
+from experiments.serving.app import SSE, STREAMABLE, application
+from experiments.serving.browsecomp_plus import BrowseCompPlusTools
+from experiments.serving.mcp_doors import serve_stdio, taken_names
+from experiments.serving.options import ServerOptions
+from experiments.serving.pi_serini import PiSeriniTools
+from experiments.serving.pi_serini_rpc import RpcDoor
+from experiments.serving.recording import QuestionQueue
+from experiments.serving.service import Service
+from toolkit.console import VisibleFormatter, tell
+from toolkit.contracts import DocumentStore, SearchBackend, ToolInterface, Topic
+from toolkit.errors import InputError
+from toolkit.llm.ledger import Ledger
+from toolkit.runs import RunFolder
+from toolkit.search import TopK
+
+_GRACE = 5  # seconds that open connections have at the end
+# Worker threads hold the interpreter for this long before the event loop gets its turn; the
+# default of 5 ms would be most of a short request.
+_SWITCH_SECONDS = 0.0005
+_BACKLOG = 2048
+
+
+class Parts(NamedTuple):
+    """What is served: the configured tool, the pipeline of a question, the documents, the plain
+    values of the retriever, and the ledger of the stages."""
+
+    interface: ToolInterface
+    backend: Callable[[str], SearchBackend]
+    store: DocumentStore
+    retriever: Mapping[str, Any]
+    ledger: Ledger
+
+
+def run_server(
+    parts: Parts, options: ServerOptions, folder: RunFolder | None, topics: Sequence[Topic]
+) -> None:
+    """Serve until Ctrl-C or SIGTERM. `folder`, if any, is open for writing, and gets a trajectory
+    of each of the `topics` that is answered."""
+    questions = QuestionQueue(folder, topics) if folder else None
+    with _few_surprises():
+        asyncio.run(_serve(parts, options, questions))
+
+
+async def _serve(parts: Parts, options: ServerOptions, questions: QuestionQueue | None) -> None:
+    service = make_service(parts, options, questions)
+    if options.stdio:
+        await serve_stdio(service)
+        await service.close()
+        return
+    server = http_server(service)
+    async with _rpc(service, parts, options):
+        started = asyncio.create_task(_tell_address(server, options))
+        try:
+            with suppress(KeyboardInterrupt):
+                await server.serve()
+        except SystemExit:
+            raise InputError(
+                f"cannot listen on {options.host} port {options.port}",
+                do="choose another port=, or stop the process that has it",
+            ) from None
+        finally:
+            started.cancel()
+
+
+def make_service(parts: Parts, options: ServerOptions, questions: QuestionQueue | None) -> Service:
+    """The service over these parts; `InputError` where the tool's names are the server's own."""
+    interfaces = {
+        "tool": parts.interface,
+        "browsecomp_plus": BrowseCompPlusTools.like(parts.interface),
+        "pi_serini": PiSeriniTools.like(parts.interface),
+    }
+    service = Service(
+        interfaces, parts.backend, parts.store, options, questions=questions, ledger=parts.ledger
+    )
+    if taken := taken_names([spec["name"] for spec in service.specs("tool")]):
+        raise InputError(
+            f"the tool has a function {taken[0]}, which the server needs for its own",
+            do="give it another name",
+        )
+    return service
+
+
+def http_server(service: Service) -> uvicorn.Server:
+    """The server of all HTTP doors, which is not started yet."""
+    options = service.options
+    return uvicorn.Server(
+        uvicorn.Config(
+            application(service, sse_interface(service.interfaces["tool"])),
+            host=options.host,
+            port=options.port,
+            log_config=None,
+            access_log=False,
+            backlog=_BACKLOG,
+            timeout_graceful_shutdown=_GRACE,
+            ws="none",
+        )
+    )
+
+
+def sse_interface(interface: ToolInterface) -> str:
+    """The interface at `/mcp`: for `TopK` it is BrowseComp-Plus's form of the same."""
+    return "browsecomp_plus" if isinstance(interface, TopK) else "tool"
+
+
+@asynccontextmanager
+async def _rpc(service: Service, parts: Parts, options: ServerOptions) -> AsyncIterator[None]:
+    if options.rpc_port is None:
+        yield
+        return
+    settings = service.interfaces["pi_serini"]
+    assert isinstance(settings, PiSeriniTools)
+    door = RpcDoor(service, settings, parts.retriever)
+    server = await door.start(options.rpc_port)
+    print(door.ready_line(server), flush=True)
+    try:
+        yield
+    finally:
+        server.close()
+
+
+async def _tell_address(server: uvicorn.Server, options: ServerOptions) -> None:
+    while not server.started:
+        await asyncio.sleep(0.02)
+    port = server.servers[0].sockets[0].getsockname()[1]
+    name = f"[{options.host}]" if ":" in options.host else options.host
+    address = f"http://{name}:{port}"
+    tell(f"serving at {address}/ (MCP: {address}{SSE} by SSE, {address}{STREAMABLE})")
+
+
+@contextmanager
+def _few_surprises() -> Iterator[None]:
+    """What a server of many connections wants of its process, and as it was behind it."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(VisibleFormatter("%(name)s: %(message)s"))
+    log = logging.getLogger()
+    level, switch = log.level, sys.getswitchinterval()
+    log.addHandler(handler)
+    log.setLevel(logging.ERROR)
+    sys.setswitchinterval(_SWITCH_SECONDS)
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(switch)
+        log.setLevel(level)
+        log.removeHandler(handler)

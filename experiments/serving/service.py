@@ -1,0 +1,374 @@
+"""Sessions over one pipeline: opened, called, answered and dropped, for any number of clients."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+import traceback
+from collections.abc import Callable, Coroutine, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any, NamedTuple, TypeVar
+
+from agents.base import Episode
+from experiments.answering import stops_run
+from experiments.serving.errors import RequestRefused
+from experiments.serving.options import ServerOptions
+from experiments.serving.recording import QuestionQueue
+from experiments.serving.sessions import NO_TOPIC, ServedSession
+from toolkit.contracts import (
+    RUN_OUT_OF_MONEY,
+    Answer,
+    DocumentStore,
+    SearchBackend,
+    SearchTool,
+    ToolInterface,
+    ToolResult,
+    Topic,
+)
+from toolkit.errors import InputError
+from toolkit.llm.errors import OutOfMoney
+from toolkit.llm.ledger import Ledger
+
+T = TypeVar("T")
+_LOG = logging.getLogger(__name__)
+_MOST_WAITING = 16  # calls that wait for one session
+_MOST_PENDING = 2000  # calls of all sessions
+_NO_QUESTION = "there is no question yet: call question first, and send its session"
+
+
+class Handout(NamedTuple):
+    """A question and the session that works on it; `topic` is None where none is left. `waiting`
+    and `under_way` count the questions of the run that are not answered."""
+
+    session: ServedSession | None
+    topic: Topic | None
+    waiting: int
+    under_way: int
+
+
+class Service:
+    """All sessions of a server. Every method belongs to the event loop; searches, reading and
+    writing are done in threads, so that a slow one holds up its own session only.
+
+    `interfaces` are the tools that a session can be opened with, by name; `backend` gives the
+    pipeline of one question. With `questions`, a session has tools only while it works on one, and
+    each answer becomes a trajectory of the run.
+    """
+
+    def __init__(
+        self,
+        interfaces: Mapping[str, ToolInterface],
+        backend: Callable[[str], SearchBackend],
+        store: DocumentStore,
+        options: ServerOptions,
+        *,
+        questions: QuestionQueue | None = None,
+        ledger: Ledger | None = None,
+    ) -> None:
+        self.interfaces = interfaces
+        self.backend = backend("")
+        self.store = store
+        self.options = options
+        self.questions = questions
+        self.ledger = ledger or Ledger()
+        self.began = time.perf_counter()
+        self._backend_of = backend
+        self._sessions: dict[str, ServedSession] = {}
+        self._connections: dict[str, str] = {}
+        self._pending = 0
+        self._pool = ThreadPoolExecutor(options.threads, "search")
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    # Sessions.
+
+    def open(self, interface: str = "tool", connection: str = "") -> ServedSession:
+        """A new session without a question; `connection` is the one that it belongs to."""
+        if interface not in self.interfaces:
+            names = ", ".join(self.interfaces)
+            raise RequestRefused(400, "unknown_interface", f"the interfaces are: {names}")
+        if len(self._sessions) >= self.options.max_sessions:
+            self.drop_idle()
+        if len(self._sessions) >= self.options.max_sessions:
+            raise RequestRefused(
+                503,
+                "too_many_sessions",
+                f"{len(self._sessions)} sessions are open, as many as may be. Close one, or wait.",
+            )
+        tool = self._tool(interface, "")
+        session = ServedSession(
+            self.interfaces[interface], Episode(NO_TOPIC, tool), connection=connection
+        )
+        self._sessions[session.handle] = session
+        if connection:
+            self._connections[connection] = session.handle
+        return session
+
+    def session(self, handle: object) -> ServedSession:
+        """The open session of a handle."""
+        session = self._sessions.get(handle) if isinstance(handle, str) else None
+        if session is None:
+            raise RequestRefused(
+                404, "unknown_session", "there is no such session. Open one and send its handle."
+            )
+        session.used = time.monotonic()
+        return session
+
+    def of_connection(self, connection: str, interface: str = "tool") -> ServedSession:
+        """The session of a connection, opened with its first call."""
+        handle = self._connections.get(connection)
+        if handle is None or handle not in self._sessions:
+            return self.open(interface, connection)
+        return self.session(handle)
+
+    def drop(self, session: ServedSession) -> None:
+        """Close a session. Its question, if it was not answered, is handed out again, after the
+        call that is under way."""
+        if self._sessions.pop(session.handle, None) is None:
+            return
+        if self._connections.get(session.connection) == session.handle:
+            del self._connections[session.connection]
+        session.closed = True
+        if session.turn.locked():
+            self._task(self._give_back_later(session))
+        else:
+            self._give_back(session)
+
+    def drop_connection(self, connection: str) -> None:
+        """Close the session of a connection that has ended, if it had one."""
+        handle = self._connections.get(connection)
+        if handle is not None and handle in self._sessions:
+            self.drop(self._sessions[handle])
+
+    def drop_idle(self) -> None:
+        """Close the sessions that nobody has used for too long."""
+        oldest = time.monotonic() - self.options.idle_seconds
+        sessions = list(self._sessions.values())
+        for session in sessions:
+            if session.used < oldest and not session.busy:
+                self.drop(session)
+
+    async def keep_tidy(self) -> None:
+        """Close idle sessions for ever, until cancelled."""
+        while True:
+            await asyncio.sleep(min(30.0, self.options.idle_seconds / 4))
+            self.drop_idle()
+
+    async def close(self) -> None:
+        """Let what has begun end. Trajectories that were being written are on disk."""
+        while self._tasks:
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def specs(self, interface: str) -> list[dict[str, Any]]:
+        """The tools of an interface, as its sessions describe them."""
+        return self._tool(interface, "").specs()
+
+    # Calls.
+
+    async def call(
+        self, session: ServedSession, name: str, arguments: Any, reasoning: str = ""
+    ) -> ToolResult:
+        """Serve one tool call of a session."""
+        return await self._whole(self._call(session, name, arguments, reasoning))
+
+    async def call_once(self, interface: str, name: str, arguments: Any) -> ToolResult:
+        """Serve a tool call that belongs to no session, which no run can record."""
+        self.refuse_unrecorded()
+        tool = self._tool(interface, "")
+        return await self._guarded(lambda: tool.call(name, arguments))
+
+    async def run(self, work: Callable[[], T]) -> T:
+        """Do work that belongs to no session in a thread."""
+        self.refuse_unrecorded()
+        return await self._guarded(work)
+
+    def refuse_unrecorded(self) -> None:
+        """Refuse what would be served outside the run that is recorded."""
+        if self.questions is not None:
+            raise RequestRefused(
+                409,
+                "recorded",
+                f"the run {self.questions.folder.name} is being recorded, and this request belongs "
+                "to no session. Call question first, and send its session; or serve without name=.",
+            )
+
+    async def _call(
+        self, session: ServedSession, name: str, arguments: Any, reasoning: str
+    ) -> ToolResult:
+        if session.waiting >= _MOST_WAITING:
+            raise RequestRefused(429, "too_many_calls", "too many calls wait for this session")
+        session.waiting += 1
+        try:
+            async with session.turn:
+                self._check_open(session)
+                session.calls += 1
+                session.episode.tool.reasoning = reasoning
+                return await self._served(session, name, arguments)
+        finally:
+            session.waiting -= 1
+            session.used = time.monotonic()
+
+    def _check_open(self, session: ServedSession) -> None:
+        if session.closed:
+            raise RequestRefused(404, "unknown_session", "this session has been closed")
+        if self.questions is not None and session.topic is None:
+            raise RequestRefused(409, "no_question", _NO_QUESTION)
+        if session.calls >= self.options.max_calls:
+            raise RequestRefused(
+                429,
+                "out_of_calls",
+                f"this session has made its {self.options.max_calls} calls. Give the answer, or "
+                "open another session.",
+            )
+
+    async def _served(self, session: ServedSession, name: str, arguments: Any) -> ToolResult:
+        episode = session.episode
+        named = name if isinstance(name, str) else repr(name)
+        given = arguments if isinstance(arguments, Mapping) else {"arguments": arguments}
+        try:
+            return await self._in_thread(lambda: episode.call(named, given))
+        except RequestRefused:
+            raise
+        except Exception as error:
+            if self.questions is None:
+                raise self._defect(error) from error
+            try:
+                await self._failed(session, error)
+            except InputError as unwritten:
+                raise self._defect(unwritten) from error
+            raise self._defect(error) from error
+
+    async def _failed(self, session: ServedSession, error: Exception) -> None:
+        """End a question whose pipeline is broken, as a run does: with its traceback on record."""
+        assert self.questions is not None
+        if isinstance(error, OutOfMoney):
+            reason = RUN_OUT_OF_MONEY if error.scope == "run" else "dollars"
+            session.episode.conclude("", status="out_of_money", reason=reason)
+            trajectory = session.episode.trajectory()
+        else:
+            reason = str(getattr(error, "code", "")) or "defect"
+            lines = "".join(traceback.format_exception(error))
+            trajectory = session.episode.trajectory(failure=lines, reason=reason)
+        if stops_run(reason):
+            self.questions.stopped = reason
+        await self.questions.record(trajectory)
+        session.begin(None, self._tool_of(session.interface, ""))
+
+    # Questions and answers.
+
+    async def question(
+        self, session: ServedSession | None, interface: str = "tool", connection: str = ""
+    ) -> Handout:
+        """The question that the session works on, or the next one of the run. Without a session, a
+        new one is opened for it."""
+        questions = self._recorded()
+        if session is None or session.topic is None:
+            if not questions.waiting or questions.stopped:
+                return Handout(session, None, questions.waiting, questions.under_way)
+            session = session or self.open(interface, connection)
+            topic = questions.next()
+            session.begin(topic, self._tool_of(session.interface, topic.qid if topic else ""))
+        return Handout(session, session.topic, questions.waiting, questions.under_way)
+
+    async def submit(self, session: ServedSession, text: str) -> Answer:
+        """The session's answer, in the three-line format. It ends the question, whose trajectory is
+        on disk when this returns."""
+        return await self._whole(self._submit(session, text))
+
+    async def _submit(self, session: ServedSession, text: str) -> Answer:
+        questions = self._recorded()
+        async with session.turn:
+            if session.closed:
+                raise RequestRefused(404, "unknown_session", "this session has been closed")
+            if session.topic is None:
+                raise RequestRefused(409, "no_question", _NO_QUESTION)
+            episode, before = session.episode, len(session.episode.messages)
+            try:
+                episode.finish(text)
+                await episode.read_answer()
+                trajectory = episode.trajectory()
+                usage = self.ledger.usage(session.topic.qid)
+                await questions.record(replace(trajectory, usage=usage))
+            except InputError as error:
+                del episode.messages[before:]  # the same answer may be sent again
+                raise RequestRefused(507, "not_written", str(error)) from error
+            session.begin(None, self._tool_of(session.interface, ""))
+            return trajectory.answer
+
+    def _recorded(self) -> QuestionQueue:
+        if self.questions is None:
+            raise RequestRefused(
+                409,
+                "no_run",
+                "this server records no run, so that it has no questions: start it with name=...",
+            )
+        return self.questions
+
+    async def _give_back_later(self, session: ServedSession) -> None:
+        async with session.turn:
+            self._give_back(session)
+
+    def _give_back(self, session: ServedSession) -> None:
+        if session.topic is not None and self.questions is not None:
+            self.questions.give_back(session.topic)
+            session.topic = None
+
+    # Threads.
+
+    def _tool(self, interface: str, qid: str) -> SearchTool:
+        return self._tool_of(self.interfaces[interface], qid)
+
+    def _tool_of(self, interface: ToolInterface, qid: str) -> SearchTool:
+        return interface.session(self._backend_of(qid), self.store)
+
+    async def _guarded(self, work: Callable[[], T]) -> T:
+        """Work in a thread; what it raises is told in one line."""
+        try:
+            return await self._in_thread(work)
+        except RequestRefused:
+            raise
+        except Exception as error:
+            raise self._defect(error) from error
+
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        if self._pending >= _MOST_PENDING:
+            raise RequestRefused(503, "busy", "the server has too much to do. Try again later.")
+        self._pending += 1
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._pool, work)
+        finally:
+            self._pending -= 1
+
+    async def _whole(self, work: Coroutine[Any, Any, T]) -> T:
+        """Let work end that has begun, also where its client has gone: its session must not be used
+        by two calls at a time, and an answer must not be lost."""
+        task = self._task(work)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            task.add_done_callback(_consume)
+            raise
+
+    def _task(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    def _defect(self, error: Exception) -> RequestRefused:
+        if isinstance(error, InputError):
+            return RequestRefused(500, "pipeline", str(error))
+        _LOG.error("a request failed", exc_info=error)
+        line = f"{type(error).__name__} in the pipeline; the server's log has its traceback"
+        return RequestRefused(500, "pipeline", line)
+
+
+def _consume(task: asyncio.Task[Any]) -> None:
+    """Nobody waits for it any more; asyncio complains of an error that nobody has seen."""
+    if not task.cancelled():
+        task.exception()

@@ -1,0 +1,38 @@
+#!/usr/bin/env bash
+# Other people's clients against our server: `tests/peers/run.sh [python of the tests]`.
+#
+# Makes one environment for each client in .venv-peers, because they pin old versions of MCP's SDK,
+# then runs the tests of this folder. Two clients are not on package indexes; their tests run where
+# a checkout is named:
+#   SOUNDINGLINE_BROWSECOMP_PLUS  a clone of github.com/texttron/BrowseComp-Plus
+#   SOUNDINGLINE_PI_SERINI        a clone of github.com/justram/pi-serini (needs Node and npm)
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+tests=${1:-.venv/bin/python}
+export SOUNDINGLINE_PEERS=$PWD/.venv-peers
+
+environment() { # name requirement...
+  local place=$SOUNDINGLINE_PEERS/$1
+  shift
+  [[ -e $place/.installed ]] && return
+  echo "Installing $1 into $place"
+  "$tests" -m venv "$place"
+  "$place/bin/python" -m pip install --disable-pip-version-check -q "$@"
+  touch "$place/.installed"
+}
+
+environment fastmcp fastmcp==2.9.2 mcp==1.9.4 pydantic==2.11.7
+# What qwen-agent imports and does not declare stands behind it.
+environment qwen qwen-agent==0.0.27 mcp==1.9.4 pydantic==2.11.7 \
+  tqdm rich python-dotenv python-dateutil numpy soundfile
+
+if [[ -n ${SOUNDINGLINE_PI_SERINI:-} && ! -e $SOUNDINGLINE_PEERS/pi-serini/.installed ]]; then
+  place=$SOUNDINGLINE_PEERS/pi-serini
+  mkdir -p "$place"
+  cp -r "$SOUNDINGLINE_PI_SERINI/src" "$place/"
+  echo '{"private": true, "type": "module"}' >"$place/package.json"
+  (cd "$place" && npm install --no-audit --no-fund --silent tsx@4 typebox@1)
+  touch "$place/.installed"
+fi
+
+exec "$tests" -m pytest tests/peers -m peers -rs

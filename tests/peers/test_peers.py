@@ -1,0 +1,220 @@
+"""Other people's clients, unmodified, against our server: `tests/peers/run.sh`.
+
+Not part of the ordinary run: each client has an environment of its own, in the folder that
+SOUNDINGLINE_PEERS names.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scripted_peer import Raw, running_peer
+from served import DOCUMENTS, Served, serving
+
+from experiments.serving.pi_serini import PiSeriniTools
+from experiments.serving.pi_serini_rpc import RpcDoor
+from toolkit.search import RankedBrowsing, TopK
+
+PEERS = Path(os.environ.get("SOUNDINGLINE_PEERS", ""))
+BROWSECOMP_PLUS = os.environ.get("SOUNDINGLINE_BROWSECOMP_PLUS", "")
+CLIENTS = Path(__file__).parent / "clients"
+TOP_K = TopK(k=3, max_tokens=4, get_document=True)
+STEPS = [
+    ["search", {"query": "mill"}],
+    ["search", {"query": "Torvald"}],
+    ["search", {"query": "xyzzy"}],
+    ["get_document", {"docid": "12"}],
+    ["get_document", {"docid": "none"}],
+]
+pytestmark = [
+    pytest.mark.peers,
+    pytest.mark.skipif(not PEERS.is_absolute(), reason="SOUNDINGLINE_PEERS is not set"),
+]
+
+
+def run(*command: str | Path, cwd: Path | None = None) -> Any:
+    """The last line that a client prints, as JSON."""
+    done = subprocess.run(
+        [str(part) for part in command], capture_output=True, text=True, timeout=120, cwd=cwd
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def python(name: str) -> Path:
+    place = PEERS / name / "bin" / "python"
+    if not place.exists():
+        pytest.skip(f"{place} is absent")
+    return place
+
+
+def check_texts(texts: list[str]) -> None:
+    """What the tools of BrowseComp-Plus's server say to `STEPS`."""
+    many, one, none, document, missing = map(json.loads, texts)
+    assert [len(rows) for rows in (many, one, none)] == [3, 1, 0]
+    for row in (*many, *one):
+        assert set(row) == {"docid", "score", "snippet"} and row["docid"] in DOCUMENTS
+        assert len(row["snippet"].split()) <= 4
+    assert document == {"docid": "12", "text": DOCUMENTS["12"].text}
+    assert missing is None
+
+
+@pytest.mark.parametrize("kind", ["sse", "http"])
+def test_fastmcp_of_browsecomp_plus(kind: str) -> None:
+    client, steps = python("fastmcp"), json.dumps(STEPS)
+    with serving(TOP_K) as server:
+        url = f"{server.url}/mcp" if kind == "sse" else f"{server.url}/mcp-http"
+        result = run(client, CLIENTS / "with_fastmcp.py", url, kind, steps)
+    tools = {tool["name"]: tool["inputSchema"] for tool in result["tools"]}
+    assert all(len(texts) == 1 for _, texts in result["results"])
+    if kind == "sse":
+        assert list(tools) == ["search", "get_document"]
+        assert not any(failed for failed, _ in result["results"])
+        check_texts([texts[0] for _, texts in result["results"]])
+    else:
+        assert {"search", "get_document"} < set(tools)
+        assert [failed for failed, _ in result["results"]] == [False] * 4 + [True]
+        assert result["results"][0][1][0].startswith("[top 3 query")
+
+
+def test_fastmcp_pages_through_a_ranking_of_its_connection() -> None:
+    page = {"reason": "r", "search_id": "s1", "offset": 6}
+    steps = json.dumps(
+        [["search", {"reason": "r", "query": "mill"}], ["read_search_results", page]]
+    )
+    with serving(RankedBrowsing()) as server:
+        for kind, path in (("sse", "/mcp"), ("http", "/mcp-http")):
+            address = server.url + path
+            result = run(python("fastmcp"), CLIENTS / "with_fastmcp.py", address, kind, steps)
+            (_, [first]), (_, [second]) = result["results"]
+            assert "ranks 1-5 of" in first and "ranks 6-" in second
+
+
+def test_qwen_agent() -> None:
+    with serving(TOP_K) as server:
+        url = f"{server.url}/mcp"
+        script = CLIENTS / "with_qwen_agent.py"
+        result = run(python("qwen"), script, url, json.dumps(STEPS))
+    assert set(result["tools"]) == {"search-server-search", "search-server-get_document"}
+    parameters = result["tools"]["search-server-search"]["parameters"]
+    assert set(parameters) == {"type", "properties", "required"}
+    assert list(parameters["properties"]) == parameters["required"] == ["query"]
+    check_texts(result["results"])
+
+
+@pytest.mark.skipif(not BROWSECOMP_PLUS, reason="SOUNDINGLINE_BROWSECOMP_PLUS is not set")
+def test_the_client_of_browsecomp_plus_unmodified(tmp_path: Path) -> None:
+    call = {"name": "search-server-search", "arguments": {"query": "Grenholm mill"}}
+    answer = "Explanation: so [mill]\nExact Answer: Torvald Brekke\nConfidence: 90%"
+    script = Path(BROWSECOMP_PLUS) / "search_agent" / "qwen_client.py"
+    with running_peer() as model, serving(TOP_K) as server:
+        model.script.append(streamed(f"<tool_call>\n{json.dumps(call)}\n</tool_call>"))
+        model.default = streamed(answer)
+        done = subprocess.run(
+            [
+                *(str(python("qwen")), str(script), "--query", "Who built the mill?"),
+                *("--model", "m", "--model-server", model.openai_url),
+                *("--mcp-url", f"{server.url}/mcp", "--output-dir", str(tmp_path / "out")),
+            ],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            cwd=tmp_path,
+        )
+    files = list((tmp_path / "out").glob("run_*.json"))
+    assert files, done.stdout + done.stderr
+    record = json.loads(files[0].read_text(encoding="utf-8"))
+    assert (record["status"], record["tool_call_counts"]) == ("completed", {"search": 1})
+    rows = json.loads(record["result"][0]["output"])
+    assert set(record["retrieved_docids"]) == {row["docid"] for row in rows}
+    assert rows[0]["docid"] == "mill" and record["result"][-1]["output"] == answer
+
+
+@pytest.mark.skipif(not BROWSECOMP_PLUS, reason="SOUNDINGLINE_BROWSECOMP_PLUS is not set")
+def test_the_documented_searcher_is_one_of_browsecomp_plus(tmp_path: Path) -> None:
+    theirs = Path(BROWSECOMP_PLUS) / "searcher" / "searchers" / "base.py"
+    ours = Path(__file__).resolve().parents[2] / "docs" / "custom_searcher.py"
+    package = tmp_path / "searchers"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    for source, name in ((theirs, "base.py"), (ours, "custom_searcher.py")):
+        shutil.copy(source, package / name)
+    use = (
+        "import argparse, json, sys\n"
+        "from searchers.custom_searcher import CustomSearcher as Searcher\n"
+        "parser = argparse.ArgumentParser()\n"
+        "Searcher.parse_args(parser)\n"
+        "s = Searcher(parser.parse_args())\n"
+        "print(json.dumps([s.search('mill', 2), s.get_document('12'), s.get_document('none'),\n"
+        "    s.search_type, s.search_description(2)]))\n"
+    )
+    with serving() as server:
+        result = run(python("qwen"), "-c", use, "--url", server.url, cwd=tmp_path)
+    hits, document, missing, kind, about = result
+    assert [set(hit) for hit in hits] == [{"docid", "score", "text"}] * 2
+    assert document == {"docid": "12", "text": DOCUMENTS["12"].text}
+    assert missing is None and kind == "soundingline" and "top-2" in about
+
+
+def streamed(text: str) -> Raw:
+    """A streamed reply of a chat model."""
+    head = {"id": "c1", "object": "chat.completion.chunk", "created": 0, "model": "m"}
+    choice = {"index": 0, "delta": {"role": "assistant", "content": text}, "finish_reason": None}
+    end = {"index": 0, "delta": {}, "finish_reason": "stop"}
+    lines = [json.dumps({**head, "choices": [each]}) for each in (choice, end)]
+    body = "".join(f"data: {line}\n\n" for line in [*lines, "[DONE]"])
+    return Raw(body, "text/event-stream")
+
+
+@contextmanager
+def rpc(server: Served) -> Iterator[tuple[int, str]]:
+    """The port of the TCP protocol, and its ready line."""
+    settings = server.service.interfaces["pi_serini"]
+    assert isinstance(settings, PiSeriniTools)
+    door = RpcDoor(server.service, settings, {"k1": 25.0, "b": 1.0})
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, daemon=True)
+    thread.start()
+    listening = asyncio.run_coroutine_threadsafe(door.start(0), loop).result(10)
+    try:
+        yield listening.sockets[0].getsockname()[1], door.ready_line(listening)
+    finally:
+        loop.call_soon_threadsafe(listening.close)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(10)
+
+
+def test_pi_serini_over_http_and_tcp_unmodified() -> None:
+    place = PEERS / "pi-serini"
+    if not (place / "node_modules").exists():
+        pytest.skip("SOUNDINGLINE_PI_SERINI was not set when the environments were made")
+    shutil.copy(CLIENTS / "with_pi_serini.ts", place)
+    runner = place / "node_modules" / ".bin" / "tsx"
+    with serving() as server, rpc(server) as (port, ready):
+        given = (server.url, str(port), "Grenholm mill", "mill", ready)
+        result = run(runner, place / "with_pi_serini.ts", *given, cwd=place)
+    assert result["ping"]["ok"] is True and result["ready"]["port"] == port
+    for name in ("http", "tcp"):
+        told = result[name]
+        hits = told["search"]["hits"]
+        assert hits[0]["docid"] == "mill" and len(hits) == len(DOCUMENTS) - 1, name
+        assert "Brekke" in hits[0]["snippet"] and told["search"]["hasMore"] is False
+        assert told["nothing"]["hits"] == []
+        read, rest = told["read"], told["rest"]
+        assert (read["found"], read["truncated"], read["nextOffset"]) == (True, True, 2)
+        assert (rest["text"], rest["truncated"]) == ("It is old.", False)
+        assert (rest["returnedOffsetStart"], rest["returnedOffsetEnd"]) == (2, 2)
+        assert (told["empty"]["found"], told["empty"]["text"]) == (True, "")
+        assert (told["past"]["found"], told["past"]["text"]) == (True, "")
+        assert told["missing"]["found"] is False
+        assert "query" in told["blank"]["raised"]

@@ -1,0 +1,120 @@
+"""A server over a few documents, in a thread of the test's process."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import uvicorn
+
+from experiments.serving.options import ServerOptions
+from experiments.serving.recording import QuestionQueue
+from experiments.serving.running import Parts, http_server, make_service
+from experiments.serving.service import Service
+from toolkit.contracts import Document, SearchBackend, ToolInterface, Topic
+from toolkit.llm.ledger import Ledger
+from toolkit.runs import RunFolder
+from toolkit.search import DictionaryBackend, DictionaryStore, RankedBrowsing
+
+DOCUMENTS = {
+    "mill": Document("mill", "Mill", "Grenholm Mill was built by Torvald Brekke.\nIt is old."),
+    "12": Document("12", "", "The mill of place twelve is “old”, too."),
+    **{
+        f"m{number}": Document(f"m{number}", f"Place {number}", f"A mill, number {number}.")
+        for number in range(8)
+    },
+    "empty": Document("empty", "", ""),
+}
+TOPICS = [Topic("q1", "Who built Grenholm Mill?"), Topic("a/b", "What is old?"), Topic("q3", "?")]
+STORE = DictionaryStore(DOCUMENTS)
+
+
+def plain_backend(qid: str = "") -> SearchBackend:
+    texts = {docid: f"{each.title} {each.text}" for docid, each in DOCUMENTS.items()}
+    return DictionaryBackend(texts)
+
+
+@dataclass
+class Served:
+    """A running server. `post` and `get` give status and body of a reply."""
+
+    service: Service
+    server: uvicorn.Server
+    port: int
+    headers: dict[str, str]
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def request(
+        self, method: str, path: str, body: bytes = b"", headers: dict[str, str] | None = None
+    ) -> tuple[int, bytes]:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+        try:
+            connection.request(method, path, body, {**self.headers, **(headers or {})})
+            reply = connection.getresponse()
+            return reply.status, reply.read()
+        finally:
+            connection.close()
+
+    def post(self, path: str, **body: Any) -> tuple[int, Any]:
+        status, reply = self.request("POST", path, json.dumps(body).encode())
+        return status, json.loads(reply)
+
+    def ask(self, path: str, **body: Any) -> Any:
+        """The body of a reply that must be a good one."""
+        status, reply = self.post(path, **body)
+        assert status == 200, reply
+        return reply
+
+    def get(self, path: str) -> tuple[int, Any]:
+        status, reply = self.request("GET", path)
+        return status, json.loads(reply)
+
+
+@contextmanager
+def serving(
+    interface: ToolInterface | None = None,
+    *,
+    folder: RunFolder | None = None,
+    topics: Sequence[Topic] = TOPICS,
+    backend: Callable[[str], SearchBackend] = plain_backend,
+    **options: Any,
+) -> Iterator[Served]:
+    """A server as `experiments.serve` makes it; with a `folder`, one that records a run."""
+    given = ServerOptions(**{"port": 0, **options})
+    given.check()
+    parts = Parts(interface or RankedBrowsing(), backend, STORE, {}, Ledger())
+    with ExitStack() as stack:
+        if folder is not None:
+            stack.enter_context(folder.writing({"fingerprints": {}}))
+        questions = None if folder is None else QuestionQueue(folder, topics)
+        service = make_service(parts, given, questions)
+        server = http_server(service)
+        thread = threading.Thread(target=lambda: asyncio.run(server.serve()), daemon=True)
+        thread.start()
+        until(lambda: server.started)
+        headers = {"Authorization": f"Bearer {given.token}"} if given.token else {}
+        port = server.servers[0].sockets[0].getsockname()[1]
+        try:
+            yield Served(service, server, port, headers)
+        finally:
+            server.should_exit = True
+            thread.join(20)
+            assert not thread.is_alive()
+
+
+def until(condition: Callable[[], Any], seconds: float = 20.0) -> None:
+    """Wait for a condition; an error where it does not come."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.01)
