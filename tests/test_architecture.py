@@ -48,7 +48,7 @@ FLOORS = {
         ),
         0,
     ),
-    **dict.fromkeys(("benchmarks", "llm"), 1),
+    **dict.fromkeys(("benchmarks", "llm", "leaks"), 1),
     "corpus": 2,
     "search": 3,
     "runs": 4,
