@@ -53,7 +53,7 @@ FLOORS = {
     "search": 3,
     "runs": 4,
     "evaluation": 5,
-    "report": 6,
+    **dict.fromkeys(("exchange", "report"), 6),
 }
 GROUND = {room for room, floor in FLOORS.items() if floor == 0}
 # Distributions that only these packages may import.

@@ -251,7 +251,8 @@ class Trajectory:
     `tiers` maps each of `TIERS` to docids in order of first exposure; `usage` is flat numbers
     (tokens, money) and empty for an agent without a model; `seconds` is wall-clock time. `reason`
     is one stable word for why it ended so, where the status alone does not tell (`refused`,
-    `tool_calls`, `empty_answer`, ...); `warnings` are lines for a person.
+    `tool_calls`, `empty_answer`, ...); `warnings` are lines for a person. `source` is what the file
+    of an imported trajectory says of itself (see `toolkit.exchange`), and empty for one of ours.
     """
 
     qid: str
@@ -268,6 +269,7 @@ class Trajectory:
     traceback: str = ""
     reason: str = ""
     warnings: Sequence[str] = ()
+    source: Mapping[str, Any] = field(default_factory=dict)
 
 
 @runtime_checkable

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from toolkit.contracts import ToolCall, Trajectory, parent
 from toolkit.evaluation.answers import AnswerVerdict
-from toolkit.evaluation.calibration import calibration_error, calibration_error_published
+from toolkit.evaluation.calibration import calibration_error
 from toolkit.evaluation.funnel import SHOWN, Judgements, reach_by_tier, relevant_documents
 from toolkit.llm.accounts import known
 
@@ -79,21 +79,20 @@ def _succeeded(calls: Sequence[ToolCall], tools: Collection[str]) -> int:
 def _effort_of(trajectory: Trajectory) -> dict[str, float]:
     calls = trajectory.calls
     exposed = {docid for tier in SHOWN for docid in trajectory.tiers.get(tier, ())}
+    # Foreign files that do not tell the time hold a zero.
+    timed = {"seconds": float(trajectory.seconds)}
     return {
         **{name: float(_succeeded(calls, tools)) for name, tools in _KINDS.items()},
         "tool_calls": float(len(calls)),
         "tool_errors": float(sum(bool(call.error) for call in calls)),
         "documents_exposed": float(len(exposed)),
         "tokens_exposed": float(sum(call.tokens for call in calls)),
-        "seconds": float(trajectory.seconds),
+        **(timed if trajectory.seconds or not trajectory.source else {}),
     }
 
 
 def over_answers(
-    recorded: Sequence[Trajectory],
-    ended: Sequence[Trajectory],
-    verdicts: Sequence[AnswerVerdict],
-    accepted: Mapping[str, Sequence[str]],
+    ended: Sequence[Trajectory], verdicts: Sequence[AnswerVerdict]
 ) -> tuple[dict[str, float], dict[str, int]]:
     """Measures over a set of answers, which have no value for one question: values, counts."""
     values: dict[str, float] = {}
@@ -106,18 +105,6 @@ def over_answers(
             list(claims.values()), [right[qid] for qid in claims]
         )
         counts["calibration_error"] = len(claims)
-    answered = [trajectory for trajectory in recorded if trajectory.qid in accepted]
-    if not answered:
-        return values, counts
-    values["accuracy_published"] = sum(right.values()) / len(answered)
-    counts["accuracy_published"] = len(answered)
-    published = calibration_error_published(
-        [100.0 if t.answer.confidence is None else t.answer.confidence for t in answered],
-        [right.get(t.qid, False) for t in answered],
-    )
-    if published is not None:
-        values["calibration_error_published"] = published
-        counts["calibration_error_published"] = len(answered)
     return values, counts
 
 

@@ -34,6 +34,7 @@ from toolkit.evaluation.funnel import (
     exposure_curves,
     relevant_documents,
 )
+from toolkit.evaluation.published import published_measures
 from toolkit.evaluation.retrieval import DEFAULT_MEASURES, documents, measure_rankings
 
 FINAL_DEPTH = 1000
@@ -64,13 +65,13 @@ def evaluate_run(
       `documents_exposed` (distinct documents previewed or opened), `tokens_exposed` (of all tool
       output), `seconds`: over recorded trajectories. `usage_<name>`: over those of which the
       number is known; left out where it is known of none.
-    - `accuracy_published`, `calibration_error_published`: what BrowseComp-Plus's evaluator would
-      give on the verdicts of `judge`: recorded trajectories as the denominator; an absent
-      confidence taken for 100 and the last bin left out.
+    - `<measure>_published` for accuracy, recall, search_calls, completion, calibration_error,
+      citation_precision and citation_recall: what BrowseComp-Plus's evaluator would give on the
+      verdicts of `judge`; see `toolkit.evaluation.published`.
 
     `InputError` where a trajectory belongs to none of `topics`.
     """
-    recorded = [_lean(trajectory) for trajectory in trajectories]
+    recorded = [lean(trajectory) for trajectory in trajectories]
     questions = {topic.qid: None for topic in topics}
     _check_questions(recorded, questions)
     judged = {name: _only(grades, questions) for name, grades in judgements.items()}
@@ -87,11 +88,13 @@ def evaluate_run(
         **citations(ended, evidence),
         **effort(recorded),
     }
-    extra, extra_counts = over_answers(recorded, ended, verdicts, accepted)
+    right = {verdict.qid: verdict.correct for verdict in verdicts}
+    extra, extra_counts = over_answers(ended, verdicts)
+    published, published_counts = published_measures(recorded, right, accepted, evidence)
     return Evaluation(
-        metrics={**means(per_question), **extra},
+        metrics={**means(per_question), **extra, **published},
         per_question={measure: values for measure, values in per_question.items() if values},
-        denominators={**denominators(per_question), **extra_counts},
+        denominators={**denominators(per_question), **extra_counts, **published_counts},
         counts={
             **_counts(recorded, questions, evidence, accepted),
             "without_verdict": sum(bool(verdict.error) for verdict in verdicts),
@@ -111,11 +114,12 @@ def final_ranking(trajectory: Trajectory, depth: int = FINAL_DEPTH) -> list[str]
     return documents(ordered, depth)
 
 
-def _lean(trajectory: Trajectory) -> Trajectory:
-    """Without the texts, which fill memory and say nothing here; one copy of each docid."""
+def lean(trajectory: Trajectory) -> Trajectory:
+    """Without the texts but the final one, which fill memory and say nothing here; one copy of each
+    docid."""
     return replace(
         trajectory,
-        messages=(),
+        messages=trajectory.messages[-1:],
         calls=tuple(replace(call, output="", ranking=(), shown=()) for call in trajectory.calls),
         tiers={tier: tuple(map(sys.intern, ids)) for tier, ids in trajectory.tiers.items()},
     )

@@ -23,15 +23,15 @@ def calibration_error(
 
 def calibration_error_published(
     confidences: Sequence[float], correct: Sequence[bool], bin_size: int = 100
-) -> float | None:
+) -> float:
     """The figure that BrowseComp-Plus's evaluator gives for the same answers.
 
     It leaves the last, most confident bin out of the sum, but keeps its answers in the total:
     130 answers at full confidence, all wrong, give 0. Reported only beside the right one, for
-    comparison with published tables. None below `bin_size` answers, where that evaluator fails.
+    comparison with published tables. 0 below `bin_size` answers, as that evaluator has it.
     """
     if len(confidences) < bin_size:
-        return None
+        return 0.0
     return _error(confidences, correct, bin_size, skip_last=True)
 
 

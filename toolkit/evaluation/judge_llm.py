@@ -21,6 +21,7 @@ from toolkit.files import fingerprint
 from toolkit.llm.errors import ModelError, OutOfMoney
 from toolkit.llm.protocol import ChatModel, Settings, Turn, user
 from toolkit.llm.sections import filled
+from toolkit.runs.records import final_response
 
 PROMPTS = Path(__file__).resolve().parent / "prompts"
 FAILED, UNREADABLE = "failed", "unreadable"
@@ -210,10 +211,7 @@ def read_verdict(case: Case, turn: Turn) -> LlmVerdict:
 
 def case_of(trajectory: Trajectory, accepted: Sequence[str]) -> Case:
     """The final reply of a trajectory, empty where the question ended without an answer."""
-    last = trajectory.messages[-1] if trajectory.messages else {}
-    answer = trajectory.answer
-    answered = bool(answer.explanation or answer.exact) and last.get("role") == "assistant"
-    response = str(last.get("content") or "") if answered else ""
+    response = final_response(trajectory)
     return Case(trajectory.qid, trajectory.question, response, tuple(accepted))
 
 

@@ -59,20 +59,6 @@ _AGENT = (
         "Root mean squared gap of stated confidence and accuracy over bins of answers, 0 to 100.",
         _HENDRYCKS,
     ),
-    Measure(
-        "accuracy_published",
-        3,
-        NEITHER,
-        "Accuracy as the published evaluator computes it, over recorded questions only.",
-        _BCP,
-    ),
-    Measure(
-        "calibration_error_published",
-        2,
-        NEITHER,
-        "Calibration error as the published evaluator computes it, the last bin left out.",
-        _BCP,
-    ),
     Measure("search_calls", 2, NEITHER, "Successful search calls a question.", _BCP),
     Measure("browse_calls", 2, NEITHER, "Calls for a further result page a question."),
     Measure("read_calls", 2, NEITHER, "Calls to read a document a question."),
@@ -82,7 +68,26 @@ _AGENT = (
     Measure("tokens_exposed", 0, NEITHER, "Tokens of tool output a question."),
     Measure("seconds", 2, NEITHER, "Wall-clock seconds a question."),
 )
-_BY_NAME = {measure.name: measure for measure in _AGENT}
+# What BrowseComp-Plus's own evaluator gives: see toolkit.evaluation.published.
+_PUBLISHED = tuple(
+    Measure(
+        f"{name}_published",
+        digits,
+        NEITHER,
+        f"As the published evaluator computes it: {definition}",
+        _BCP,
+    )
+    for name, digits, definition in (
+        ("accuracy", 3, "over the questions that have a file."),
+        ("recall", 3, "share of judged documents among those that searches showed."),
+        ("completion", 3, "over the questions that have a file."),
+        ("calibration_error", 2, "the last bin left out, 0 below 100 answers."),
+        ("citation_precision", 3, "any digits in brackets, over the answers that cite."),
+        ("citation_recall", 3, "any digits in brackets, over the answers that cite."),
+        ("search_calls", 2, "the file's own count."),
+    )
+)
+_BY_NAME = {measure.name: measure for measure in (*_AGENT, *_PUBLISHED)}
 
 _RANKING = {
     "AP": "Average precision of the ranking.",

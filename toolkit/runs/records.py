@@ -100,6 +100,7 @@ def to_record(trajectory: Trajectory) -> dict[str, Any]:
         "usage": dict(trajectory.usage),
         "traceback": trajectory.traceback,
         "warnings": list(trajectory.warnings),
+        **({"source": dict(trajectory.source)} if trajectory.source else {}),
         "tiers": _stored_tiers(trajectory),
         "exposures": [list(exposure) for exposure in trajectory.exposures],
         "calls": [_call_row(call) for call in trajectory.calls],
@@ -117,6 +118,7 @@ def from_record(record: Mapping[str, Any]) -> Trajectory:
         raise ValueError(f"status is {record['status']!r}")
     calls = tuple(_call(call) for call in record["calls"])
     _check(record["answer"], _ANSWER_TYPES, "answer")
+    _check({"source": record.get("source", {})}, {"source": dict}, "trajectory")
     answer = {**record["answer"], "citations": tuple(record["answer"]["citations"])}
     return Trajectory(
         qid=record["qid"],
@@ -133,7 +135,15 @@ def from_record(record: Mapping[str, Any]) -> Trajectory:
         traceback=record["traceback"],
         reason=str(record.get("reason", "")),
         warnings=tuple(map(str, record.get("warnings", ()))),
+        source=record.get("source", {}),
     )
+
+
+def final_response(trajectory: Trajectory) -> str:
+    """The text of the final answer as the agent wrote it; empty where it ended without one."""
+    last = trajectory.messages[-1] if trajectory.messages else {}
+    answered = bool(trajectory.answer.explanation or trajectory.answer.exact)
+    return str(last.get("content") or "") if answered and last.get("role") == "assistant" else ""
 
 
 def dump_trajectory(trajectory: Trajectory) -> str:

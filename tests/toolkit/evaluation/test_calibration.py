@@ -38,8 +38,8 @@ def test_the_published_variant_keeps_dropped_answers_in_its_total() -> None:
     )
 
 
-def test_the_published_variant_has_no_value_below_one_bin() -> None:
-    assert calibration_error_published([50.0] * 99, [True] * 99) is None
+def test_the_published_variant_is_zero_below_one_bin() -> None:
+    assert calibration_error_published([50.0] * 99, [True] * 99) == 0
 
 
 def test_calibration_without_answers_is_an_error() -> None:

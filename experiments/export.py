@@ -1,0 +1,97 @@
+"""`python -m experiments.export runs/<name> format=... out=FOLDER`: a run in a format of others.
+
+browsecomp_plus: run files as BrowseComp-Plus's clients write them, one a question.
+leaderboard: the JSON of its evaluator, which its leaderboard takes; needs an evaluated run.
+trec: the final ranking of each question as a TREC run.
+inspect: a log of Inspect AI (.eval, or .json with log=json), for `inspect view`.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+from pathlib import Path
+
+from experiments.arguments import Arguments, command
+from experiments.recorded import Options, recorded_benchmark
+from toolkit.console import Console
+from toolkit.errors import InputError
+from toolkit.evaluation import final_ranking, load_cell
+from toolkit.evaluation.agent_run import lean
+from toolkit.evaluation.store import trec_run
+from toolkit.exchange import browsecomp_plus, leaderboard
+from toolkit.exchange.run_metadata import model_of, retriever_of
+from toolkit.files import file_made_whole, folder_made_whole, write_json
+from toolkit.runs import RunFolder
+from toolkit.runs.names import escape_qid
+
+FORMATS = ("browsecomp_plus", "leaderboard", "trec", "inspect")
+WORDS = {
+    "format": ", ".join(FORMATS),
+    "out": "the folder that is made",
+    "log": "of format=inspect: eval (the default) or json",
+}
+
+
+def export(arguments: Arguments) -> None:
+    """Write the run into the folder `out`, whole or not at all."""
+    form = arguments.word("format", FORMATS)
+    out = Path(arguments.word("out"))
+    folder = RunFolder(arguments.one_path("a run folder"))
+    folder.manifest()
+    if out.exists() and any(out.iterdir() if out.is_dir() else [out]):
+        raise InputError(f"{out} exists and is not empty", do="name another out=")
+    with folder_made_whole(out) as place:
+        count = _WRITERS[form](folder, place, arguments)
+    Console(stderr=True, soft_wrap=True).print(f"{out}: {count}")
+
+
+def _browsecomp_plus(folder: RunFolder, out: Path, arguments: Arguments) -> str:
+    metadata = {"model": model_of(folder.manifest()), "output_dir": folder.name}
+    for trajectory in folder.trajectories():
+        name = f"run_{escape_qid(trajectory.qid)}.json"
+        write_json(out / name, browsecomp_plus.write(trajectory, metadata))
+    return f"{len(list(out.iterdir()))} run files"
+
+
+def _trec(folder: RunFolder, out: Path, arguments: Arguments) -> str:
+    with file_made_whole(out / f"{folder.name}.trec") as stream:
+        for trajectory in folder.trajectories():
+            ranking = {trajectory.qid: final_ranking(trajectory)}
+            stream.write(trec_run(ranking, folder.name).encode())
+    return "the final ranking of each question"
+
+
+def _leaderboard(folder: RunFolder, out: Path, arguments: Arguments) -> str:
+    settings = arguments.settings()
+    benchmark = recorded_benchmark(folder, settings, Options(settings))
+    cell = load_cell(folder.path)  # refuses a run without an evaluation of its own
+    manifest = folder.manifest()
+    rows = [lean(trajectory) for trajectory in folder.trajectories()]
+    right = {qid: value == 1 for qid, value in cell.per_question.get("accuracy", {}).items()}
+    accepted = {qid: texts for qid, texts in benchmark.answers.items() if texts}
+    if not accepted:
+        raise InputError(f"{benchmark.name} has no accepted answers", do="choose another format=")
+    evaluated = (folder.path / "metrics.json").stat().st_mtime
+    content = leaderboard.entry(
+        rows,
+        right,
+        accepted,
+        benchmark.judgements.get("evidence", {}),
+        llm=model_of(manifest),
+        retriever=retriever_of(manifest),
+        date=datetime.fromtimestamp(evaluated, timezone.utc).date().isoformat(),
+    )
+    write_json(out / f"{folder.name}.json", content)
+    files, asked = len(content["per_query_metrics"]), len(benchmark.topics)
+    accuracy = cell.metrics.get("accuracy", 0.0)
+    return (
+        f"accuracy {content['Accuracy (%)']} % of {files} files, as the published evaluator "
+        f"counts; {100 * accuracy:.2f} % of all {asked} questions"
+    )
+
+
+_WRITERS = {"browsecomp_plus": _browsecomp_plus, "leaderboard": _leaderboard, "trec": _trec}
+
+
+if __name__ == "__main__":
+    command(export, __doc__, WORDS)

@@ -1,0 +1,84 @@
+"""Run files as BrowseComp-Plus's and Pi-Serini's clients write them, made by hand."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+
+def search(query: str, docids: Sequence[str], **extra: Any) -> dict[str, Any]:
+    hits = [{"docid": docid, "score": 1.5, "snippet": f"text of {docid}"} for docid in docids]
+    return call("search", {"query": query}, json.dumps(hits, indent=2)) | extra
+
+
+def read(docid: str) -> dict[str, Any]:
+    output = json.dumps({"docid": docid, "text": f"text of {docid}"})
+    return call("get_document", {"docid": docid}, output)
+
+
+def call(tool: str, arguments: Any, output: Any) -> dict[str, Any]:
+    written = arguments if isinstance(arguments, str) else json.dumps(arguments)
+    return {"type": "tool_call", "tool_name": tool, "arguments": written, "output": output}
+
+
+def thought(text: str) -> dict[str, Any]:
+    return {"type": "reasoning", "tool_name": None, "arguments": None, "output": [text]}
+
+
+def said(text: str) -> dict[str, Any]:
+    return {"type": "output_text", "tool_name": None, "arguments": None, "output": text}
+
+
+def answer(exact: str, confidence: str = "80%", citing: str = "") -> dict[str, Any]:
+    text = f"Explanation: because {citing}\nExact Answer: {exact}\nConfidence: {confidence}"
+    return said(text)
+
+
+def browsecomp(qid: str, result: Sequence[dict[str, Any]], **changed: Any) -> dict[str, Any]:
+    """A run file whose counts and ids follow from its items, but for what is `changed`."""
+    calls = [item for item in result if item["type"] == "tool_call"]
+    counts: dict[str, int] = {}
+    retrieved: dict[str, None] = {}
+    for item in calls:
+        counts[item["tool_name"]] = counts.get(item["tool_name"], 0) + 1
+        if item["tool_name"] == "search" and item["output"]:
+            retrieved |= {hit["docid"]: None for hit in json.loads(item["output"])}
+    return {
+        "metadata": {"model": "gpt-oss-20b", "reasoning": {"effort": "high"}, "output_dir": "x"},
+        "query_id": qid,
+        "tool_call_counts": counts,
+        "status": "completed",
+        "retrieved_docids": list(retrieved),
+        "result": list(result),
+        **changed,
+    }
+
+
+def pi_serini(qid: str, result: Sequence[dict[str, Any]], **changed: Any) -> dict[str, Any]:
+    """A run file of Pi-Serini's runner."""
+    return {
+        "metadata": {"model": "openai-codex/gpt-5.5", "query": "?", "output_dir": "x"},
+        "query_id": qid,
+        "tool_call_counts": {},
+        "status": "completed",
+        "completion_source": "assistant_text",
+        "surfaced_docids": [],
+        "previewed_docids": [],
+        "agent_docids": [],
+        "opened_docids": [],
+        "cited_docids": [],
+        "stats": {"elapsed_seconds": 12.5, "timed_out": False},
+        "result": list(result),
+        **changed,
+    }
+
+
+def write_files(folder: Path, files: Sequence[dict[str, Any]]) -> Path:
+    """One file a question, named as their clients name them."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for number, content in enumerate(files):
+        name = folder / f"run_20250101T{number:06}Z.json"
+        name.write_text(json.dumps(content, indent=2), encoding="utf-8")
+    return folder
