@@ -104,10 +104,10 @@ def trajectory_of(
     calls = [_recorded(call, units, log) for call in calling]
     listed = [units.unit(docid) for docid in transcript.surfaced]
     log.surface(map(parent, listed))
+    unseen: list[str] = []  # shown by some call, nobody knows by which
     if any(call.name == "search" and call.error == NO_OUTPUT for call in calls):
-        previewed = [parent(units.unit(docid)) for docid in transcript.previewed]
-        log.surface(previewed)
-        log.show("previewed", previewed)
+        unseen = [parent(units.unit(docid)) for docid in transcript.previewed]
+        log.surface(unseen)
     final = final_text(transcript.steps)
     answer = parse_answer(final, log.known)
     log.show("cited", answer.citations)
@@ -119,7 +119,7 @@ def trajectory_of(
         answer=answer,
         messages=tuple(_messages(transcript.steps, question)),
         calls=tuple(calls),
-        tiers=log.tiers,
+        tiers={**log.tiers, "previewed": tuple(dict.fromkeys((*log.tiers["previewed"], *unseen)))},
         exposures=log.exposures,
         usage=transcript.usage,
         started=transcript.started,

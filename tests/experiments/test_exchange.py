@@ -1,0 +1,293 @@
+"""Runs out in the formats of others and in again, through the commands themselves."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from entry_points import run_entry
+from foreign_runs import answer, browsecomp, pi_serini, read, search, write_files
+
+from toolkit.runs import RunFolder
+from toolkit.sealing import Seal
+
+WORLD = Path(__file__).resolve().parents[1] / "data" / "golden" / "world"
+BENCHMARK = ("benchmark=beir", f"benchmark.path={WORLD}", "benchmark.split=null")
+
+
+@pytest.fixture(scope="module")
+def working(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder with the evaluated run `runs/demo`, which is the working folder."""
+    folder = tmp_path_factory.mktemp("exchange")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        assert run_entry("run", "name=demo", *BENCHMARK) == 0
+        yield folder
+
+
+def metrics(run: Path) -> dict[str, float]:
+    values: dict[str, float] = json.loads((run / "metrics.json").read_text(encoding="utf-8"))
+    return values
+
+
+def exported(working: Path, form: str, *words: str) -> Path:
+    out = working / f"out-{form}"
+    shutil.rmtree(out, ignore_errors=True)
+    assert run_entry("export", "runs/demo", f"format={form}", f"out={out}", *words) == 0
+    return out
+
+
+def imported(name: str, path: Path, form: str, *words: str) -> Path:
+    shutil.rmtree(Path("runs") / name, ignore_errors=True)
+    given = (f"format={form}", f"name={name}", *BENCHMARK, *words)
+    assert run_entry("import_runs", str(path), *given) == 0
+    return Path("runs") / name
+
+
+def test_a_round_trip_through_browsecomp_plus_changes_no_measure_and_no_trajectory(
+    working: Path,
+) -> None:
+    back = imported("back", exported(working, "browsecomp_plus"), "browsecomp_plus")
+    assert metrics(back) == metrics(working / "runs/demo")
+    before = list(RunFolder(working / "runs/demo").trajectories())
+    assert list(RunFolder(back).trajectories()) == before
+    assert run_entry("compare", "runs/demo", "runs/back", "name=compared") == 0
+    verdicts = json.loads((working / "runs/compared/verdicts.json").read_text())
+    assert verdicts
+    assert all(row["difference"] == 0 and row["p"] == 1 for row in verdicts)
+
+
+def test_without_our_own_key_what_pages_showed_is_read_from_them(working: Path) -> None:
+    files = exported(working, "browsecomp_plus")
+    for path in files.iterdir():
+        content = json.loads(path.read_text(encoding="utf-8"))
+        del content["metadata"]["soundingline"]
+        path.write_text(json.dumps(content), encoding="utf-8")
+    foreign, ours = (
+        metrics(imported("foreign", files, "browsecomp_plus")),
+        metrics(working / "runs/demo"),
+    )
+    same = [name for name in ours if name.endswith("_published")]
+    same += ["accuracy", "recall_previewed", "recall_opened", "recall_cited", "search_calls"]
+    assert {name: foreign[name] for name in same} == {name: ours[name] for name in same}
+    assert foreign["recall_surfaced"] == ours["recall_previewed"]  # no more is on record
+
+
+def test_a_file_that_was_changed_after_the_export_is_refused(
+    working: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = exported(working, "browsecomp_plus")
+    path = sorted(files.iterdir())[0]
+    content = json.loads(path.read_text(encoding="utf-8"))
+    content["retrieved_docids"] += ["another"]
+    path.write_text(json.dumps(content), encoding="utf-8")
+    shutil.rmtree("runs/back", ignore_errors=True)
+    words = ("format=browsecomp_plus", "name=back", *BENCHMARK)
+    assert run_entry("import_runs", str(files), *words) == 2
+    assert "was changed after it was exported" in capsys.readouterr().err
+    assert not Path("runs/back").exists()
+    assert not list(Path("runs").glob(".back*"))
+
+
+def test_the_leaderboard_entry_and_the_trec_run_hold_what_the_evaluation_holds(
+    working: Path,
+) -> None:
+    (path,) = exported(working, "leaderboard").iterdir()
+    content = json.loads(path.read_text(encoding="utf-8"))
+    values = metrics(working / "runs/demo")
+    assert content["Accuracy (%)"] == round(100 * values["accuracy_published"], 2)
+    assert content["Recall (%)"] == round(100 * values["recall_published"], 2)
+    assert content["avg_tool_stats"]["search"] == values["search_calls_published"]
+    right = [row["correct"] for row in content["per_query_metrics"]]
+    assert sum(right) / len(right) == values["accuracy_published"]
+    (trec,) = exported(working, "trec").iterdir()
+    ours = (working / "runs/demo/run.trec").read_text(encoding="utf-8")
+    assert sorted(trec.read_text(encoding="utf-8").splitlines()) == sorted(ours.splitlines())
+
+
+def test_an_export_does_not_replace_what_is_there(
+    working: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = exported(working, "trec")
+    before = sorted(out.iterdir())
+    assert run_entry("export", "runs/demo", "format=trec", f"out={out}") == 2
+    assert "is not empty" in capsys.readouterr().err
+    assert sorted(out.iterdir()) == before
+
+
+def world(limit: int = 3) -> tuple[list[str], dict[str, list[str]]]:
+    """Question ids of the world and the judged documents of each."""
+    qids = [json.loads(line)["_id"] for line in (WORLD / "queries.jsonl").open(encoding="utf-8")]
+    evidence: dict[str, list[str]] = {}
+    for path in sorted((WORLD / "qrels").glob("*.tsv")):
+        for line in path.read_text(encoding="utf-8").splitlines()[1:]:
+            qid, docid, grade = line.split("\t")
+            if int(grade) > 0:
+                evidence.setdefault(qid, []).append(docid)
+    return qids[:limit], evidence
+
+
+def test_a_foreign_run_goes_through_evaluation_and_comparison(working: Path) -> None:
+    qids, evidence = world()
+    seen = evidence[qids[0]][0]
+    files = [
+        browsecomp(qids[0], [search("one", [seen, "x"]), answer("no", citing=f"[{seen}]")]),
+        browsecomp(qids[1], [search("two", ["x"])], status="incomplete"),
+        browsecomp(qids[2], [search("three", ["y"]), read("y"), answer("no", "10%")]),
+    ]
+    run = imported("others", write_files(working / "others", files), "browsecomp_plus")
+    values = metrics(run)
+    assert values["completion"] == pytest.approx(2 / 6)
+    assert values["completion_published"] == pytest.approx(2 / 3)
+    assert values["search_calls"] == 1
+    assert values["recall_opened"] == 0
+    assert "seconds" not in values
+    expected = 1 / len(evidence[qids[0]])
+    assert values["recall_previewed"] == pytest.approx(expected / 6)
+    assert values["recall_published"] == pytest.approx(expected / 3)
+    assert run_entry("compare", "runs/demo", "runs/others", "name=c2") == 0
+
+
+def test_traces_that_are_obfuscated_as_published_are_opened_by_their_own_canary(
+    working: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As the text-ranking study publishes them: outputs and arguments, JSON where they were no
+    text; passages as `browsecomp_plus_<docid>_<n>`."""
+    qids, evidence = world()
+    seen = evidence[qids[0]][0]
+    seal = Seal("a canary of this test's own")
+    content = browsecomp(
+        qids[0],
+        [
+            {"type": "reasoning", "tool_name": None, "arguments": None, "output": ["I think"]},
+            search(
+                "the words that were asked", [f"browsecomp_plus_{seen}_12", "browsecomp_plus_x_0"]
+            ),
+            answer("no", citing=f"[{seen}]" + " and more" * 9),
+        ],
+        retrieved_docids=[seen, "x"],
+    )
+    for item in content["result"]:
+        output = item["output"]
+        text = output if isinstance(output, str) else json.dumps(output)
+        item["output"] = seal.close(text)
+        if item["type"] == "tool_call":
+            item["arguments"] = seal.close(item["arguments"])
+    files = write_files(working / "sealed", [content])
+    words = ("format=browsecomp_plus", "name=sealed", *BENCHMARK)
+    for variable, said in (("", "is obfuscated"), ("WRONG", "does not open"), ("NONE", "not set")):
+        monkeypatch.setenv("WRONG", "another canary")
+        given = [f"canary_env={variable}"] if variable else []
+        assert run_entry("import_runs", str(files), *words, *given) == 2
+        assert said in capsys.readouterr().err
+    assert not Path("runs/sealed").exists()
+    monkeypatch.setenv("STUDY_CANARY", "a canary of this test's own")
+    run = imported("sealed", files, "browsecomp_plus", "canary_env=STUDY_CANARY")
+    (trajectory,) = RunFolder(run).trajectories()
+    assert trajectory.calls[0].arguments == {"query": "the words that were asked"}
+    assert trajectory.calls[0].shown == (f"{seen}%p12", "x%p0")
+    assert trajectory.tiers["previewed"] == (seen, "x")
+    assert trajectory.answer.citations == (seen,)
+    assert trajectory.messages[1]["reasoning"] == "I think"
+
+
+def test_a_run_of_pi_serini_keeps_its_tiers_and_counts_no_failed_reading_as_opened(
+    working: Path,
+) -> None:
+    qids, evidence = world()
+    first, *_ = evidence[qids[0]]
+    page = f"Showing ranks 1-2 of 1000 cached hits\n\n1. docid={first} score=9.1000\n   Title: t\n"
+    page += "   Excerpt: words\n\n2. docid=x score=8.0000\n   Excerpt: words"
+    arguments = {"reason": "r", "query": "words"}
+    calls = [
+        {"type": "tool_call", "tool_name": "search", "arguments": arguments, "output": page},
+        {
+            "type": "tool_call",
+            "tool_name": "read_document",
+            "arguments": {"reason": "r", "docid": "gone"},
+            "output": "docid 'gone' was not found.",
+        },
+        {
+            "type": "output_text",
+            "tool_name": None,
+            "arguments": None,
+            "output": "pi-search extension failure (read_document): docid 'gone' was not found.",
+        },
+        {
+            "type": "tool_call",
+            "tool_name": "read_document",
+            "arguments": {"reason": "r", "docid": "x"},
+            "output": "[docid=x lines 1-2 of 2]\n\ntext",
+        },
+    ]
+    tiers = {
+        "surfaced_docids": [first, "x", "deep"],
+        "previewed_docids": [first, "x"],
+        "opened_docids": ["gone", "x"],
+    }
+    files = [
+        pi_serini(qids[0], [*calls, answer("no", citing="[x]")], **tiers),
+        pi_serini(
+            qids[1],
+            [answer("none"), {**answer(""), "output": "pi stderr:\nkilled"}],
+            status="timeout",
+        ),
+    ]
+    folder = write_files(working / "pi", files)
+    (folder / "run_setup.json").write_text("{}", encoding="utf-8")
+    run = imported("pi", folder, "pi_serini")
+    one, two = RunFolder(run).trajectories()
+    assert one.tiers["surfaced"] == (first, "x", "deep")
+    assert one.tiers["previewed"] == (first, "x")
+    assert one.tiers["opened"] == ("x",)
+    assert one.tiers["cited"] == ("x",)
+    assert one.seconds == 12.5
+    assert [call.error for call in one.calls] == ["", "tool_error", ""]
+    assert (two.status, two.answer.exact) == ("timed_out", "none")
+    assert metrics(run)["read_calls"] == 0.5
+
+
+def test_a_second_file_of_a_question_is_refused_and_nothing_is_left(
+    working: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    qids, _ = world()
+    twice = [browsecomp(qids[0], [answer("no")])] * 2
+    files = write_files(working / "twice", twice)
+    words = ("format=browsecomp_plus", "name=twice", *BENCHMARK)
+    assert run_entry("import_runs", str(files), *words) == 2
+    assert f"a second file of question {qids[0]!r}" in capsys.readouterr().err
+    assert not Path("runs/twice").exists()
+
+
+def test_a_run_over_other_questions_is_refused(
+    working: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = write_files(working / "strange", [browsecomp("831", [answer("no")])])
+    words = ("format=browsecomp_plus", "name=strange", *BENCHMARK)
+    assert run_entry("import_runs", str(files), *words) == 2
+    assert "none of the 1 questions" in capsys.readouterr().err
+    assert not Path("runs/strange").exists()
+
+
+def test_damaged_files_end_in_one_line_and_leave_no_run(
+    working: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    qids, _ = world()
+    whole = json.dumps(browsecomp(qids[0], [search("q", ["x"]), answer("no")])).encode()
+    good = json.dumps(browsecomp(qids[1], [answer("no")])).encode()
+    damaged = [whole[:200], b"\xff\xfe{}"]
+    for number, content in enumerate(damaged):
+        place = working / "damaged"
+        shutil.rmtree(place, ignore_errors=True)
+        place.mkdir()
+        (place / "run_1.json").write_bytes(good)
+        (place / "run_2.json").write_bytes(content)
+        for form in ("browsecomp_plus", "pi_serini"):
+            words = (f"format={form}", "name=damaged", *BENCHMARK)
+            assert run_entry("import_runs", str(place), *words) == 2, number
+            (line,) = capsys.readouterr().err.splitlines()
+            assert line.startswith("soundingline: ")
+        assert not Path("runs/damaged").exists()

@@ -1,0 +1,196 @@
+"""Whatever a file holds, a reader gives a transcript or one line that says what is wrong."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from foreign_runs import answer, browsecomp, call, pi_serini, said, search, thought
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from toolkit.contracts import Trajectory
+from toolkit.errors import InputError
+from toolkit.exchange import browsecomp_plus as bcp
+from toolkit.exchange import pi_serini as pi
+from toolkit.exchange.outputs import docids_shown, output_text
+from toolkit.exchange.run_files import RunFile, run_files, run_paths
+from toolkit.exchange.transcript import Transcript, trajectory_of
+from toolkit.runs.records import dump_trajectory, from_record
+from toolkit.sealing import Seal
+
+Reader = Callable[[Iterable[RunFile]], Iterator[Transcript | Trajectory]]
+READERS: dict[str, Reader] = {"browsecomp_plus": bcp.read, "pi_serini": pi.read}
+FIELDS = [
+    *("query_id", "status", "retrieved_docids", "tool_call_counts", "result", "metadata", "usage"),
+    *("surfaced_docids", "previewed_docids", "opened_docids", "cited_docids", "stats"),
+]
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
+    max_leaves=8,
+)
+WHOLE = browsecomp("1", [thought("I"), search("q", ["12", "x"]), answer("a", citing="[12]")])
+
+
+def readable(reader: Reader, content: Any) -> Trajectory | None:
+    """The trajectory of a file, which must be one that can be written and read; None where it was
+    refused, in one line."""
+    try:
+        (recorded,) = reader([RunFile("file.json", content)])
+    except InputError as error:
+        assert "\n" not in str(error)
+        return None
+    assert isinstance(recorded, Transcript)
+    trajectory = trajectory_of(recorded, "question")
+    again = from_record(json.loads(dump_trajectory(trajectory)))
+    assert again.calls == trajectory.calls
+    return trajectory
+
+
+@pytest.mark.parametrize("form", READERS)
+@settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow])
+@given(field=st.sampled_from(FIELDS), value=JSON)
+def test_a_field_of_any_type_is_read_or_refused(form: str, field: str, value: Any) -> None:
+    whole = WHOLE if form == "browsecomp_plus" else pi_serini("1", WHOLE["result"])
+    readable(READERS[form], {**whole, field: value})
+
+
+@pytest.mark.parametrize("form", READERS)
+@settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    place=st.integers(0, 2),
+    field=st.sampled_from(["type", "tool_name", "arguments", "output"]),
+    value=JSON,
+)
+def test_an_item_of_any_content_is_read_or_refused(
+    form: str, place: int, field: str, value: Any
+) -> None:
+    items = [dict(item) for item in WHOLE["result"]]
+    items[place][field] = value
+    content = browsecomp("1", []) | {"result": items}
+    readable(READERS[form], content if form == "browsecomp_plus" else pi_serini("1", items))
+
+
+@settings(max_examples=150)
+@given(content=st.binary(max_size=200) | st.text(max_size=100).map(str.encode))
+def test_random_bytes_are_refused_in_one_line(
+    tmp_path_factory: pytest.TempPathFactory, content: bytes
+) -> None:
+    folder = tmp_path_factory.mktemp("bytes")
+    for name in ("run.json", "run.jsonl"):
+        (folder / name).write_bytes(content)
+        try:
+            for file in run_files(run_paths(folder / name)):
+                readable(bcp.read, file.content)
+        except InputError as error:
+            assert "\n" not in str(error)
+
+
+@pytest.mark.parametrize("length", range(0, 690, 37))
+def test_a_truncated_file_is_refused(tmp_path: Path, length: int) -> None:
+    text = json.dumps(WHOLE)
+    path = tmp_path / "run.json"
+    path.write_text(text[:length], encoding="utf-8")
+    with pytest.raises(InputError, match=r"run\.json is not JSON"):
+        list(run_files([path]))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda kept: kept.update(calls="none"),
+        lambda kept: kept["calls"].append({"output_number": 99}),
+        lambda kept: kept["calls"][0].update(output_number=-1),
+        lambda kept: kept.pop("messages"),
+        lambda kept: kept.update(status="fine"),
+        lambda kept: kept.update(tiers={"seen": []}),
+        lambda kept: kept.update(qid="2"),
+    ],
+)
+def test_a_damaged_key_of_ours_is_refused(change: Callable[[dict[str, Any]], Any]) -> None:
+    trajectory = trajectory_of(bcp.transcript(RunFile("f", WHOLE)), "question")
+    content = json.loads(json.dumps(bcp.write(trajectory, {})))
+    (again,) = bcp.read([RunFile("f", content)])
+    assert again == trajectory
+    change(content["metadata"]["soundingline"])
+    with pytest.raises(InputError, match="f was "):
+        list(bcp.read([RunFile("f", content)]))
+
+
+@pytest.mark.parametrize(
+    ("output", "docids"),
+    [
+        ('[{"docid": "a", "snippet": "..."}, {"docid": 7}]', ["a", "7"]),
+        ('{"docid": "a", "snippet": "a bare object, as FastMCP unwraps a list of one"}', ["a"]),
+        ([{"type": "text", "text": '[{"docid": "a"}]'}], ["a"]),
+        ({"results": [{"docid": "a"}, {"docid": "a"}, {"docid": "b"}]}, ["a", "b"]),
+        ('cut off [{"docid": "a", "snippet": "x"}, {"docid": 12, "snip', ["a", "12"]),
+        ("1. docid=a score=2.0 title=T\n   docid=no\n2. docid=b%p3 score=1.0", ["a", "b%p3"]),
+        ("docid=a score=2.0\nthe text of docid=b", ["a"]),
+        ('Error executing search: {"x": 1}', []),
+        (None, []),
+        (True, []),
+        (json.dumps([[[[[[{"docid": "deep"}]]]]]]), []),
+    ],
+)
+def test_documents_are_found_in_every_shape_of_output(output: Any, docids: list[str]) -> None:
+    assert docids_shown(output) == docids
+
+
+def test_what_published_traces_hold_as_text_parts_is_one_text() -> None:
+    assert output_text([{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]) == "a\nb"
+    assert output_text({"docid": 1}) == '{"docid": 1}'
+    assert output_text(None) == ""
+
+
+def test_names_of_tools_of_other_clients_are_ours_and_kept() -> None:
+    hits = json.dumps([{"docid": "d"}])
+    items = [
+        call("local_knowledge_base_retrieval", {"user_query": "q"}, hits),
+        call("search-server-search", {"query": "q"}, hits),
+        call("search-server-get_document", {"docid": "d"}, "text"),
+        said("Exact Answer: x"),
+    ]
+    trajectory = readable(bcp.read, browsecomp("1", items, retrieved_docids=["d"]))
+    assert trajectory is not None
+    assert [row.name for row in trajectory.calls] == ["search", "search", "get_document"]
+    assert trajectory.calls[0].notes == {"tool": "local_knowledge_base_retrieval"}
+    assert trajectory.tiers["opened"] == ("d",)
+
+
+def test_an_output_that_is_not_on_record_leaves_the_documents_that_the_file_lists() -> None:
+    lost = {**search("q", ["a"]), "output": None}
+    trajectory = readable(bcp.read, browsecomp("1", [lost, answer("x")], retrieved_docids=["a"]))
+    assert trajectory is not None
+    assert trajectory.tiers["previewed"] == ("a",)
+    assert trajectory.calls[0].error == "no_output"
+    assert trajectory.exposures == ()
+
+
+def test_an_id_with_an_underscore_is_a_passage_only_where_its_document_is_known() -> None:
+    items = [search("q", ["a_1", "b_2"]), answer("x")]
+    plain = readable(bcp.read, browsecomp("1", items))
+    passages = readable(bcp.read, browsecomp("1", items, retrieved_docids=["a", "b"]))
+    assert plain is not None and passages is not None
+    assert plain.calls[0].shown == ("a_1", "b_2")
+    assert passages.calls[0].shown == ("a%p1", "b%p2")
+    assert passages.tiers["previewed"] == ("a", "b")
+
+
+def test_published_jsonl_with_text_parts_opens_and_keeps_queries_in_the_clear() -> None:
+    seal = Seal("canary of a test")
+    hits = seal.close(json.dumps([{"docid": "12", "snippet": "long enough to be told from text"}]))
+    items = [
+        call("search", {"query": "in the clear"}, [{"type": "text", "text": hits}]),
+        said(seal.close("Explanation: it is so [12]\nExact Answer: x\nConfidence: 5%")),
+    ]
+    (recorded,) = bcp.read([RunFile("f", browsecomp("1", items, retrieved_docids=["12"]))], seal)
+    assert isinstance(recorded, Transcript)
+    trajectory = trajectory_of(recorded, "q")
+    assert trajectory.calls[0].arguments == {"query": "in the clear"}
+    assert trajectory.tiers["previewed"] == ("12",)
+    assert trajectory.answer.confidence == 5
