@@ -111,7 +111,7 @@ def _compose_and_run(job: Callable[[DictConfig], None], arguments: Sequence[str]
 
 class CommandParser(argparse.ArgumentParser):
     """The arguments of a command over recorded folders: its own flags, paths, and overrides of the
-    configuration, in any order."""
+    configuration, in any order. A flag may be written as an override is: `format=trec`."""
 
     def __init__(self, description: str | None, paths: str) -> None:
         more = "KEY=VALUE changes the configuration, as in experiments.run, whose --help lists it."
@@ -119,6 +119,15 @@ class CommandParser(argparse.ArgumentParser):
         self.add_argument("arguments", nargs="*", metavar=f"{paths} | KEY=VALUE")
         self.add_argument("--config-dir", metavar="FOLDER", help="options of your own")
         self.add_argument("--cfg", choices=["job"], help="print the configuration; do nothing")
+
+    def parse_arguments(self, arguments: Sequence[str]) -> dict[str, Any]:
+        """The flags by name, `arguments` and `config_dir` among them."""
+        return vars(self.parse_intermixed_args([self._flag(item) for item in arguments]))
+
+    def _flag(self, argument: str) -> str:
+        name, mark, value = argument.partition("=")
+        flag = f"--{name.replace('_', '-')}"
+        return f"{flag}={value}" if mark and flag in self._option_string_actions else argument
 
     def error(self, message: str) -> NoReturn:
         raise InputError(message, do="--help lists what this command takes")
@@ -131,7 +140,7 @@ def run_command(
     `paths` are those that are no overrides. Exit codes as in `main`."""
     sys.excepthook = tell_defect
     try:
-        flags = vars(parser.parse_intermixed_args(_given(arguments)))
+        flags = parser.parse_arguments(_given(arguments))
         items, config_dir = flags.pop("arguments"), flags.pop("config_dir")
         overrides = [item for item in items if not _is_path(item)]
         refuse_secrets(overrides)
@@ -145,6 +154,13 @@ def run_command(
         if not is_bad_input(error):
             raise
         sys.exit(ending(error))
+
+
+def one_path(paths: Sequence[str], what: str) -> Path:
+    """The only path; `InputError` where there is none, or another."""
+    if len(paths) != 1:
+        raise InputError(f"{len(paths)} paths were named", valid=f"one: {what}")
+    return Path(paths[0])
 
 
 def _given(arguments: Sequence[str] | None) -> list[str]:

@@ -8,11 +8,13 @@ inspect: a log of Inspect AI (.eval, or .json with log=json), for `inspect view`
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 
-from experiments.arguments import Arguments, command
+from experiments.entry import CommandParser, one_path, run_command
 from experiments.recorded import Options, recorded_benchmark
+from experiments.settings import Settings
 from toolkit.console import Console
 from toolkit.errors import InputError
 from toolkit.evaluation import final_ranking, load_cell
@@ -24,28 +26,19 @@ from toolkit.files import file_made_whole, folder_made_whole, write_json
 from toolkit.runs import RunFolder
 from toolkit.runs.names import escape_qid
 
-FORMATS = ("browsecomp_plus", "leaderboard", "trec", "inspect")
-WORDS = {
-    "format": ", ".join(FORMATS),
-    "out": "the folder that is made",
-    "log": "of format=inspect: eval (the default) or json",
-}
 
-
-def export(arguments: Arguments) -> None:
-    """Write the run into the folder `out`, whole or not at all."""
-    form = arguments.word("format", FORMATS)
-    out = Path(arguments.word("out"))
-    folder = RunFolder(arguments.one_path("a run folder"))
+def export(settings: Settings, paths: Sequence[str], *, format: str, out: str) -> None:
+    """Write the run in the folder `paths[0]` into the folder `out`, whole or not at all."""
+    folder, place = RunFolder(one_path(paths, "a run folder")), Path(out)
     folder.manifest()
-    if out.exists() and any(out.iterdir() if out.is_dir() else [out]):
+    if place.exists() and any(place.iterdir() if place.is_dir() else [place]):
         raise InputError(f"{out} exists and is not empty", do="name another out=")
-    with folder_made_whole(out) as place:
-        count = _WRITERS[form](folder, place, arguments)
-    Console(stderr=True, soft_wrap=True).print(f"{out}: {count}")
+    with folder_made_whole(place) as unfinished:
+        message = _WRITERS[format](folder, unfinished, settings)
+    Console(stderr=True, soft_wrap=True).print(f"{out}: {message}")
 
 
-def _browsecomp_plus(folder: RunFolder, out: Path, arguments: Arguments) -> str:
+def _browsecomp_plus(folder: RunFolder, out: Path, settings: Settings) -> str:
     metadata = {"model": model_of(folder.manifest()), "output_dir": folder.name}
     for trajectory in folder.trajectories():
         name = f"run_{escape_qid(trajectory.qid)}.json"
@@ -53,7 +46,7 @@ def _browsecomp_plus(folder: RunFolder, out: Path, arguments: Arguments) -> str:
     return f"{len(list(out.iterdir()))} run files"
 
 
-def _trec(folder: RunFolder, out: Path, arguments: Arguments) -> str:
+def _trec(folder: RunFolder, out: Path, settings: Settings) -> str:
     with file_made_whole(out / f"{folder.name}.trec") as stream:
         for trajectory in folder.trajectories():
             ranking = {trajectory.qid: final_ranking(trajectory)}
@@ -61,8 +54,7 @@ def _trec(folder: RunFolder, out: Path, arguments: Arguments) -> str:
     return "the final ranking of each question"
 
 
-def _leaderboard(folder: RunFolder, out: Path, arguments: Arguments) -> str:
-    settings = arguments.settings()
+def _leaderboard(folder: RunFolder, out: Path, settings: Settings) -> str:
     benchmark = recorded_benchmark(folder, settings, Options(settings))
     cell = load_cell(folder.path)  # refuses a run without an evaluation of its own
     manifest = folder.manifest()
@@ -90,8 +82,16 @@ def _leaderboard(folder: RunFolder, out: Path, arguments: Arguments) -> str:
     )
 
 
-_WRITERS = {"browsecomp_plus": _browsecomp_plus, "leaderboard": _leaderboard, "trec": _trec}
+_WRITERS: dict[str, Callable[[RunFolder, Path, Settings], str]] = {
+    "browsecomp_plus": _browsecomp_plus,
+    "leaderboard": _leaderboard,
+    "trec": _trec,
+}
 
+
+PARSER = CommandParser(__doc__, "RUN")
+PARSER.add_argument("--format", required=True, choices=list(_WRITERS))
+PARSER.add_argument("--out", required=True, metavar="FOLDER", help="the folder that is made")
 
 if __name__ == "__main__":
-    command(export, __doc__, WORDS)
+    run_command(export, PARSER)

@@ -8,14 +8,13 @@ Overrides choose the benchmark and the judge.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from experiments.arguments import Arguments, command
 from experiments.build import make
-from experiments.evaluate import evaluate_folder
-from experiments.judging import check_judge
+from experiments.entry import CommandParser, one_path, run_command
+from experiments.judging import check_judge, evaluate_recorded
 from experiments.naming import factors
 from experiments.recorded import recorded_option
 from experiments.settings import Settings, plain_values
@@ -31,44 +30,37 @@ from toolkit.runs import RunFolder, make_manifest
 from toolkit.sealing import VARIABLE, Seal
 
 Recorded = Transcript | Trajectory
-FORMATS = ("browsecomp_plus", "pi_serini", "inspect")
-WORDS = {
-    "format": ", ".join(FORMATS),
-    "name": "the run folder's name below paths.runs",
-    "model": "what to call the model, where the files do not tell",
-    "canary_env": f"the variable that holds the files' canary (default {VARIABLE})",
-}
 
 
-def import_runs(arguments: Arguments) -> None:
-    """Import, evaluate, and print the numbers."""
-    form, name = arguments.word("format", FORMATS), arguments.word("name")
-    path = arguments.one_path("the files to import")
-    settings = arguments.settings()
+def import_runs(
+    settings: Settings,
+    paths: Sequence[str],
+    *,
+    format: str,
+    model: str = "",
+    canary_env: str = "",
+) -> None:
+    """Import the run at `paths[0]`, evaluate it, and print the numbers."""
     config = settings.config
+    if config.name is None:
+        raise InputError("name= is not given", do="give the run a name: name=NAME")
     check_judge(config)
-    folder = RunFolder.named(Path(config.paths.runs), name)
+    folder = RunFolder.named(Path(config.paths.runs), config.name)
     if folder.path.exists():
         raise InputError(f"there is a run {folder.path}", do="choose another name=")
-    paths = run_paths(path, pi_serini.NO_RUN_FILES if form == "pi_serini" else ())
+    path = one_path(paths, "a folder, a file or a log")
+    files = run_paths(path, pi_serini.NO_RUN_FILES if format == "pi_serini" else ())
     benchmark: Benchmark = make(config.benchmark)
-    reader = _READERS[form](paths, arguments)
-    console = Console(stderr=True, soft_wrap=True)
-    with folder_made_whole(folder.path) as place:
-        said = _written(RunFolder(place), reader, benchmark, settings, arguments, paths)
-    console.print(f"{folder.path}: {said}")
-    cell = evaluate_folder(folder, benchmark, settings)
-    Console().print(comparison_table([cell]))
+    imported = {"format": format, "from": path.name, "files": len(files), "model": model}
+    with folder_made_whole(folder.path) as unfinished:
+        run = RunFolder(unfinished)
+        with run.writing(_manifest(settings, benchmark, imported, files)):
+            message = _write(run, _READERS[format](files, canary_env), benchmark)
+    Console(stderr=True, soft_wrap=True).print(f"{folder.path}: {message}")
+    Console().print(comparison_table([evaluate_recorded(folder, benchmark, config)]))
 
 
-def _written(
-    folder: RunFolder,
-    reader: Iterable[Recorded],
-    benchmark: Benchmark,
-    settings: Settings,
-    arguments: Arguments,
-    paths: list[Path],
-) -> str:
+def _write(folder: RunFolder, reader: Iterable[Recorded], benchmark: Benchmark) -> str:
     """Write the trajectories as they are read; what was imported, in words."""
     questions = {topic.qid: topic.text for topic in benchmark.topics}
     documents = {
@@ -79,25 +71,23 @@ def _written(
     }
     written: dict[str, str] = {}
     others = 0
-    manifest = _manifest(settings, benchmark, arguments, paths)
-    with folder.writing(manifest):
-        for recorded in reader:
-            if recorded.qid not in questions:
-                others += 1
-                continue
-            place = str(recorded.source.get("file", recorded.qid))
-            if recorded.qid in written:
-                raise InputError(
-                    f"{place} is a second file of question {recorded.qid!r}, after "
-                    f"{written[recorded.qid]}",
-                    valid="one a question",
-                    do="move one away; python -m experiments.lint lists all of them",
-                )
-            written[recorded.qid] = place
-            folder.write(_trajectory(recorded, questions[recorded.qid], documents))
+    for recorded in reader:
+        if recorded.qid not in questions:
+            others += 1
+            continue
+        place = str(recorded.source.get("file", recorded.qid))
+        if recorded.qid in written:
+            raise InputError(
+                f"{place} is a second file of question {recorded.qid!r}, after "
+                f"{written[recorded.qid]}",
+                valid="one a question",
+                do="move one away; python -m experiments.lint lists all of them",
+            )
+        written[recorded.qid] = place
+        folder.write(_trajectory(recorded, questions[recorded.qid], documents))
     if not written:
         raise InputError(
-            f"none of the {others} questions in {arguments.paths[0]} is one of {benchmark.name}",
+            f"none of the {others} questions on record is one of {benchmark.name}",
             valid="a run over the chosen benchmark and split",
             do="choose another benchmark=",
         )
@@ -113,29 +103,29 @@ def _trajectory(recorded: Recorded, question: str, documents: set[str]) -> Traje
 
 
 def _manifest(
-    settings: Settings, benchmark: Benchmark, arguments: Arguments, paths: list[Path]
+    settings: Settings, benchmark: Benchmark, imported: Mapping[str, Any], files: list[Path]
 ) -> dict[str, Any]:
-    form, model = arguments.words["format"], arguments.words.get("model", "")
-    chosen = {**factors(settings, ("benchmark",)), "agent": f"imported from {form}"}
-    chosen |= {"llm": model} if model else {}
+    chosen = {
+        **factors(settings, ("benchmark",)),
+        "agent": f"imported from {imported['format']}",
+        **({"llm": str(imported["model"])} if imported["model"] else {}),
+    }
     config = {"benchmark": plain_values(settings.config.benchmark)}
-    prints = {"benchmark": benchmark.fingerprint, "imported": file_fingerprint(*paths)}
+    prints = {"benchmark": benchmark.fingerprint, "imported": file_fingerprint(*files)}
     manifest = make_manifest(config, prints, chosen, recorded_option(settings))
-    imported = {"format": form, "from": arguments.paths[0].name, "files": len(paths)}
-    return {**manifest, "imported": {**imported, "model": model}}
+    return {**manifest, "imported": dict(imported)}
 
 
-def _read_browsecomp_plus(paths: list[Path], arguments: Arguments) -> Iterator[Recorded]:
-    return browsecomp_plus.read(run_files(paths), _seal(arguments))
+def _read_browsecomp_plus(files: list[Path], canary_env: str) -> Iterator[Recorded]:
+    return browsecomp_plus.read(run_files(files), _seal(canary_env))
 
 
-def _read_pi_serini(paths: list[Path], arguments: Arguments) -> Iterator[Recorded]:
-    return pi_serini.read(run_files(paths))
+def _read_pi_serini(files: list[Path], canary_env: str) -> Iterator[Recorded]:
+    return pi_serini.read(run_files(files))
 
 
-def _seal(arguments: Arguments) -> Seal | None:
+def _seal(variable: str) -> Seal | None:
     """The seal of the files' canary; None where there is none in the environment."""
-    variable = arguments.words.get("canary_env", "")
     canary = os.environ.get(variable or VARIABLE, "")
     if variable and not canary:
         raise InputError(
@@ -145,11 +135,20 @@ def _seal(arguments: Arguments) -> Seal | None:
     return Seal(canary) if canary else None
 
 
-_READERS: dict[str, Callable[[list[Path], Arguments], Iterator[Recorded]]] = {
+_READERS: dict[str, Callable[[list[Path], str], Iterator[Recorded]]] = {
     "browsecomp_plus": _read_browsecomp_plus,
     "pi_serini": _read_pi_serini,
 }
 
+PARSER = CommandParser(__doc__, "PATH")
+PARSER.add_argument("--format", required=True, choices=list(_READERS))
+PARSER.add_argument("--model", default="", help="its name, where the files do not tell")
+PARSER.add_argument(
+    "--canary-env",
+    default="",
+    metavar="VARIABLE",
+    help=f"that holds the canary of obfuscated files ({VARIABLE})",
+)
 
 if __name__ == "__main__":
-    command(import_runs, __doc__, WORDS)
+    run_command(import_runs, PARSER)

@@ -28,7 +28,10 @@ ANY_OPTION = {
 ANY_VARIABLE = "API_KEY"
 ANY_VALUE = "x"  # stands for `group.key=...`
 # Commands with flags of their own, which take folders as plain arguments and do not sweep.
-TAKES_PATHS = {"evaluate", "compare", "judge_agreement", "caches"}
+TAKES_PATHS = {
+    *("evaluate", "compare", "judge_agreement", "caches"),
+    *("export", "import_runs", "lint", "replay"),
+}
 FLAGS = {"-m", "--multirun", "--help"}
 
 _MODULE = re.compile(r"(?:^|\s)experiments\.(bench\.)?(\w+)(?=\s|$)")
