@@ -25,6 +25,7 @@ ANY_OPTION = {
     "agent": "keyword",
     "llm": "openai_compatible",
 }
+SHELLS = ("", "bash", "sh", "console")  # languages of blocks for a shell
 ANY_VARIABLE = "API_KEY"
 ANY_VALUE = "x"  # stands for `group.key=...`
 # Commands with flags of their own, which take folders as plain arguments and do not sweep.
@@ -40,7 +41,7 @@ _SPAN = re.compile(r"`([^`]+)`")
 _OVERRIDE = r"""[+~\w][\w@./]*=(?:"[^"]*"|'[^']*'|[^\s"'`]*)"""
 _OVERRIDES = re.compile(rf"(?<![\w@./+=\"'(\[]){_OVERRIDE}(?:\s+{_OVERRIDE})*")
 _PYTHON_CALL = re.compile(r"[\w.]+\(")
-_NAMED_FILE = re.compile(r"#\s*(\S+\.yaml)\b")
+_NAMED_FILE = re.compile(r"#\s*(\S+\.(?:yaml|py))\b")
 
 
 class Mention(NamedTuple):
@@ -98,7 +99,7 @@ def mentions(path: Path, content: str | None = None) -> list[Mention]:
 def markdown(content: str) -> Iterator[Text]:
     """Code lines of shell blocks, and code spans."""
     for fence in _FENCE.finditer(content):
-        if fence[2] in ("", "bash", "sh", "console"):
+        if fence[2] in SHELLS:
             yield from code_lines(fence[3], line_of(content, fence.start()) + 1)
     prose = _FENCE.sub(lambda fence: "\n" * fence[0].count("\n"), content)
     for number, line in enumerate(prose.splitlines(), start=1):
@@ -175,8 +176,35 @@ def any_value(token: str) -> str:
     return f"{key}={ANY_OPTION[group] if group in GROUPS else ANY_VALUE}"
 
 
+class Block(NamedTuple):
+    """A fenced block: its language (empty for a shell), its text, and the file that its first line
+    names in a comment (empty where it names none)."""
+
+    line: int
+    language: str
+    content: str
+    file: str
+
+
+def code_blocks(content: str) -> list[Block]:
+    """The fenced blocks of a Markdown page, in its order."""
+    results = []
+    for fence in _FENCE.finditer(content):
+        name = _NAMED_FILE.match(fence[3])
+        start = line_of(content, fence.start()) + 1
+        results.append(Block(start, fence[2], fence[3], name[1] if name else ""))
+    return results
+
+
 def named_files(content: str) -> dict[str, str]:
     """YAML blocks that begin with a comment naming their file: name -> content."""
-    blocks = [fence[3] for fence in _FENCE.finditer(content) if fence[2] == "yaml"]
-    matches = [(_NAMED_FILE.match(block), block) for block in blocks]
-    return {match[1]: block for match, block in matches if match}
+    blocks = [block for block in code_blocks(content) if block.file.endswith(".yaml")]
+    return {block.file: block.content for block in blocks}
+
+
+def block_commands(block: Block) -> list[tuple[str, tuple[str, ...]]]:
+    """The commands of ours in a block for a shell: entry point and arguments."""
+    if block.language not in SHELLS:
+        return []
+    lines = [text.content for text in code_lines(block.content, block.line)]
+    return [command for line in lines if (command := parsed_command(line))]

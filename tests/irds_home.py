@@ -30,22 +30,25 @@ def prepare_vaswani(home: Path, texts: Sequence[str] = HARBOUR) -> Path:
     return home
 
 
-def prepare_scifact(home: Path, texts: Sequence[str] = HARBOUR) -> Path:
-    """BEIR's archive of scifact: document dn has the title Tn; question n is judged in the split
-    `train` where n is odd, else in `test`."""
+def prepare_beir(
+    home: Path, name: str, splits: Sequence[str], texts: Sequence[str] = HARBOUR
+) -> Path:
+    """BEIR's archive of a dataset: document dn has the title Tn, question n asks for its words, and
+    the questions are judged in one split after the other."""
     rows = list(enumerate(texts, start=1))
-    header = "query-id\tcorpus-id\tscore\n"
+    metadata = {"url": ""}
     files = {
         "corpus.jsonl": [{"_id": f"d{n}", "title": f"T{n}", "text": text} for n, text in rows],
         "queries.jsonl": [{"_id": str(n), "text": text} for n, text in rows],
     }
-    archive = home / "beir" / "scifact" / "source.zip"
+    archive = home / "beir" / name / "source.zip"
     archive.parent.mkdir(parents=True, exist_ok=True)
     with zipfile.ZipFile(archive, "w") as target:
-        for name, records in files.items():
-            lines = "".join(f"{json.dumps({**row, 'metadata': {}})}\n" for row in records)
-            target.writestr(f"scifact/{name}", lines)
-        for split, remainder in (("train", 1), ("test", 0)):
-            judged = "".join(f"{n}\td{n}\t1\n" for n, _ in rows if n % 2 == remainder)
-            target.writestr(f"scifact/qrels/{split}.tsv", header + judged)
+        for file, records in files.items():
+            lines = [json.dumps({**row, "metadata": metadata}) for row in records]
+            target.writestr(f"{name}/{file}", "\n".join(lines) + "\n")
+        for number, split in enumerate(splits):
+            judged = [f"{n}\td{n}\t1\n" for n, _ in rows[number :: len(splits)]]
+            header = "query-id\tcorpus-id\tscore\n"
+            target.writestr(f"{name}/qrels/{split}.tsv", header + "".join(judged))
     return home

@@ -1,33 +1,89 @@
-"""What `docs/library.md` and the README show runs as it stands there."""
+"""What the README, `docs/library.md` and `docs/extending.md` show runs as it stands there."""
 
 from __future__ import annotations
 
-import re
+import inspect
+import runpy
 import subprocess
 import sys
+import warnings
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pandas as pd
 import pytest
+from documented_commands import Block, block_commands, code_blocks
+from entry_points import run_entry
 
 ROOT = Path(__file__).resolve().parents[1]
-BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+PAGES = ["README.md", "docs/library.md", "docs/extending.md"]
+# Of a generated world that is as small as it gets.
+SMALL = [
+    f"benchmark.{key}={value}"
+    for key, value in {
+        "documents": 64,
+        "questions": 4,
+        "hops": 1,
+        "median_words": 60,
+        "p90_words": 200,
+    }.items()
+]
 
 
-def blocks(page: str) -> list[str]:
-    return BLOCK.findall((ROOT / page).read_text(encoding="utf-8"))
-
-
-@pytest.mark.parametrize("page", ["docs/library.md", "README.md"])
-def test_the_examples_of_a_page_run(
-    page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def working(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """An empty working folder, whose modules are importable and are forgotten afterwards."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    before = set(sys.modules)
+    yield tmp_path
+    for name in set(sys.modules) - before:
+        if str(getattr(sys.modules[name], "__file__", None) or "").startswith(str(tmp_path)):
+            del sys.modules[name]
+    sys.modules.pop("my_package", None)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_code_of_a_page_runs(page: str, working: Path) -> None:
+    """In its order: files are written where they say, tests and other code run, and commands of
+    `docs/extending.md` end well (those of the README: `test_readme_commands.py`)."""
     names: dict[str, object] = {}
-    examples = blocks(page)
-    assert examples
-    for example in examples:
-        exec(compile(example, page, "exec"), names)
+    blocks = code_blocks((ROOT / page).read_text(encoding="utf-8"))
+    assert any(block.language == "python" for block in blocks)
+    for block in blocks:
+        if block.file:
+            path = working / block.file
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(block.content, encoding="utf-8")
+            if path.name.startswith("test_"):
+                run_tests(path)
+        elif block.language == "python":
+            exec(compile(block.content, f"{page}:{block.line}", "exec"), names)
+        elif page == "docs/extending.md":
+            run_commands(block)
+
+
+def run_tests(path: Path) -> None:
+    """Call the test functions of a file as pytest does, with `tmp_path` where they ask for it."""
+    functions = runpy.run_path(str(path))
+    tests = [name for name in functions if name.startswith("test_")]
+    assert tests
+    for name in tests:
+        folder = path.parent / f"of_{name}"
+        folder.mkdir()
+        wanted = inspect.signature(functions[name]).parameters
+        functions[name](**({"tmp_path": folder} if "tmp_path" in wanted else {}))
+
+
+def run_commands(block: Block) -> None:
+    for command, arguments in block_commands(block):
+        generated = not any(item.startswith("benchmark=") for item in arguments)
+        assert run_entry(command, *arguments, *(SMALL if generated else ())) == 0, arguments
+        (name,) = (item for item in arguments if item.startswith("name="))
+        cells = 1 + max(item.count(",") for item in arguments)
+        reports = sorted(Path("runs", name.partition("=")[2]).rglob("metrics.json"))
+        assert len(reports) == cells, arguments
 
 
 def test_every_name_of_the_face_is_importable_and_has_a_docstring() -> None:
@@ -61,25 +117,59 @@ def test_importing_the_face_loads_no_library_of_models() -> None:
     assert "pyterrier_dr" not in done.stdout
 
 
-def test_a_reranker_finds_the_texts_that_its_index_keeps(tmp_path: Path) -> None:
+@pytest.fixture
+def tiny_monot5(tmp_path: Path) -> str:
+    """A folder with weights for `MonoT5`, in the place of those that it downloads."""
     torch = pytest.importorskip("torch")
     pytest.importorskip("transformers")
     import tiny_t5
 
+    torch.set_num_threads(1)
+    return str(tiny_t5.save_t5(tmp_path / "model"))
+
+
+EXPERIMENT = """
+import pyterrier as pt
+from pipelines import LexicalIndex, MonoT5, MaxP
+index = LexicalIndex.build([{"docno": "d1%p0", "text": "the old mill"}], "my-index")
+pipe = index.bm25(k1=25, b=1.0, depth=1000) >> MonoT5(depth=50) >> MaxP()
+table = pt.Experiment([index.bm25() >> MaxP(), pipe], topics, qrels, ["map", "ndcg_cut_10"])
+"""
+
+
+def test_an_experiment_of_two_pipelines_is_four_lines_and_validated_without_a_warning(
+    tiny_monot5: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import pipelines
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(pipelines, "MonoT5", partial(pipelines.MonoT5, tiny_monot5), raising=False)
+    names: dict[str, object] = {
+        "topics": pd.DataFrame({"qid": ["1"], "query": ["mill"]}),
+        "qrels": pd.DataFrame({"qid": ["1"], "docno": ["d1"], "label": [1]}),
+    }
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        exec(EXPERIMENT, names)
+    table = names["table"]
+    assert isinstance(table, pd.DataFrame)
+    assert table[["map", "ndcg_cut_10"]].to_numpy().tolist() == [[1.0, 1.0]] * 2
+    assert not [str(item.message) for item in caught if "validated" in str(item.message)]
+
+
+def test_a_reranker_finds_the_texts_that_its_index_keeps(tiny_monot5: str, tmp_path: Path) -> None:
     from pipelines import LexicalIndex, MaxP, MonoT5
 
-    torch.set_num_threads(1)
-    model = tiny_t5.save_t5(tmp_path / "model")
     rows = [{"docno": f"d{n}%p0", "text": f"the old mill {n}"} for n in range(4)]
     index = LexicalIndex.build(rows, tmp_path / "my-index", processes=1)
-    pipe = index.bm25(k1=25, b=1.0, depth=1000) >> MonoT5(str(model), depth=2) >> MaxP()
+    pipe = index.bm25(k1=25, b=1.0, depth=1000) >> MonoT5(tiny_monot5, depth=2) >> MaxP()
     queries = pd.DataFrame({"qid": ["1"], "query": ["mill"]})
     ranking = pipe(queries)
     texts = {row["docno"]: row["text"] for row in rows}
     given = index.bm25(k1=25, b=1.0)(queries)
     given["text"] = [texts[docno] for docno in given["docno"]]
     pd.testing.assert_frame_equal(
-        ranking, (MonoT5(str(model), depth=2) >> MaxP())(given).drop(columns="text")
+        ranking, (MonoT5(tiny_monot5, depth=2) >> MaxP())(given).drop(columns="text")
     )
     # Frames with the attribute are written and copied as others are.
     assert ranking.copy().attrs == ranking.attrs

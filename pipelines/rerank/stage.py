@@ -104,6 +104,8 @@ class Reranker(Stage):
         texts = texts_for(inp, self.texts, self.collection)
         check_columns(inp, texts, self)
         head, tail = split_head(inp, self.depth)
+        if not len(head):
+            return rejoin(head, tail)
         return rejoin(head.assign(score=self._scores(head, texts)), tail)
 
     def _scores(self, head: pd.DataFrame, texts: Texts | None) -> pd.Series:

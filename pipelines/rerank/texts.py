@@ -37,9 +37,12 @@ def _opened(path: str) -> LexicalIndex:
 
 def check_columns(frame: pd.DataFrame, texts: Texts | None, stage: pt.Transformer) -> None:
     """`InputError` where there is no text to read and for queries that are no text; PyTerrier's
-    error for other columns that `stage` misses."""
+    error for other columns that `stage` misses. A frame without rows needs no text: PyTerrier asks
+    with such frames for the columns of a pipeline, and they do not tell which index they are of."""
     needed = ["query", "score"] if texts else ["query", "score", "text"]
     if {"qid", "docno", *needed} - set(frame.columns) == {"text"}:
+        if frame.empty:
+            return
         name = type(stage).__name__
         raise InputError(
             f"the ranking has no text for {stage!r} to read",

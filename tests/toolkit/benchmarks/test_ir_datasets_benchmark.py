@@ -23,7 +23,7 @@ from ir_datasets.formats import (
     TsvDocs,
 )
 from ir_datasets.util import LocalDownload, RequestsDownload
-from irds_home import HARBOUR, prepare_scifact, prepare_vaswani
+from irds_home import HARBOUR, prepare_beir, prepare_vaswani
 
 from toolkit.benchmarks import IrDatasetsBenchmark
 from toolkit.contracts import Benchmark, Document, Topic
@@ -339,7 +339,7 @@ print(json.dumps(rows))
 
 def test_downloads_of_real_datasets_are_read_in_their_own_formats(tmp_path: Path) -> None:
     """ir_datasets takes the folder of its downloads when it is imported: a process of its own."""
-    home = prepare_scifact(prepare_vaswani(tmp_path))
+    home = prepare_beir(prepare_vaswani(tmp_path), "scifact", ("train", "test"))
     done = subprocess.run(
         [sys.executable, "-c", READ],
         env={**os.environ, "PYTHONPATH": str(ROOT), "IR_DATASETS_HOME": str(home)},

@@ -1,0 +1,91 @@
+"""The commands of the README in a clone alone: no `../shared`, no network, nothing but the tree."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from documented_commands import CONF, ROOT, Mention, documents, mentions
+from irds_home import HARBOUR, prepare_beir, prepare_vaswani
+
+PACKAGES = ("agents", "conf", "experiments", "pipelines", "toolkit")
+# What a command needs that the tests do not have. It is composed by test_documented_overrides.
+NEEDS = {"llm=": "a language model", "hydra/launcher=slurm": "a cluster"}
+# The fictional world, unless a command names another benchmark, as small as it gets.
+SMALL = ("documents=64", "questions=4", "hops=1", "median_words=60", "p90_words=200")
+# Benchmarks that are folders which nobody downloads.
+FOLDERS = {
+    path.stem
+    for path in (CONF / "benchmark").glob("*.yaml")
+    if "${paths.data}" in path.read_text(encoding="utf-8")
+}
+COMMANDS = [item for item in mentions(ROOT / "README.md") if item.command and item.arguments]
+RUN = """
+import json, sys
+from entry_points import run_entry
+for command, *arguments in json.loads(sys.argv[1]):
+    code = run_entry(command, *arguments)
+    assert code == 0, (code, command, arguments)
+"""
+
+
+def runs_here(mention: Mention) -> bool:
+    return not any(item.startswith(tuple(NEEDS)) for item in mention.arguments)
+
+
+def test_the_commands_that_need_nothing_else_run_in_a_clone_alone(tmp_path: Path) -> None:
+    clone = tmp_path / "clone"
+    for package in PACKAGES:
+        shutil.copytree(ROOT / package, clone / package)  # with their compiled kernels
+    texts = [f"{text} {number}" for number in ("one", "two", "three") for text in HARBOUR]
+    home = prepare_vaswani(tmp_path / "home", texts)
+    prepare_beir(home, "nfcorpus", ("train", "dev", "test"), texts)
+    commands = [
+        [
+            mention.command,
+            *mention.arguments,
+            *(f"benchmark.{item}" for item in SMALL if "benchmark=" not in str(mention.arguments)),
+        ]
+        for mention in COMMANDS
+        if runs_here(mention)
+    ]
+    assert {command for command, *_ in commands} >= {"run", "rank", "tune"}
+    environment = {key: value for key, value in os.environ.items() if key != "SOUNDINGLINE_DATA"}
+    paths = os.pathsep.join([str(clone), str(ROOT / "tests")])
+    done = subprocess.run(
+        [sys.executable, "-c", RUN, json.dumps(commands)],
+        cwd=clone,
+        env={**environment, "PYTHONPATH": paths, "IR_DATASETS_HOME": str(home)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    names = [item for command in commands for item in command if item.startswith("name=")]
+    assert len(names) == len(commands)
+    for name in names:
+        folder = clone / "runs" / name.partition("=")[2]
+        assert len(list(folder.glob("*/metrics.json"))) >= 2, name
+        assert (folder / "report.html").is_file(), name
+
+
+@pytest.mark.parametrize(
+    "mention",
+    [
+        mention
+        for path in documents()
+        for mention in mentions(path)
+        if mention.command and path.name != "log.md"
+    ],
+    ids=lambda mention: mention.source,
+)
+def test_no_documented_command_reads_a_folder_that_a_clone_lacks(mention: Mention) -> None:
+    """docs/log.md reports what was run where those folders were."""
+    chosen = [item.partition("=")[2] for item in mention.arguments if item.startswith("benchmark=")]
+    options = {option for value in chosen for option in value.split(",")}
+    assert not options & FOLDERS, mention.source
