@@ -83,6 +83,7 @@ class Root:
     measures: list[str] = field(default_factory=list)
     concurrency: int = 1
     preflight: int = 5
+    confirm: bool = False
     tuning: Tuning = field(default_factory=Tuning)
 
 

@@ -48,22 +48,29 @@ class Stages:
         self, prepared: PreparedCollection, segmenter: Segmenter, caches: Path | None
     ) -> Transformers:
         """The stages, each bound to the collection that was prepared."""
-        collection = Collection(
+        collection = self.collection(prepared, segmenter, caches)
+        enrichment = self.transformers.get("enrichment")
+        if isinstance(enrichment, Stage):
+            # Every stage ranks in the enriched index, where the corpus is enriched.
+            collection = enrichment.enriched(collection)
+        return {
+            group: bound(transformer, collection.with_model(self._model(group)))
+            for group, transformer in self.transformers.items()
+        }
+
+    def collection(
+        self, prepared: PreparedCollection, segmenter: Segmenter, caches: Path | None
+    ) -> Collection:
+        """What was prepared, as stages see it; the model is that of the enrichment."""
+        return Collection(
             prepared.fingerprint,
             index=prepared.index,
             open_index=prepared.indexed,
             texts=prepared.store.texts,
             whole_documents=segmenter.whole_documents,
             caches=caches,
+            model=self._model("enrichment"),
         )
-        enrichment = self.transformers.get("enrichment")
-        if isinstance(enrichment, Stage):
-            # Every stage ranks in the enriched index, where the corpus is enriched.
-            collection = enrichment.enriched(collection.with_model(self._model("enrichment")))
-        return {
-            group: bound(transformer, collection.with_model(self._model(group)))
-            for group, transformer in self.transformers.items()
-        }
 
     @contextmanager
     def asking(

@@ -42,6 +42,7 @@ class BlockingChatModel(Protocol):
         qids: Sequence[str] | None = None,
         settings: Settings | None = None,
         concurrency: int | None = None,
+        arrived: Callable[[int, Turn], None] | None = None,
     ) -> list[Turn | ModelError]: ...
 
 
@@ -157,27 +158,30 @@ class PromptClient:
         if not prompts:
             return {}
         self._counts.add("asked", len(prompts))
-        turns = self._turns(prompts, self._settings)
+        turns = self._turns(prompts, self._settings, retried=False)
         again = {p: prompts[p] for p, turn in turns.items() if self._worth_another(turn)}
         replies = {p: _reply(turn) for p, turn in turns.items() if p not in again}
-        self._keep(replies)
         if again:
             self._counts.add("retried", len(again))
             seed = self._settings.seed
             next_seed = replace(self._settings, seed=None if seed is None else seed + 1)
-            second = self._turns(again, next_seed)
-            retried = {p: _reply(turn)._replace(retried=True) for p, turn in second.items()}
-            self._keep(retried)
-            replies |= retried
+            second = self._turns(again, next_seed, retried=True)
+            replies |= {p: _reply(turn)._replace(retried=True) for p, turn in second.items()}
         return replies
 
-    def _turns(self, prompts: Mapping[str, str], settings: Settings) -> Turns:
-        requests = [[user(prompt)] for prompt in prompts]
-        turns = self._model.respond_many(requests, list(prompts.values()), settings)
+    def _turns(self, prompts: Mapping[str, str], settings: Settings, *, retried: bool) -> Turns:
+        texts = list(prompts)
+
+        def keep(position: int, turn: Turn) -> None:
+            # At once, so that nothing is paid for twice whatever becomes of the others.
+            if retried or not self._worth_another(turn):
+                self._keep(texts[position], _reply(turn)._replace(retried=retried))
+
+        requests = [[user(prompt)] for prompt in texts]
+        turns = self._model.respond_many(requests, list(prompts.values()), settings, arrived=keep)
         by_prompt = dict(zip(prompts, turns, strict=True))
         for turn in turns:
             if isinstance(turn, ModelError) and not isinstance(turn, _OF_THE_PROMPT):
-                self._keep_whole(by_prompt)
                 raise turn
         return by_prompt
 
@@ -186,17 +190,9 @@ class PromptClient:
             return isinstance(turn, Truncated)
         return self._is_empty(turn.text)
 
-    def _keep_whole(self, turns: Turns) -> None:
-        """What has been paid for is kept, also where the rest failed."""
-        whole = {p: _reply(t) for p, t in turns.items() if not self._worth_another(t)}
-        self._keep(whole)
-
-    def _keep(self, replies: Mapping[str, Reply]) -> None:
-        self._cache.put(
-            ((self._key, prompt), {"text": reply.text, "retried": reply.retried})
-            for prompt, reply in replies.items()
-            if not reply.error
-        )
+    def _keep(self, prompt: str, reply: Reply) -> None:
+        value = {"text": reply.text, "retried": reply.retried}
+        self._cache.put([((self._key, prompt), value)])
 
 
 class PromptClients:

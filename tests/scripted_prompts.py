@@ -31,10 +31,18 @@ class ScriptedPrompts:
         qids: Sequence[str] | None = None,
         settings: Settings | None = None,
         concurrency: int | None = None,
+        arrived: Callable[[int, Turn], None] | None = None,
     ) -> list[Turn | ModelError]:
         prompts = [messages[0]["content"] for messages in requests]
         with self._lock:
             self.rounds.append(prompts)
             self.qids += qids or []
         answers = [self._choose(prompt) for prompt in prompts]
-        return [each if isinstance(each, ModelError) else Turn(text=str(each)) for each in answers]
+        turns = [
+            answer if isinstance(answer, ModelError) else Turn(text=str(answer))
+            for answer in answers
+        ]
+        for position, turn in enumerate(turns):
+            if arrived is not None and isinstance(turn, Turn):
+                arrived(position, turn)
+        return turns

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from pathlib import Path
 
@@ -120,18 +122,25 @@ class ModelPhrases(PhraseSource):
             yield from (u for u, answer in zip(batch, answers, strict=True) if answer is None)
 
     def ask_documents(
-        self, units: Iterable[Unit], collection: Collection
+        self, units: Iterable[Unit], collection: Collection, *, accounts: bool = False
     ) -> Iterator[tuple[Unit, Sequence[str], str]]:
-        """Ask for the phrases of units, a batch at a time, and keep every answer before it is
-        given: unit, phrases, and the code of the error that came instead (empty: none)."""
+        """Ask for the phrases of units, and keep every answer before it is given: unit, phrases,
+        and the code of the error that came instead (empty: none).
+
+        Two batches are under way at once, so that the model is never without work. `accounts`:
+        each unit has its own account on the ledger, which keeps it in memory.
+        """
         client = self._client(collection)
-        for batch in _batches(units):
+
+        def ask(batch: list[Unit]) -> list[tuple[Unit, Reply]]:
             prompts = [self.document_prompt(unit) for unit in batch]
-            replies = client.replies(
-                {prompt: unit.unit_id for prompt, unit in zip(prompts, batch, strict=True)}
-            )
-            for unit, prompt in zip(batch, prompts, strict=True):
-                yield unit, self._read(replies[prompt]), replies[prompt].error
+            owners = [unit.unit_id if accounts else "" for unit in batch]
+            replies = client.replies(dict(zip(prompts, owners, strict=True)))
+            return [(unit, replies[prompt]) for unit, prompt in zip(batch, prompts, strict=True)]
+
+        for answered in _two_at_once(ask, _batches(units)):
+            for unit, reply in answered:
+                yield unit, self._read(reply), reply.error
 
     def for_queries(self, queries: Sequence[Query], collection: Collection) -> list[Sequence[str]]:
         prompts = [self.query_prompt(query.text) for query in queries]
@@ -193,6 +202,19 @@ class ModelPhrases(PhraseSource):
                 do="choose llm@enrichment_llm=... (or llm=...)",
             )
         return self._clients.of(model, collection.caches)
+
+
+def _two_at_once(
+    ask: Callable[[list[Unit]], list[tuple[Unit, Reply]]], batches: Iterator[list[Unit]]
+) -> Iterator[list[tuple[Unit, Reply]]]:
+    """What `ask` gives for each batch, in their order, the next batch under way meanwhile. Where
+    one fails, the other one ends first: what it has paid for is kept."""
+    with ThreadPoolExecutor(2) as pool:
+        waiting = deque(pool.submit(ask, batch) for batch in islice(batches, 2))
+        while waiting:
+            answered = waiting.popleft().result()
+            waiting.extend(pool.submit(ask, batch) for batch in islice(batches, 1))
+            yield answered
 
 
 def _batches(units: Iterable[Unit]) -> Iterator[list[Unit]]:

@@ -27,6 +27,7 @@ from toolkit.files import fingerprint, write_json
 
 FORMS = ("repaired", "published")
 DECISIONS = "decisions.jsonl"
+REASONS = "reasons.json"
 
 
 class Enrichment(Stage):
@@ -207,7 +208,7 @@ class OverlayEngine:
             provenance = {"source": self.source.fingerprint, "filter": repr(self.filter)}
             Overlay.build(base, kept(), path, provenance=provenance)
             decisions.rename(path / DECISIONS)
-            write_json(path / "reasons.json", dict(reasons))
+            write_json(path / REASONS, dict(reasons))
         finally:
             decisions.unlink(missing_ok=True)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import CancelledError
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -88,10 +88,15 @@ class BlockingModel:
         qids: Sequence[str] | None = None,
         settings: Settings | None = None,
         concurrency: int | None = None,
+        arrived: Callable[[int, Turn], None] | None = None,
     ) -> list[Turn | ModelError]:
         """The reply to each request, or the `ModelError` in its place, in the order given; any
         other exception is raised and ends the others. `qids`: one a request. At most `concurrency`
-        are under way (None: as many as the model itself allows)."""
+        are under way (None: as many as the model itself allows).
+
+        `arrived` is called with a request's position and its reply as soon as that is there, one
+        call at a time, in the thread of the requests: it must be quick.
+        """
         with self._lock:
             loop = self._loop
         if loop is None:
@@ -102,18 +107,23 @@ class BlockingModel:
         accounts = [""] * len(requests) if qids is None else qids
         slots = asyncio.Semaphore(concurrency or max(1, len(requests)))
 
-        async def one(messages: Sequence[Message], qid: str) -> Turn | ModelError:
+        async def one(position: int, messages: Sequence[Message], qid: str) -> Turn | ModelError:
             model = LedgeredModel(
                 loop.model, loop.ledger, role=self.role, qid=qid, price=self.price
             )
             async with slots:
                 try:
-                    return await model.respond(messages, (), settings or self.settings)
+                    turn = await model.respond(messages, (), settings or self.settings)
                 except ModelError as error:
                     return error
+                if arrived is not None:
+                    arrived(position, turn)
+                return turn
 
         pairs = list(zip(requests, accounts, strict=True))
-        return loop.run(_all(one(*pair) for pair in pairs)) if pairs else []
+        if not pairs:
+            return []
+        return loop.run(_all(one(position, *pair) for position, pair in enumerate(pairs)))
 
 
 async def _all(coroutines: Iterator[Coroutine[Any, Any, T]]) -> list[T]:

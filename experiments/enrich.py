@@ -1,0 +1,178 @@
+"""`python -m experiments.enrich`: ask a language model for the phrases of a corpus, and index them.
+
+Everything that is answered is kept at once, so the same command goes on after a kill, pays for
+nothing twice, and tries again what failed.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from experiments.build import make
+from experiments.collection import PreparedCollection, StoredUnits, prepare
+from experiments.entry import main
+from experiments.naming import RANKING, cell_label, factors, lasting
+from experiments.prepared_pipeline import run_folder
+from experiments.recorded import recorded_option
+from experiments.run_progress import expected
+from experiments.settings import Settings, plain_values
+from experiments.stages import Stages, make_stages
+from pipelines.enrich.model_phrases import ModelPhrases
+from pipelines.enrich.stage import REASONS, Enrichment
+from pipelines.lexical.enriched import EnrichedIndex
+from pipelines.stage import Collection
+from toolkit.console import Console
+from toolkit.contracts import Unit
+from toolkit.errors import InputError
+from toolkit.files import fingerprint
+from toolkit.llm.estimate import estimate
+from toolkit.llm.ledger import Ledger
+from toolkit.llm.ledger_file import ledger_on_record
+from toolkit.progress import bar
+from toolkit.runs import make_manifest
+
+SAMPLE = 20
+"""Documents after which the estimate for the rest is made."""
+ENRICHING = (*RANKING, "budget")
+
+
+class Asked(NamedTuple):
+    """Documents that were asked for, and how many of them got an error instead of an answer."""
+
+    documents: int = 0
+    failed: Mapping[str, int] = {}
+
+
+def enrich(settings: Settings) -> None:
+    """Ask for what is missing, then build the overlay and say what it holds."""
+    config = settings.config
+    if config.paths.caches is None:
+        raise InputError(
+            "paths.caches is null, and phrases are kept there", do="name a folder for caches"
+        )
+    engine, segmenter = make(config.engine), make(config.unit)
+    stages = make_stages(config)
+    stages.check(engine)
+    stage = stages.transformers.get("enrichment")
+    if not isinstance(stage, Enrichment) or stage.corpus is None:
+        raise InputError(
+            "this enrichment has no corpus side",
+            valid="one with phrases for documents, such as enrichment=sira",
+        )
+    prepared = prepare(make(config.benchmark), segmenter, engine, Path(config.paths.indexes))
+    collection = stages.collection(prepared, segmenter, Path(config.paths.caches))
+    if isinstance(stage.corpus, ModelPhrases):
+        ask_missing(settings, stages, stage.corpus, prepared, collection)
+    enriched = stage.enriched(collection).index
+    tell_overlay(enriched)
+
+
+def ask_missing(
+    settings: Settings,
+    stages: Stages,
+    source: ModelPhrases,
+    prepared: PreparedCollection,
+    collection: Collection,
+) -> None:
+    """Ask for the documents without phrases: some first, then an estimate, then the rest."""
+    config = settings.config
+    units = StoredUnits(prepared.store)
+    missing = sum(1 for _ in source.missing(units, collection))
+    console = Console(stderr=True, soft_wrap=True)
+    console.print(f"{missing:,} of {len(units):,} documents have no phrases yet", highlight=False)
+    if not missing:
+        return
+    digest = fingerprint(lasting(settings, RANKING), source.fingerprint)[:8]
+    folder = run_folder(settings, f"enrichment-{cell_label(settings, RANKING)}-{digest}")
+    prints = {"corpus": prepared.corpus, "phrases": source.fingerprint}
+    manifest = make_manifest(
+        plain_values(config), prints, factors(settings, RANKING), recorded_option(settings)
+    )
+    cap = make(config.budget).run_dollars
+    with (
+        folder.writing(manifest),
+        ledger_on_record(folder.ledger_path, cap=cap) as ledger,
+        stages.asking(ledger, folder.path),
+    ):
+        left = source.missing(units, collection)
+        sample = [unit for unit, _ in zip(left, range(SAMPLE), strict=False)]
+        began = time.monotonic()
+        first = asked(source.ask_documents(sample, collection, accounts=True), len(sample))
+        seconds = time.monotonic() - began
+        tell_estimate(console, ledger, [unit.unit_id for unit in sample], missing, seconds)
+        check_money(ledger, [unit.unit_id for unit in sample], missing, cap, config.confirm)
+        rest = source.ask_documents(source.missing(units, collection), collection)
+        second = asked(rest, missing - first.documents + sum(first.failed.values()))
+        failed = dict(second.failed) if second.documents else dict(first.failed)
+        folder.add_counts({"enrichment": source.counts})
+    if failed:
+        shown = ", ".join(f"{count:,} {code}" for code, count in sorted(failed.items()))
+        console.print(f"failed: {shown}; the same command tries them again", highlight=False)
+
+
+def asked(answers: Iterator[tuple[Unit, object, str]], total: int) -> Asked:
+    """Ask for everything, with a bar."""
+    documents, failed = 0, dict[str, int]()
+    with bar() as progress:
+        task = progress.add_task("Asking for phrases", total=total, note="")
+        for _, _, error in answers:
+            documents += 1
+            if error:
+                failed[error] = failed.get(error, 0) + 1
+            progress.update(
+                task, advance=1, note=f"{sum(failed.values())} failed" if failed else ""
+            )
+    return Asked(documents, failed)
+
+
+def tell_estimate(
+    console: Console, ledger: Ledger, sample: list[str], missing: int, seconds: float
+) -> None:
+    """What all missing documents will take, judged by the first."""
+    costs = [ledger.usage(unit_id) for unit_id in sample]
+    minutes = seconds / len(sample) * missing / 60
+    duration = f"{minutes / 60:.1f} hours" if minutes >= 90 else f"{minutes:.1f} minutes"
+    amounts = [part for part in (expected(costs, missing), f"{duration} at most") if part]
+    console.print(
+        f"{missing:,} documents will take about {'; '.join(amounts)} "
+        f"(by the first {len(sample)}, which were asked for together)",
+        highlight=False,
+    )
+
+
+def check_money(
+    ledger: Ledger, sample: list[str], missing: int, cap: float | None, confirm: bool
+) -> None:
+    """`InputError` where the estimate passes the cap and nobody has confirmed it."""
+    if cap is None or confirm:
+        return
+    dollars = [ledger.usage(unit_id).get("dollars", 0.0) for unit_id in sample]
+    total = estimate(dollars, missing).total
+    if ledger.spent_before + total > cap:
+        raise InputError(
+            f"enriching the corpus is expected to cost ${ledger.spent_before + total:,.2f}, more "
+            f"than budget.run_dollars={cap:g}",
+            do="raise budget.run_dollars, or set confirm=true to go on until it is spent; the same "
+            "command then goes on with what is left",
+        )
+
+
+def tell_overlay(index: EnrichedIndex) -> None:
+    """Where the overlay stands, and what was proposed, kept and left out."""
+    path, counts = index.overlay.path, index.overlay.manifest["counts"]
+    reasons = json.loads((path / REASONS).read_text("utf-8"))
+    shown = ", ".join(f"{count:,} {reason}" for reason, count in sorted(reasons.items()))
+    Console().print(
+        f"{path}: {counts['phrases']:,} phrases for {counts['enriched']:,} documents, "
+        f"{counts['postings']:,} postings of {counts['terms']:,} terms ({shown or 'no phrase'})",
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
+if __name__ == "__main__":
+    main(enrich)

@@ -1,0 +1,135 @@
+"""`experiments.enrich`: a whole corpus, its money, and kill -9."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from experiment_samples import TINY
+from scripted_peer import Fail, Peer, Request, Say, running_peer
+
+Entry = Callable[..., int]
+OPTIONS = Path(__file__).resolve().parent / "options"
+KEYWORDS = json.dumps({"keywords": ["seamark", "tidal range"]})
+SCRIPTED = (f"hydra.searchpath=[file://{OPTIONS}]", "llm@enrichment_llm=scripted")
+SAYS = f"enrichment_llm.says='{KEYWORDS}'"
+DOCUMENTS = 64
+
+
+def test_a_corpus_is_enriched_once_and_then_ranked(
+    entry: Entry, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    log = tmp_path / "asked"
+    options = (*TINY, *SCRIPTED, SAYS, f"enrichment_llm.log={log}", "enrichment=sira_corpus")
+    assert entry("rank", *options) == 2
+    assert "64 of 64 documents have no phrases yet" in " ".join(capsys.readouterr().err.split())
+    assert entry("enrich", *options) == 0
+    told = capsys.readouterr()
+    assert "64 of 64 documents" in told.err and "will take about" in told.err
+    assert "128 phrases for 64 documents" in told.out and "128 kept" in told.out
+    assert len(log.read_text().splitlines()) == DOCUMENTS
+    assert entry("enrich", *options) == 0
+    assert len(log.read_text().splitlines()) == DOCUMENTS
+    assert entry("rank", *options, "name=r") == 0
+    assert len(log.read_text().splitlines()) == DOCUMENTS
+    manifest = json.loads((tmp_path / "runs" / "r" / "manifest.json").read_text())
+    assert any(name.startswith("document-overlay-") for name in manifest["fingerprints"])
+
+
+def test_an_estimate_above_the_cap_needs_to_be_confirmed(
+    entry: Entry, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    options = (*TINY, *SCRIPTED, SAYS, "enrichment=sira_corpus", "enrichment_llm.price=1000")
+    assert entry("enrich", *options, "budget.run_dollars=2") == 2
+    assert "confirm=true" in " ".join(capsys.readouterr().err.split())
+    assert entry("enrich", *options, "budget.run_dollars=1000000") == 0
+    assert "44 of 64 documents" in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ("enrichment=none", "this enrichment has no corpus side"),
+        ("enrichment=sira_query", "this enrichment has no corpus side"),
+        ("paths.caches=null", "paths.caches is null"),
+        ("engine=pisa", "has no overlays for phrases"),
+    ],
+)
+def test_what_cannot_be_enriched_is_refused(
+    entry: Entry, capsys: pytest.CaptureFixture[str], option: str, message: str
+) -> None:
+    assert entry("enrich", *TINY, *SCRIPTED, "enrichment=sira_corpus", option) == 2
+    assert message in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.fixture
+def peer() -> Iterator[Peer]:
+    with running_peer() as server:
+        yield server
+
+
+def command(peer: Peer, *arguments: str) -> list[str]:
+    llm = (
+        *("llm@enrichment_llm=openai_compatible", "enrichment_llm.model=m"),
+        *(f"enrichment_llm.base_url={peer.openai_url}", "enrichment_llm.concurrency=4"),
+        "enrichment_llm.client.attempts=1",
+    )
+    options = ("enrichment=sira_corpus", "name=r")
+    return [sys.executable, "-m", "experiments.enrich", *TINY, *options, *llm, *arguments]
+
+
+def surroundings() -> dict[str, str]:
+    root = Path(__file__).resolve().parents[2]
+    return {**os.environ, "PYTHONPATH": f"{root}{os.pathsep}{root / 'tests'}"}
+
+
+def prompts(requests: list[Request]) -> Counter[str]:
+    return Counter(request.body["messages"][0]["content"] for request in requests)
+
+
+def test_a_kill_and_a_failing_server_cost_nothing_twice(tmp_path: Path, peer: Peer) -> None:
+    answered = 0
+
+    def slowly(request: Request) -> Say:
+        nonlocal answered
+        time.sleep(0.02)
+        answered += 1
+        return Say(text=KEYWORDS)
+
+    peer.default = slowly
+    with subprocess.Popen(
+        command(peer),
+        cwd=tmp_path,
+        env=surroundings(),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    ) as process:
+        until = time.monotonic() + 90
+        while answered < 30 and time.monotonic() < until:
+            assert process.poll() is None
+            time.sleep(0.001)
+        os.killpg(process.pid, signal.SIGKILL)
+    assert 30 <= answered < DOCUMENTS
+    # One document's request fails: it is told, and tried again by the same command.
+    peer.script.append(Fail(400, "no", "invalid_request_error"))
+    runs = [
+        subprocess.run(
+            command(peer), cwd=tmp_path, env=surroundings(), capture_output=True, text=True
+        )
+        for _ in range(2)
+    ]
+    assert runs[1].returncode == 0, runs[1].stderr
+    assert "64 documents" in runs[1].stdout
+    counts = prompts(peer.requests)
+    assert len(counts) == DOCUMENTS
+    # What was in flight at the kill, and what failed, is asked for again, and nothing else.
+    assert sum(counts.values()) <= DOCUMENTS + 4 + 1
