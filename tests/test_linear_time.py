@@ -15,12 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from linear_time import assert_linear
 
-from agents.candidates import candidates
-from agents.clues import find_clues
-from agents.expected import KINDS, Expected, expected
-from agents.sentences import Reader, Sentence
-from agents.vote import count_votes
-from agents.words import words
+from agents.keyword.answer_types import KINDS, AnswerType, answer_type, candidates
+from agents.keyword.evidence import Reader, Sentence
+from agents.keyword.queries import find_clues
+from agents.keyword.vote import count_votes
+from agents.keyword.words import words
 from pipelines.lexical.analyzer import make_analyzer
 from pipelines.prompt_template import last_words
 from pipelines.rerank.permutation import read_permutation, without_identifiers
@@ -68,7 +67,7 @@ class Text(NamedTuple):
 def votes(text: str) -> None:
     sentences: list[Sentence] = Reader(CLUES).sentences("d", "", text)
     for kind in KINDS:
-        count_votes(Expected(kind, options=("mill", "king")), sentences, CLUES, {"d": 1.0})
+        count_votes(AnswerType(kind, options=("mill", "king")), sentences, CLUES, {"d": 1.0})
 
 
 def every_candidate(text: str) -> None:
@@ -178,7 +177,7 @@ READERS: dict[str, tuple[Callable[[str], object], Sequence[str]]] = {
     ),
     "votes": (votes, ("The ", "King ", "mill ", "a ", "1 ", "one ", "May ", "x", "1900 ", "in ")),
     "question": (
-        lambda text: (find_clues(text, lambda word: 0.5), expected(f"is {text}")),
+        lambda text: (find_clues(text, lambda word: 0.5), answer_type(f"is {text}")),
         ('"', "'", "a", "King", "!", ";", " ", ",", "and ", "which ", "or ", "?", "."),
     ),
     "index terms": (

@@ -2,10 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from agents.candidates import candidates
-from agents.expected import expected
-from agents.sentences import Reader, coverage
-from agents.vote import count_votes
+from agents.keyword.answer_types import answer_type, candidates
+from agents.keyword.evidence import Reader, coverage
+from agents.keyword.vote import count_votes
 
 
 def found(kind: str, text: str) -> list[str]:
@@ -35,12 +34,12 @@ def found(kind: str, text: str) -> list[str]:
     ],
 )
 def test_the_question_word_gives_the_kind(question: str, kind: str) -> None:
-    assert expected(question).kind == kind
+    assert answer_type(question).kind == kind
 
 
 def test_the_noun_asked_for_and_the_alternatives_are_kept() -> None:
-    assert "county" in expected("Which county was he born in?").focus
-    assert expected("Is the swan black or white?").options == ("black", "white")
+    assert "county" in answer_type("Which county was he born in?").focus
+    assert answer_type("Is the swan black or white?").options == ("black", "white")
 
 
 @pytest.mark.parametrize(
@@ -132,7 +131,7 @@ def votes(question: str, clues: dict[str, float], *documents: str, trust: float 
         for sentence in reader.sentences(f"d{number}", "", text)
     ]
     trusted = {f"d{number}": trust for number in range(len(documents))}
-    return [vote.text for vote in count_votes(expected(question), sentences, clues, trusted)]
+    return [vote.text for vote in count_votes(answer_type(question), sentences, clues, trusted)]
 
 
 def test_the_candidate_nearest_to_the_clues_wins() -> None:
@@ -143,8 +142,8 @@ def test_the_candidate_nearest_to_the_clues_wins() -> None:
 def test_words_of_the_title_pull_less_than_what_is_asked_about_it() -> None:
     text = "Tulsa Mayor Ann Hill came late. The museum was founded by Waite Phillips, Tulsa Mayor."
     sentences = Reader(CLUES).sentences("d1", "Tulsa", text)
-    wanted = expected("Who founded the museum of Tulsa?")
-    best = count_votes(wanted, sentences, CLUES, {"d1": 1.0})[0]
+    expected = answer_type("Who founded the museum of Tulsa?")
+    best = count_votes(expected, sentences, CLUES, {"d1": 1.0})[0]
     assert best.text == "Waite Phillips"
 
 
@@ -170,7 +169,7 @@ def test_an_untrusted_document_has_no_vote() -> None:
 
 def test_shares_sum_to_one_and_name_their_documents() -> None:
     sentences = Reader(CLUES).sentences("d1", "", "The museum was founded in 1939, not in 1921.")
-    result = count_votes(expected("When was the museum founded?"), sentences, CLUES, {"d1": 0.7})
+    result = count_votes(answer_type("When was the museum founded?"), sentences, CLUES, {"d1": 0.7})
     assert sum(vote.share for vote in result) == pytest.approx(1)
     assert result[0].docids == ("d1",)
     assert result[0].sentence == "The museum was founded in 1939, not in 1921."

@@ -4,8 +4,8 @@ import math
 
 import pytest
 
-from agents.clues import Clue, find_clues, first_queries, follow_up, heaviest, weights
-from agents.words import Rarity, is_content, stem, words
+from agents.keyword.queries import Clue, find_clues, first_queries, follow_up, heaviest, weights
+from agents.keyword.words import Rarity, is_content, stem, words
 from toolkit.errors import InputError
 
 SPELLING = Rarity()

@@ -1,8 +1,8 @@
 from __future__ import annotations
 
-from agents.feedback import feedback_terms
-from agents.sentences import Reader
-from agents.words import Rarity, stem
+from agents.keyword.evidence import Reader
+from agents.keyword.queries import feedback_terms
+from agents.keyword.words import Rarity, stem
 
 CLUES = {stem("mill"): 1.0, stem("Grenholm"): 1.0, stem("built"): 0.5}
 SENTENCES = [

@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Callable
 
+from toolkit.checks import check_integer
 from toolkit.errors import InputError
 
 WORD = re.compile(r"\d+(?:[.,]\d+)*(?![^\W_])|[^\W_]+(?:['’\-][^\W_]+)*")
@@ -77,8 +78,8 @@ class Rarity:
                 valid="both or neither",
                 do="give both from the index, or leave both out",
             )
-        if documents is not None and documents < 1:
-            raise InputError(f"documents={documents}", valid="an integer of at least 1")
+        if documents is not None:
+            check_integer("documents", documents)
         self._frequency = document_frequency
         self._documents = documents or 0
         self._most = self._idf(1) if documents else 1.0

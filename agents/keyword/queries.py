@@ -1,4 +1,4 @@
-"""From a question to the clues in it, and from clues to queries.
+"""From a question to the clues in it, and from clues and what was read to queries.
 
 A clue is a quoted string, a number, a capitalised name or another content word of the question.
 Nothing here knows a benchmark: only spelling, sentence structure and rarity are used.
@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
-from agents.words import WORD, is_content, stem
+from agents.keyword.answer_types import candidates
+from agents.keyword.evidence import Sentence
+from agents.keyword.words import WORD, is_content, stem, words
 
 QUOTED = re.compile(r"[\"“”«»]([^\"“”«»]{2,120})[\"“”«»]|(?<!\w)['‘]([^'‘’]{2,120})['’](?!\w)")
 # Runs of marks and of white space are tried from their beginning only.
@@ -143,3 +145,46 @@ def follow_up(
     chosen = heaviest(open_clues, max(1, limit - len(terms)))
     text = " ".join([*terms, *(clue.text for clue in chosen)])
     return Query(text, f"Follow up on {', '.join(terms)}, found while reading.")
+
+
+def feedback_terms(
+    sentences: Sequence[Sentence],
+    known: Collection[str],
+    rarity: Callable[[str], float],
+    *,
+    limit: int,
+    best: int = 20,
+) -> list[str]:
+    """Pseudo-relevance feedback: at most `limit` terms (names or single words) that the `best`
+    sentences hold and that are not `known` (stems asked before), the most telling first.
+
+    A term's weight is the squared coverage of its best sentence (not a sum, which favours what is
+    common to many weak sentences) times its rarity; a name is as rare as its rarest word, and takes
+    the place of the words in it.
+    """
+    if limit < 1:
+        return []
+    scores: dict[str, float] = {}
+    as_written: dict[str, str] = {}
+    for sentence in sorted(sentences, key=lambda s: -s.score)[:best]:
+        for term in _terms(sentence.text):
+            key = " ".join(stem(word) for word in words(term))
+            as_written.setdefault(key, term)
+            score = sentence.score**2 * max(map(rarity, words(term)))
+            scores[key] = max(scores.get(key, 0.0), score)
+    chosen: list[str] = []
+    known_stems = set(known)
+    for key in sorted(scores, key=lambda key: (-scores[key], key)):
+        if scores[key] > 0 and not known_stems.issuperset(key.split()):
+            chosen.append(as_written[key])
+            known_stems.update(key.split())
+        if len(chosen) == limit:
+            break
+    return chosen
+
+
+def _terms(text: str) -> set[str]:
+    """Names, and content words outside them."""
+    names = {name.text for name in candidates("name", text)}
+    inside = {word for name in names for word in words(name)}
+    return names | {word for word in words(text) if is_content(word) and word not in inside}

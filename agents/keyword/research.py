@@ -9,12 +9,10 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from agents.base import Episode
-from agents.clues import Query, find_clues, follow_up, weights
-from agents.feedback import feedback_terms
-from agents.reading_notes import Notes, Place
-from agents.sentences import coverage
+from agents.keyword.evidence import Evidence, ReadingPosition, coverage
+from agents.keyword.queries import Query, feedback_terms, find_clues, follow_up, weights
+from agents.keyword.words import stem, words
 from agents.toolbox import Toolbox
-from agents.words import stem, words
 from toolkit.contracts import DocumentPage, Hit, ResultsPage, ToolResult
 
 _PATIENCE = 3  # refusals in a row after which the tool is taken to be closed
@@ -39,7 +37,7 @@ class Research:
         self.question = episode.topic.text
         self.clues = find_clues(self.question, rarity)
         self.weights = weights(self.clues)
-        self.notes = Notes(self.weights)
+        self.evidence = Evidence(self.weights)
         self._episode = episode
         self._rarity = rarity
         self._limits = limits
@@ -65,7 +63,7 @@ class Research:
             self._searches += 1
             result = self._counted(self._tools.search(query.text, query.reason))
             if result is not None:
-                self.notes.rank(result.call.ranking)
+                self.evidence.rank(result.call.ranking)
                 self._browse(self._take_in(result))
 
     def _browse(self, page: ResultsPage | None) -> None:
@@ -81,25 +79,25 @@ class Research:
             return None
         for hit in result.details.hits:
             title, text = shown_text(hit)
-            self.notes.show(hit.unit_id, title, text)
+            self.evidence.show(hit.unit_id, title, text)
         return result.details
 
     def read(self, reads: int) -> None:
         """Read the most promising places until `reads` reading calls were made in all."""
         while self._reads < min(reads, self._limits.reads) and self._tools.reads and self._may_call:
-            unread = self.notes.next_place()
+            unread = self.evidence.next_unread()
             if unread is None:
                 return
             self._reads += 1
             result = self._counted(self._open(unread))
             page = result.details if result else None
             if isinstance(page, DocumentPage):
-                self.notes.read(unread.unit_id, page.title, "\n".join(page.lines).strip())
-                self.notes.visited(unread, page.continuation)
+                self.evidence.read(unread.unit_id, page.title, "\n".join(page.lines).strip())
+                self.evidence.visited(unread, page.continuation)
             else:
-                self.notes.visited(unread, None)
+                self.evidence.visited(unread, None)
 
-    def _open(self, unread: Place) -> ToolResult | None:
+    def _open(self, unread: ReadingPosition) -> ToolResult | None:
         reason = "Read it: its ranks and text promise most."
         if unread.continuation is not None:
             return self._tools.follow(unread.continuation, reason)
@@ -107,7 +105,7 @@ class Research:
 
     def follow_up(self) -> None:
         """Search with terms that were met while reading and not asked for before."""
-        sentences = self.notes.trusted()
+        sentences = self.evidence.trusted()
         limit = self._limits.feedback_terms
         terms = feedback_terms(sentences, self._asked, self._rarity, limit=limit)
         query = follow_up(

@@ -7,13 +7,13 @@ import time
 from collections.abc import Callable
 
 from agents.base import BaseAgent, Clock, Episode, Resources, play
-from agents.clues import first_queries
-from agents.expected import Expected, expected
-from agents.research import Limits, Research
-from agents.vote import count_votes
-from agents.words import Rarity
+from agents.keyword.answer_types import AnswerType, answer_type
+from agents.keyword.queries import first_queries
+from agents.keyword.research import Limits, Research
+from agents.keyword.vote import count_votes
+from agents.keyword.words import Rarity
+from toolkit.checks import check_integer, check_number
 from toolkit.contracts import Answer, SearchTool, Topic, Trajectory
-from toolkit.errors import InputError
 from toolkit.search.answers import format_answer
 
 _CITED = 3
@@ -51,16 +51,25 @@ class KeywordAgent(BaseAgent):
         documents: int | None = None,
         clock: Clock = time.monotonic,
     ) -> None:
+        check_integer("max_searches", max_searches)
+        check_integer("query_terms", query_terms)
+        check_integer("max_calls", max_calls)
+        check_integer("pages", pages, least=0)
+        check_integer("max_reads", max_reads, least=0)
+        check_integer("follow_ups", follow_ups, least=0)
+        check_integer("feedback_terms", feedback_terms, least=0)
+        if seconds is not None:
+            check_number("seconds", seconds, above=True)
         self.limits = Limits(
-            searches=_at_least(1, max_searches=max_searches),
-            pages=_at_least(0, pages=pages),
-            reads=_at_least(0, max_reads=max_reads),
-            query_terms=_at_least(1, query_terms=query_terms),
-            feedback_terms=_at_least(0, feedback_terms=feedback_terms),
-            calls=_at_least(1, max_calls=max_calls),
-            seconds=_seconds(seconds),
+            searches=max_searches,
+            pages=pages,
+            reads=max_reads,
+            query_terms=query_terms,
+            feedback_terms=feedback_terms,
+            calls=max_calls,
+            seconds=seconds,
         )
-        self.follow_ups = _at_least(0, follow_ups=follow_ups) if feedback_terms else 0
+        self.follow_ups = follow_ups if feedback_terms else 0
         self._rarity = Rarity(document_frequency, documents)
         self._clock = clock
 
@@ -95,35 +104,12 @@ def conclude(research: Research) -> Answer:
 
     Confidence is the vote's share times the part of the question that its best sentence covers.
     """
-    answer_type = expected(research.question)
-    sentences, trust = research.notes.sentences, research.notes.trust()
-    votes = count_votes(answer_type, sentences, research.weights, trust)
+    sentences, trust = research.evidence.sentences, research.evidence.trust()
+    votes = count_votes(answer_type(research.question), sentences, research.weights, trust)
     if not votes:
-        votes = count_votes(Expected("phrase"), sentences, research.weights, trust)
+        votes = count_votes(AnswerType("phrase"), sentences, research.weights, trust)
     if not votes:
         return Answer("Nothing that was found speaks of the question.", "unknown", 0.0)
     best = votes[0]
     confidence = round(100 * best.share * best.coverage)
     return Answer(best.sentence, best.text, confidence, best.docids[:_CITED])
-
-
-def _at_least(low: int, **named: int) -> int:
-    (name, value), *_ = named.items()
-    if isinstance(value, bool) or not isinstance(value, int) or value < low:
-        raise InputError(
-            f"{name}={value!r} is not possible",
-            valid=f"integers from {low} up",
-            do=f"set another {name} for the keyword agent",
-        )
-    return value
-
-
-def _seconds(value: float | None) -> float | None:
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if value is not None and (not number or not value > 0):
-        raise InputError(
-            f"seconds={value!r} is not possible",
-            valid="a number above 0, or null for no limit",
-            do="set another seconds for the keyword agent",
-        )
-    return value

@@ -7,10 +7,9 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from agents.candidates import Candidate, candidates
-from agents.expected import Expected
-from agents.sentences import Sentence
-from agents.words import is_content, stem, words
+from agents.keyword.answer_types import AnswerType, Candidate, candidates
+from agents.keyword.evidence import Sentence
+from agents.keyword.words import is_content, stem, words
 
 _NEGATION = re.compile(r"\b(?:not|never|no longer|neither|without|none)\b|n't\b", re.IGNORECASE)
 _TOPIC = 0.3  # of a clue word that the document's title holds: it is near everything there
@@ -57,7 +56,7 @@ class _Ballot:
 
 
 def count_votes(
-    expected_type: Expected,
+    answer_type: AnswerType,
     sentences: Sequence[Sentence],
     weights: Mapping[str, float],
     trust: Mapping[str, float],
@@ -70,13 +69,13 @@ def count_votes(
     times the closeness of its clue words (`weights`) to the candidate. Words of the question
     itself are no answer, save the alternatives that it offers.
     """
-    if expected_type.kind == "yes_no":
+    if answer_type.kind == "yes_no":
         return _polar(sentences, trust)
     ballots: dict[str, _Ballot] = {}
     for sentence in sentences:
         voice = sentence.score**2 * trust.get(sentence.docid, 0.0)
         positions = _places(sentence)
-        for candidate in _candidates(expected_type, sentence, weights):
+        for candidate in _candidates(answer_type, sentence, weights):
             key = " ".join(stem(word) for word in words(candidate.text) if is_content(word))
             pull = candidate.weight * _closeness(candidate, sentence, positions, weights)
             if key and voice * pull > 0:
@@ -91,15 +90,15 @@ def _ranked(ballots: Mapping[str, _Ballot], limit: int) -> list[Vote]:
 
 
 def _candidates(
-    expected_type: Expected, sentence: Sentence, weights: Mapping[str, float]
+    answer_type: AnswerType, sentence: Sentence, weights: Mapping[str, float]
 ) -> list[Candidate]:
-    if expected_type.kind == "choice":
-        return _offered(expected_type.options, sentence.text)
+    if answer_type.kind == "choice":
+        return _offered(answer_type.options, sentence.text)
     matching = []
-    for candidate in candidates(expected_type.kind, sentence.text):
+    for candidate in candidates(answer_type.kind, sentence.text):
         stems = {stem(word) for word in words(candidate.text) if is_content(word)}
-        if stems and not stems <= weights.keys() | expected_type.focus:
-            bonus = 2.0 if stems & expected_type.focus else 1.0
+        if stems and not stems <= weights.keys() | answer_type.focus:
+            bonus = 2.0 if stems & answer_type.focus else 1.0
             matching.append(candidate._replace(weight=candidate.weight * bonus))
     return matching
 

@@ -1,25 +1,91 @@
-"""What the agent without a model has learnt on one question: ranks, sentences, what is read."""
+"""What the agent has seen on one question: sentences scored by how much of the question they cover,
+and documents ranked by the queries that found them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Mapping, Sequence, Set
 from typing import NamedTuple
 
-from agents.sentences import Reader, Sentence
+from agents.keyword.words import WORD, stem
 from toolkit.contracts import Continuation, parent
+from toolkit.corpus.sentences import rule_spans
 
 _DAMPING = 10  # of reciprocal rank fusion; small, since few queries are fused and the top matters
 _FUSED_DEPTH = 50
 
 
-class Place(NamedTuple):
+class Sentence(NamedTuple):
+    """A sentence that holds clue words. `score` is its coverage (0 to 1); `matches` are the clue
+    stems in it, with their character positions; `topic` those of its document's title."""
+
+    docid: str
+    text: str
+    score: float
+    matches: tuple[tuple[str, int], ...]
+    topic: frozenset[str] = frozenset()
+
+
+class Reader:
+    """Finds sentences that speak of the question. One regular expression finds clue words, so that
+    a long document costs one scan and only sentences with a clue word cost more."""
+
+    def __init__(self, weights: Mapping[str, float], *, context: float = 0.5) -> None:
+        """`weights`: clue stem -> weight. `context`: the share of a clue's weight that counts when
+        it is not in the sentence, but in the sentence before. A clue in the document's title counts
+        whole everywhere in it, because articles call their topic `he` or `it`."""
+        self._weights = weights
+        self._total = sum(weights.values())
+        self._context = context
+        stems = sorted((re.escape(s.removesuffix("y")) for s in weights), key=len, reverse=True)
+        self._pattern = re.compile(rf"\b(?:{'|'.join(stems)})", re.IGNORECASE) if stems else None
+
+    def sentences(self, docid: str, title: str, text: str) -> list[Sentence]:
+        """The sentences of `text` with at least one clue word, in order."""
+        if self._pattern is None or not self._total:
+            return []
+        topic = frozenset(clue for clue, _ in self._matches(title))
+        before: set[str] = set()
+        result = []
+        for part in (text[start:end] for start, end in rule_spans(text)):
+            matches = self._matches(part) if self._pattern.search(part) else ()
+            clues = {clue for clue, _ in matches}
+            if clues:
+                score = self._coverage(clues | topic, before)
+                result.append(Sentence(docid, part, score, matches, topic))
+            before = clues
+        return result
+
+    def _matches(self, text: str) -> tuple[tuple[str, int], ...]:
+        return tuple(
+            (clue, match.start())
+            for match in WORD.finditer(text)
+            if (clue := stem(match.group())) in self._weights
+        )
+
+    def _coverage(self, clues: Set[str], around: Set[str]) -> float:
+        inside = sum(self._weights[clue] for clue in clues)
+        outside = sum(self._weights[clue] for clue in around - clues)
+        return (inside + self._context * outside) / self._total
+
+
+def coverage(sentences: Sequence[Sentence], stems: Mapping[str, float]) -> dict[str, float]:
+    """Stem -> the score of the best sentence that holds it; 0 where none does."""
+    best = dict.fromkeys(stems, 0.0)
+    for sentence in sentences:
+        for clue, _ in sentence.matches:
+            best[clue] = max(best[clue], sentence.score)
+    return best
+
+
+class ReadingPosition(NamedTuple):
     """Somewhere to read: a unit, or (`continuation`) where the reading of its document goes on."""
 
     unit_id: str
     continuation: Continuation | None = None
 
 
-class Notes:
+class Evidence:
     """Grows while a question is worked on. Documents are ranked by reciprocal rank fusion over the
     queries asked, raised by what their texts showed."""
 
@@ -60,11 +126,11 @@ class Notes:
             noted.setdefault(sentence.text, sentence)
             self._best[docid] = max(self._best.get(docid, 0.0), sentence.score)
 
-    def visited(self, place: Place, following: Continuation | None) -> None:
+    def visited(self, place: ReadingPosition, following: Continuation | None) -> None:
         """A place was read; `following` shows what follows it in its document (None: nothing)."""
         self._following[parent(place.unit_id)] = following
 
-    def next_place(self) -> Place | None:
+    def next_unread(self) -> ReadingPosition | None:
         """The most promising unread place; the rest of a read document counts half."""
         promises: dict[str, float] = {}
         for docid, score in self.trust().items():
@@ -74,7 +140,9 @@ class Notes:
             promise = score * (0.5 + self._best.get(docid, 0.0))
             promises[docid] = promise * (0.5 if begun else 1.0)
         best = max(promises, key=lambda docid: promises[docid], default=None)
-        return None if best is None else Place(self._units[best], self._following.get(best))
+        return (
+            None if best is None else ReadingPosition(self._units[best], self._following.get(best))
+        )
 
     def trust(self) -> dict[str, float]:
         """Docid -> fused rank score, 1 for the best, in order of first sight."""
