@@ -8,7 +8,7 @@ from typing import Any
 
 from agents.base import BaseAgent, Clock, Episode, Resources, play
 from agents.budget import Budget
-from agents.conversation import Conversation, OutOfTime, Terms
+from agents.conversation import AgentSetup, Conversation, OutOfTime
 from agents.prompt import load_prompt
 from toolkit.contracts import SearchTool, Topic, Trajectory
 from toolkit.errors import InputError
@@ -82,7 +82,7 @@ class ChatAgent(BaseAgent):
         self._model = model
         self._price = price
         self._prompt, self._answer_extra = prompt, answer_extra
-        self._terms = Terms(
+        self._setup = AgentSetup(
             prompt=load_prompt(prompt),
             budget=limits,
             settings=settings,
@@ -107,19 +107,19 @@ class ChatAgent(BaseAgent):
     @property
     def fingerprints(self) -> dict[str, str]:
         """Hashes of what the settings only name, for the run's manifest."""
-        return {"prompt": self._terms.prompt.fingerprint}
+        return {"prompt": self._setup.prompt.fingerprint}
 
     async def run(self, topic: Topic, tool: SearchTool) -> Trajectory:
         """Answer one question; any number at once. Tools run in threads."""
-        opening = self._terms.prompt.opening(topic.text)
+        opening = self._setup.prompt.opening(topic.text)
         return await play(topic, tool, self._work, opening=opening, clock=self._clock)
 
     async def _work(self, episode: Episode) -> None:
-        qid, ledger = episode.topic.qid, self._terms.ledger
+        qid, ledger = episode.topic.qid, self._setup.ledger
         if self._model is None:
             raise RuntimeError("the agent has no model: bind it to one")
         model = LedgeredModel(self._model, ledger, role="agent", qid=qid, price=self._price)
-        talk = Conversation(episode, model, self._terms)
+        talk = Conversation(episode, model, self._setup)
         try:
             await self._converse(talk)
         except OutOfTime:
@@ -153,7 +153,7 @@ class ChatAgent(BaseAgent):
     async def _last_word(self, talk: Conversation, reason: str) -> None:
         """A budget is used up: demand the answer, where there is room and time for one. Where the
         whole transcript leaves too little room, the newest exchange, which took it, is left out."""
-        demand, text = self._terms.prompt.sections["final"], None
+        demand, text = self._setup.prompt.sections["final"], None
         room = talk.make_room(demand)
         while room and text is None:
             text = await self._demanded(talk, demand)

@@ -35,7 +35,7 @@ class NoAnswer(Exception):
 
 
 @dataclass(frozen=True)
-class Terms:
+class AgentSetup:
     """What holds for all questions of an agent."""
 
     prompt: AgentPrompt
@@ -50,22 +50,22 @@ class Conversation:
     of it, but for what `retreat` leaves out. Raises what the model raises, and `OutOfTime` where a
     reply or a tool's result does not come in time."""
 
-    def __init__(self, episode: Episode, model: ChatModel, terms: Terms) -> None:
+    def __init__(self, episode: Episode, model: ChatModel, setup: AgentSetup) -> None:
         self.episode = episode
         self.steered = False
         self.refused_turns = 0
         self.cramped = False  # Whether the last request had to ask for a shorter reply.
         self.watch = PrefixWatch()
         self._model = model
-        self._terms = terms
+        self._setup = setup
         self._tools = episode.tool.specs()
         self._turns = 0
         self._output = 0
-        budget = terms.budget
+        budget = setup.budget
         self._window = Window(
             budget.context_window,
             answer=budget.answer_tokens,
-            longest_reply=terms.settings.max_output_tokens,
+            longest_reply=setup.settings.max_output_tokens,
             tools=self._tools,
         )
         # Messages that the next request leaves out, and those that the last one did.
@@ -77,7 +77,7 @@ class Conversation:
     @property
     def left(self) -> float | None:
         """Seconds left; None without a limit."""
-        seconds = self._terms.budget.seconds
+        seconds = self._setup.budget.seconds
         return None if seconds is None else seconds - self.episode.seconds
 
     def make_room(self, text: str) -> bool:
@@ -113,7 +113,7 @@ class Conversation:
 
     def used_up(self) -> str:
         """The first budget that allows no further call of tools; empty while all do."""
-        budget, cap = self._terms.budget, self._terms.ledger.question_cap
+        budget, cap = self._setup.budget, self._setup.ledger.question_cap
         checks = (
             ("turns", budget.turns and self._turns >= budget.turns),
             ("tool_calls", self._calls_used_up()),
@@ -129,11 +129,11 @@ class Conversation:
         if not self.steered and self._steering_due():
             self.steered = True
             self.close_tools()
-            self.say(self._terms.prompt.sections["steer"])
+            self.say(self._setup.prompt.sections["steer"])
 
     def close_tools(self) -> None:
         """Refuse every later tool call."""
-        self.episode.tool.block(self._terms.prompt.sections["blocked"])
+        self.episode.tool.block(self._setup.prompt.sections["blocked"])
 
     def say(self, text: str) -> None:
         """A message of the harness, as the user."""
@@ -141,9 +141,9 @@ class Conversation:
 
     async def ask(self, *, answer_only: bool = False) -> Turn:
         """The model's next turn, on record."""
-        settings = self._terms.settings
+        settings = self._setup.settings
         if answer_only:
-            extra = {**settings.extra, **self._terms.answer_extra}
+            extra = {**settings.extra, **self._setup.answer_extra}
             settings = replace(settings, tool_choice="none", extra=extra)
         messages = self._sent()
         longest = self._window.longest_reply(messages)
@@ -189,7 +189,7 @@ class Conversation:
         if self._asked_again:
             raise error or NoAnswer(code, f"no usable reply after {self._turns} turns")
         self._asked_again += 1
-        self.say(self._terms.prompt.sections[section])
+        self.say(self._setup.prompt.sections[section])
 
     def _served(self, call: ToolCallRequest) -> ToolResult:
         try:
@@ -203,13 +203,13 @@ class Conversation:
         return await within(work, self.left)
 
     def _steering_due(self) -> bool:
-        budget = self._terms.budget
+        budget = self._setup.budget
         if budget.seconds is None or budget.steer_at == 1:
             return False
         return self.episode.seconds >= budget.steer_at * budget.seconds
 
     def _calls_used_up(self) -> bool:
-        most = self._terms.budget.tool_calls
+        most = self._setup.budget.tool_calls
         return most is not None and len(self.episode.tool.calls) >= most
 
     def _sent(self) -> Sequence[Message]:
@@ -229,7 +229,7 @@ class Conversation:
         self._window.took(messages, message, counted=usage.input, output=output)
 
     def _settle(self) -> None:
-        accounts = self._terms.ledger.by_role(self.episode.topic.qid).values()
+        accounts = self._setup.ledger.by_role(self.episode.topic.qid).values()
         spent = sum(account.dollars for account in accounts)
         self._dearest = max(self._dearest, spent - self._spent)
         self._spent = spent

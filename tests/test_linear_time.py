@@ -41,7 +41,7 @@ from toolkit.search.answers import find_citations
 from toolkit.search.errors import ToolError
 from toolkit.search.excerpts import METHODS, Query
 from toolkit.search.pages import line_of
-from toolkit.search.schemas import Whole
+from toolkit.search.schemas import IntegerParameter
 from toolkit.text import count_tokens, head
 
 KNOWN = dict.fromkeys(("d1", "12", "Foo [band]", "Rome, Italy", "1,2,3"))
@@ -107,7 +107,7 @@ def sent(text: str) -> None:
 
 def whole_number(text: str) -> None:
     with suppress(ToolError):
-        Whole("limit", "", 1, 9).check(text, "tool")
+        IntegerParameter("limit", "", 1, 9).check(text, "tool")
 
 
 def pieces(text: str) -> list[str]:

@@ -30,13 +30,13 @@ from toolkit.runs import RunFolder
 from toolkit.search import (
     DictionaryBackend,
     DictionaryStore,
+    IntegerParameter,
     Page,
-    Text,
+    TextParameter,
     Tool,
     ToolSpec,
     TopK,
     TopKSession,
-    Whole,
 )
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "search-tool.md"
@@ -119,7 +119,10 @@ class LineByLine(TopKSession):
 
     def tools(self) -> Iterator[Tool]:
         yield from super().tools()
-        what, start = Text("what", "A docid."), Whole("start", "The line.", 1, 1000)
+        what, start = (
+            TextParameter("what", "A docid."),
+            IntegerParameter("start", "The line.", 1, 1000),
+        )
         yield Tool(ToolSpec("peruse", "Read a line.", (what, start)), self._line, reads_by="what")
 
     def _line(self, what: str, start: int | None) -> Page:

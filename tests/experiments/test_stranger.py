@@ -30,7 +30,7 @@ from dataclasses import dataclass
 
 from agents.base import play
 from toolkit.contracts import ResultsPage
-from toolkit.search import Page, ToolSession, Text, Tool, ToolSpec
+from toolkit.search import Page, ToolSession, TextParameter, Tool, ToolSpec
 
 
 class Shortest(pt.Transformer):
@@ -63,7 +63,7 @@ class OneSearch:
 
 class FindSession(ToolSession):
     def tools(self):
-        spec = ToolSpec("find", "Search.", (Text("query", "Words."),))
+        spec = ToolSpec("find", "Search.", (TextParameter("query", "Words."),))
         yield Tool(spec, self.find, searches_by="query")
 
     def find(self, query):

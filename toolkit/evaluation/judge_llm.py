@@ -77,7 +77,7 @@ class LlmVerdict(NamedTuple):
     case: str = ""
 
 
-class Sampled(Protocol):
+class ModelDescription(Protocol):
     """A model that may not run yet: what it is called and how it samples."""
 
     @property
@@ -102,7 +102,7 @@ class LlmJudge:
     def __init__(
         self,
         *,
-        model: Sampled | None = None,
+        model: ModelDescription | None = None,
         reference: bool = True,
         prompt: str | None = None,
     ) -> None:
@@ -112,7 +112,7 @@ class LlmJudge:
         own = PROMPTS / ("judge.txt" if reference else "judge_reference_free.txt")
         self.prompt = _prompt(Path(prompt) if prompt else own, reference)
 
-    def bind(self, model: Sampled) -> LlmJudge:
+    def bind(self, model: ModelDescription) -> LlmJudge:
         """The same judge with a model; this one stays as it is."""
         bound = copy.copy(self)
         bound.model, bound.settings = model.name, model.settings

@@ -103,7 +103,7 @@ class AnthropicMessages(ApiModel):
         if self.cache:
             mark(body)
         if tools:
-            body["tools"] = [self._tool(wire.Spec(schema)) for schema in tools]
+            body["tools"] = [self._tool(wire.FunctionSpec(schema)) for schema in tools]
             body["tool_choice"] = self._tool_choice(settings.tool_choice)
         effort = settings.reasoning_effort
         parameters = {
@@ -118,7 +118,7 @@ class AnthropicMessages(ApiModel):
             body["tool_choice"] = self._tool_choice("auto")
         return body
 
-    def _tool(self, spec: wire.Spec) -> dict[str, Any]:
+    def _tool(self, spec: wire.FunctionSpec) -> dict[str, Any]:
         tool: dict[str, Any] = {"name": spec.name, "description": spec.description}
         if not self.strict_tools:
             return {**tool, "input_schema": spec.parameters}

@@ -69,7 +69,7 @@ class OpenAIChat(ApiModel):
     ) -> dict[str, Any]:
         body: dict[str, Any] = {"messages": [self._message(item) for item in messages]}
         if tools:
-            body["tools"] = [self._tool(wire.Spec(item)) for item in tools]
+            body["tools"] = [self._tool(wire.FunctionSpec(item)) for item in tools]
             free = settings.forces_a_call and not self.forced_calls
             body["tool_choice"] = "auto" if free else _tool_choice(settings.tool_choice)
             body["parallel_tool_calls"] = self.parallel_calls
@@ -83,7 +83,7 @@ class OpenAIChat(ApiModel):
         body.update({name: value for name, value in parameters.items() if value is not None})
         return {**body, **settings.extra}
 
-    def _tool(self, spec: wire.Spec) -> dict[str, Any]:
+    def _tool(self, spec: wire.FunctionSpec) -> dict[str, Any]:
         function: dict[str, Any] = {
             "name": spec.name,
             "description": spec.description,

@@ -65,7 +65,7 @@ class OpenAIResponses(ApiModel):
         if self.encrypted_reasoning:
             body["include"] = ["reasoning.encrypted_content"]
         if tools:
-            body["tools"] = [self._tool(wire.Spec(entry)) for entry in tools]
+            body["tools"] = [self._tool(wire.FunctionSpec(entry)) for entry in tools]
             body["tool_choice"] = _tool_choice(settings.tool_choice)
             body["parallel_tool_calls"] = self.parallel_calls
         reasoning = {"effort": settings.reasoning_effort, "summary": self.summary}
@@ -78,7 +78,7 @@ class OpenAIResponses(ApiModel):
         body.update({name: value for name, value in parameters.items() if value is not None})
         return {**body, **settings.extra}
 
-    def _tool(self, spec: wire.Spec) -> dict[str, Any]:
+    def _tool(self, spec: wire.FunctionSpec) -> dict[str, Any]:
         tool: dict[str, Any] = {
             "type": "function",
             "name": spec.name,

@@ -54,7 +54,7 @@ def sendable_arguments(arguments: str) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-class Spec:
+class FunctionSpec:
     """A tool's name, description and parameters, whether or not wrapped in `function`."""
 
     def __init__(self, spec: Mapping[str, Any]) -> None:

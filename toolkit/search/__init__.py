@@ -12,7 +12,7 @@ from toolkit.search.backends import DictionaryBackend, DictionaryStore
 from toolkit.search.errors import ToolError
 from toolkit.search.evidence import EvidenceLog
 from toolkit.search.ranked_browsing import RankedBrowsing, RankedBrowsingSession
-from toolkit.search.schemas import Text, ToolSpec, Whole
+from toolkit.search.schemas import IntegerParameter, TextParameter, ToolSpec
 from toolkit.search.session import CachedRanking, Page, Tool, ToolSession
 from toolkit.search.top_k import TopK, TopKSession
 
@@ -21,17 +21,17 @@ __all__ = [
     "DictionaryBackend",
     "DictionaryStore",
     "EvidenceLog",
+    "IntegerParameter",
     "Page",
     "RankedBrowsing",
     "RankedBrowsingSession",
-    "Text",
+    "TextParameter",
     "Tool",
     "ToolError",
     "ToolSession",
     "ToolSpec",
     "TopK",
     "TopKSession",
-    "Whole",
     "format_answer",
     "parse_answer",
 ]

@@ -20,12 +20,12 @@ from toolkit.search.checks import one_of, whole_number
 from toolkit.search.errors import ToolError, quoted
 from toolkit.search.excerpts import METHODS, Query
 from toolkit.search.pages import Limits, document_page, line_of, results_page, short
-from toolkit.search.schemas import FAR, Text, ToolSpec, Whole, call_text
+from toolkit.search.schemas import FAR, IntegerParameter, TextParameter, ToolSpec, call_text
 from toolkit.search.session import CachedRanking, Page, Tool, ToolSession
 
 _READ = "read_document"
 _LONGEST_PASSAGE_SUFFIX = len(PASSAGE_MARK) + 9
-_REASON = Text("reason", "Why you make this call, in at most 100 words.", blank=True)
+_REASON = TextParameter("reason", "Why you make this call, in at most 100 words.", blank=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,16 +98,18 @@ class RankedBrowsingSession(ToolSession[RankedBrowsing]):
             "search",
             f"Rank the collection for a query. Shows the first {settings.page} hits and keeps up "
             f"to {settings.depth} under a search_id, which read_search_results pages through.",
-            (_REASON, Text("query", "The search query.")),
+            (_REASON, TextParameter("query", "The search query.")),
         )
         browse = ToolSpec(
             "read_search_results",
             "Show more hits of an earlier search, without searching again.",
             (
                 _REASON,
-                Text("search_id", "The search_id of an earlier search, such as s1."),
-                Whole("offset", f"First rank to show (default {settings.page + 1}).", 1, FAR),
-                Whole(
+                TextParameter("search_id", "The search_id of an earlier search, such as s1."),
+                IntegerParameter(
+                    "offset", f"First rank to show (default {settings.page + 1}).", 1, FAR
+                ),
+                IntegerParameter(
                     "limit", f"Hits to show (default {settings.browse_page}).", 1, settings.max_page
                 ),
             ),
@@ -118,9 +120,11 @@ class RankedBrowsingSession(ToolSession[RankedBrowsing]):
             "the passage starts unless offset is given.",
             (
                 _REASON,
-                Text("docid", "A docid as result pages show it."),
-                Whole("offset", "First line to show (default 1).", 1, FAR),
-                Whole("limit", f"Lines (default {settings.read_limit}).", 1, settings.max_lines),
+                TextParameter("docid", "A docid as result pages show it."),
+                IntegerParameter("offset", "First line to show (default 1).", 1, FAR),
+                IntegerParameter(
+                    "limit", f"Lines (default {settings.read_limit}).", 1, settings.max_lines
+                ),
             ),
         )
         yield Tool(search, self._search, searches_by="query")

@@ -18,7 +18,7 @@ _INTEGER = re.compile(r"\s*[+-]?[0-9]{1,18}\s*")
 
 
 @dataclass(frozen=True)
-class Text:
+class TextParameter:
     """A string argument, always required. `blank` allows it to be empty or white space.
 
     An integer is taken for its digits, since models send numeric docids as numbers.
@@ -49,7 +49,7 @@ class Text:
 
 
 @dataclass(frozen=True)
-class Whole:
+class IntegerParameter:
     """An integer argument from `minimum` to `maximum`; null or absent means its default.
 
     `"5"` and `5.0` are taken for 5.
@@ -86,7 +86,7 @@ class ToolSpec:
 
     name: str
     description: str
-    parameters: tuple[Text | Whole, ...]
+    parameters: tuple[TextParameter | IntegerParameter, ...]
 
     def schema(self) -> dict[str, Any]:
         """`name`, `description`, `parameters`; strict: every argument is required (optional ones

@@ -18,7 +18,7 @@ from toolkit.contracts import (
 from toolkit.search.checks import whole_number
 from toolkit.search.errors import ToolError, quoted
 from toolkit.search.pages import Limits, document_page, short
-from toolkit.search.schemas import FAR, Text, ToolSpec, Whole, call_text
+from toolkit.search.schemas import FAR, IntegerParameter, TextParameter, ToolSpec, call_text
 from toolkit.search.session import Page, Tool, ToolSession
 from toolkit.text import head
 
@@ -72,7 +72,7 @@ class TopKSession(ToolSession[TopK]):
             "search",
             f"Search the collection. Returns the {settings.k} best hits with their docids, scores "
             f"and texts{cut}.",
-            (Text("query", "The search query."),),
+            (TextParameter("query", "The search query."),),
         )
         yield Tool(search, self._search, searches_by="query")
         if settings.get_document:
@@ -81,8 +81,10 @@ class TopKSession(ToolSession[TopK]):
                 "Return the whole text of a document, or of a long one the first page, which tells "
                 "the call for the next. The id of a passage gives its document.",
                 (
-                    Text("docid", "A docid as search results show it."),
-                    Whole("offset", "First line to show, for further pages (default 1).", 1, FAR),
+                    TextParameter("docid", "A docid as search results show it."),
+                    IntegerParameter(
+                        "offset", "First line to show, for further pages (default 1).", 1, FAR
+                    ),
                 ),
             )
             yield Tool(read, self._get_document, reads_by="docid")
