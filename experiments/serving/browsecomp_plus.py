@@ -22,7 +22,7 @@ from toolkit.contracts import (
     SearchRequest,
     parent,
 )
-from toolkit.search import Page, Text, Tool, ToolError, ToolSpec, TopK, TopKSession
+from toolkit.search import Page, TextParameter, Tool, ToolError, ToolSpec, TopK, TopKSession
 
 MOST_HITS = 1000
 
@@ -59,7 +59,7 @@ class BrowseCompPlusSession(TopKSession):
             if tool.searches_by:
                 yield tool
             else:
-                docid = Text("docid", "A docid as search results show it.")
+                docid = TextParameter("docid", "A docid as search results show it.")
                 spec = ToolSpec(tool.spec.name, "Return the whole text of a document.", (docid,))
                 yield Tool(spec, self._document, reads_by="docid")
 

@@ -15,13 +15,13 @@ from typing import Any, NamedTuple
 from experiments.serving.json_bodies import dump_json, finite
 from toolkit.contracts import DocumentPage, DocumentStore, Hit, Lines, SearchBackend, parent
 from toolkit.search import (
+    IntegerParameter,
     Page,
     RankedBrowsing,
     RankedBrowsingSession,
-    Text,
+    TextParameter,
     Tool,
     ToolSpec,
-    Whole,
 )
 from toolkit.search.schemas import FAR
 
@@ -76,11 +76,11 @@ class PiSeriniSession(RankedBrowsingSession):
     """One question's session: see `PiSeriniTools`."""
 
     def tools(self) -> Iterable[Tool]:
-        limit = Whole("limit", "How many, at most.", 1, FAR)
-        offset = Whole("offset", "The first one.", 1, FAR)
-        search = ToolSpec(SEARCH, "Rank.", (Text("query", "The query."), limit, offset))
+        limit = IntegerParameter("limit", "How many, at most.", 1, FAR)
+        offset = IntegerParameter("offset", "The first one.", 1, FAR)
+        search = ToolSpec(SEARCH, "Rank.", (TextParameter("query", "The query."), limit, offset))
         yield Tool(search, self._ranked, searches_by="query")
-        read = ToolSpec(READ, "Read lines.", (Text("docid", "A docid."), offset, limit))
+        read = ToolSpec(READ, "Read lines.", (TextParameter("docid", "A docid."), offset, limit))
         yield Tool(read, self._read, reads_by="docid")
 
     def _ranked(self, query: str, limit: int | None, offset: int | None) -> Page:
