@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.cache_files import opened, placed, reported
+from toolkit.counts import Counts
 from toolkit.sealing import close_lines, is_sealed, open_line
 
 _MANY = 500  # keys in one SELECT; SQLite's own limit is 999 in old builds
@@ -40,8 +41,7 @@ class ResultCache:
         self.path = None if path is None else Path(path)
         self._local = threading.local()
         self._inherited: list[sqlite3.Connection] = []
-        self._lock = threading.Lock()
-        self._counts = {"hits": 0, "misses": 0, "written": 0}
+        self._counts = Counts("hits", "misses", "written")
         if self.path:
             self._file = placed(self.path)
             self._sealed = is_sealed(self._file)
@@ -49,8 +49,7 @@ class ResultCache:
 
     @property
     def counts(self) -> Mapping[str, int]:
-        with self._lock:
-            return dict(self._counts)
+        return self._counts()
 
     @property
     def lookups(self) -> Mapping[str, int]:
@@ -61,19 +60,19 @@ class ResultCache:
     def get(self, keys: Sequence[Key]) -> list[Any | None]:
         """The value of each key, None where there is none."""
         digests = [_digest(key) for key in keys]
-        found: dict[bytes, Any] = {}
+        stored: dict[bytes, Any] = {}
         if self.path:
             for start in range(0, len(digests), _MANY):
-                some = digests[start : start + _MANY]
-                marks = ",".join("?" * len(some))
+                part = digests[start : start + _MANY]
+                marks = ",".join("?" * len(part))
                 with reported(self._file, "read"):
                     query = f"SELECT key, value, used FROM results WHERE key IN ({marks})"
-                    rows = self._connection().execute(query, some).fetchall()
-                    found.update((key, self._read(value)) for key, value, _ in rows)
+                    rows = self._connection().execute(query, part).fetchall()
+                    stored.update((key, self._read(value)) for key, value, _ in rows)
                     self._note_use([(key, used) for key, _, used in rows])
-        values = [found.get(digest) for digest in digests]
+        values = [stored.get(digest) for digest in digests]
         hits = sum(value is not None for value in values)
-        self._count(hits=hits, misses=len(values) - hits)
+        self._counts.add(hits=hits, misses=len(values) - hits)
         return values
 
     def put(self, items: Iterable[tuple[Key, Any]]) -> None:
@@ -86,7 +85,7 @@ class ResultCache:
             connection.executemany(
                 "INSERT OR REPLACE INTO results (key, value, used) VALUES (?, ?, ?)", rows
             )
-        self._count(written=len(rows))
+        self._counts.add(written=len(rows))
 
     def _written(self, value: Any) -> str:
         text = json.dumps(value)
@@ -119,11 +118,6 @@ class ResultCache:
             held = owner, opened(self._file)
             self._local.held = held
         return held[1]
-
-    def _count(self, **more: int) -> None:
-        with self._lock:
-            for name, count in more.items():
-                self._counts[name] += count
 
 
 def text_hash(text: str) -> str:

@@ -12,6 +12,7 @@ from typing import NamedTuple, Protocol
 
 from pipelines.caching import ResultCache
 from pipelines.made_once import MadeOnce
+from toolkit.counts import Counts
 from toolkit.files import fingerprint
 from toolkit.llm.errors import ContextOverflow, ModelError, Refused, Truncated
 from toolkit.llm.protocol import Message, Settings, Turn, user
@@ -56,22 +57,6 @@ class Reply(NamedTuple):
     cached: bool = False
 
 
-class Counts:
-    """Named counts that threads add to."""
-
-    def __init__(self, *names: str) -> None:
-        self._lock = threading.Lock()
-        self._counts = Counter(dict.fromkeys(names, 0))
-
-    def add(self, name: str, number: int = 1) -> None:
-        with self._lock:
-            self._counts[name] += number
-
-    def __call__(self) -> dict[str, int]:
-        with self._lock:
-            return dict(self._counts)
-
-
 class PromptClient:
     """Replies of `model` to prompts, sampled by `settings`. A reply that `is_empty` (or cut off by
     the output limit) is asked for once more, with the next seed where there is one.
@@ -102,16 +87,16 @@ class PromptClient:
 
     def replies(self, prompts: Mapping[str, str]) -> dict[str, Reply]:
         """The reply to each prompt; the values are the questions on whose account they are."""
-        found: dict[str, Reply] = {}
-        while left := [prompt for prompt in prompts if prompt not in found]:
+        replies: dict[str, Reply] = {}
+        while left := [prompt for prompt in prompts if prompt not in replies]:
             mine, others = self._claim(left)
             if mine:
-                found |= self._fulfilled({prompt: prompts[prompt] for prompt in mine})
+                replies |= self._fulfilled({prompt: prompts[prompt] for prompt in mine})
             for prompt, future in others.items():
                 if reply := _awaited(future):
-                    found[prompt] = reply._replace(cached=True)
-                    self._counts.add("shared")
-        return found
+                    replies[prompt] = reply._replace(cached=True)
+                    self._counts.add(shared=1)
+        return replies
 
     @property
     def lookups(self) -> Mapping[str, int]:
@@ -120,33 +105,36 @@ class PromptClient:
 
     def known(self, prompts: Sequence[str]) -> list[str | None]:
         """The text of each cached reply; None where there is none. Nothing is asked."""
-        replies = self._kept(prompts)
+        replies = self._from_cache(prompts)
         return [replies[prompt].text if prompt in replies else None for prompt in prompts]
 
     def _claim(self, prompts: Sequence[str]) -> tuple[list[str], dict[str, Future[Reply]]]:
         with self._lock:
-            others = {each: self._under_way[each] for each in prompts if each in self._under_way}
-            mine = [each for each in prompts if each not in others]
+            others = {
+                prompt: self._under_way[prompt] for prompt in prompts if prompt in self._under_way
+            }
+            mine = [prompt for prompt in prompts if prompt not in others]
             self._under_way.update((prompt, Future()) for prompt in mine)
         return mine, others
 
     def _fulfilled(self, prompts: Mapping[str, str]) -> dict[str, Reply]:
-        found: dict[str, Reply] = {}
+        replies: dict[str, Reply] = {}
         try:
             # Only now: another thread may have finished since this one looked.
-            found = self._kept(list(prompts))
-            found |= self._asked({p: qid for p, qid in prompts.items() if p not in found})
+            replies = self._from_cache(list(prompts))
+            missing = {prompt: qid for prompt, qid in prompts.items() if prompt not in replies}
+            replies |= self._from_model(missing)
         finally:
             with self._lock:
                 futures = {prompt: self._under_way.pop(prompt) for prompt in prompts}
             for prompt, future in futures.items():
-                if prompt in found:
-                    future.set_result(found[prompt])
+                if prompt in replies:
+                    future.set_result(replies[prompt])
                 else:
                     future.cancel()
-        return found
+        return replies
 
-    def _kept(self, prompts: Sequence[str]) -> dict[str, Reply]:
+    def _from_cache(self, prompts: Sequence[str]) -> dict[str, Reply]:
         values = self._cache.get([(self._key, prompt) for prompt in prompts])
         return {
             prompt: Reply(value["text"], value["retried"], cached=True)
@@ -154,19 +142,22 @@ class PromptClient:
             if value is not None
         }
 
-    def _asked(self, prompts: Mapping[str, str]) -> dict[str, Reply]:
+    def _from_model(self, prompts: Mapping[str, str]) -> dict[str, Reply]:
         if not prompts:
             return {}
-        self._counts.add("asked", len(prompts))
+        self._counts.add(asked=len(prompts))
         turns = self._turns(prompts, self._settings, retried=False)
-        again = {p: prompts[p] for p, turn in turns.items() if self._worth_another(turn)}
-        replies = {p: _reply(turn) for p, turn in turns.items() if p not in again}
+        again = {
+            prompt: prompts[prompt] for prompt, turn in turns.items() if self._worth_another(turn)
+        }
+        replies = {prompt: _reply(turn) for prompt, turn in turns.items() if prompt not in again}
         if again:
-            self._counts.add("retried", len(again))
+            self._counts.add(retried=len(again))
             seed = self._settings.seed
             next_seed = replace(self._settings, seed=None if seed is None else seed + 1)
             second = self._turns(again, next_seed, retried=True)
-            replies |= {p: _reply(turn)._replace(retried=True) for p, turn in second.items()}
+            for prompt, turn in second.items():
+                replies[prompt] = _reply(turn)._replace(retried=True)
         return replies
 
     def _turns(self, prompts: Mapping[str, str], settings: Settings, *, retried: bool) -> Turns:

@@ -45,7 +45,6 @@ FLOORS = {
             "extras",
             "hub",
             "sealing",
-            "tokens",
         ),
         0,
     ),

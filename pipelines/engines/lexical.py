@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import ClassVar
 
 from pipelines.lexical import LexicalIndex, make_analyzer
-from pipelines.lexical.build import BYTES_A_UNIT
+from pipelines.lexical.build import BYTES_A_UNIT, LEAST_MEMORY_MB
 from pipelines.lexical.top_documents import searches_at_once
+from toolkit.checks import check_integer
 from toolkit.contracts import Unit
-from toolkit.errors import InputError
 from toolkit.files import fingerprint
 
 _MANY = 1_000_000
@@ -34,10 +34,7 @@ class LexicalEngine:
 
     def __post_init__(self) -> None:
         make_analyzer(self.analyzer)
-        if self.memory_mb < 16:
-            raise InputError(
-                f"engine.memory_mb={self.memory_mb}", valid="16 or more", do="raise it"
-            )
+        check_integer("engine.memory_mb", self.memory_mb, least=LEAST_MEMORY_MB)
 
     @property
     def fingerprint(self) -> str:

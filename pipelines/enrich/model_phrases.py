@@ -11,10 +11,11 @@ from pathlib import Path
 from pipelines.enrich.phrases import Limits, clean, read_phrases
 from pipelines.enrich.sources import PhraseSource, Query
 from pipelines.made_once import MadeOnce
-from pipelines.prompt_client import BlockingChatModel, Counts, PromptClient, PromptClients, Reply
+from pipelines.prompt_client import BlockingChatModel, PromptClient, PromptClients, Reply
 from pipelines.prompt_template import PromptTemplate
 from pipelines.stage import Collection
 from toolkit.contracts import Unit
+from toolkit.counts import Counts
 from toolkit.errors import InputError
 from toolkit.files import fingerprint
 
@@ -149,18 +150,18 @@ class ModelPhrases(PhraseSource):
         return [self._read(replies[prompt]) for prompt in prompts]
 
     def _read(self, reply: Reply) -> Sequence[str]:
-        self._counts.add("texts")
+        self._counts.add(texts=1)
         if reply.error:
-            self._counts.add("refused")
+            self._counts.add(refused=1)
             return ()
         listed = read_phrases(reply.text)
         if listed is None:
-            self._counts.add("unreadable")
+            self._counts.add(unreadable=1)
             return ()
         cleaned = clean(listed, self.limits)
         for name in _CLEANING:
-            self._counts.add(name, getattr(cleaned, name))
-        self._counts.add("no_phrase", not cleaned.phrases)
+            self._counts.add(**{name: getattr(cleaned, name)})
+        self._counts.add(no_phrase=not cleaned.phrases)
         return cleaned.phrases
 
     def _known(self, units: Sequence[Unit], collection: Collection) -> list[str | None]:

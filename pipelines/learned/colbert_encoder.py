@@ -25,6 +25,7 @@ from pipelines.neural.checkpoints import (
     within_memory,
 )
 from pipelines.neural.devices import Placed
+from toolkit.checks import check_integer
 from toolkit.errors import InputError
 from toolkit.extras import require
 from toolkit.files import fingerprint
@@ -71,8 +72,8 @@ class ColbertEncoder(Placed):
             raise InputError(f"storage={storage!r}", valid=", ".join(STORAGES))
         counts = {"max_length": max_length, "query_max_length": query_max_length}
         for name, count in {**counts, "batch_tokens": batch_tokens}.items():
-            if count is not None and count < _FEWEST:
-                raise InputError(f"{name}={count}", valid=f"{_FEWEST} or more")
+            if count is not None:
+                check_integer(name, count, least=_FEWEST)
         self.model, self.revision, self.batch_tokens = model, revision, batch_tokens
         self.storage = storage
         self._limits = counts

@@ -18,6 +18,7 @@ from pipelines.neural.adapters import Checkpoint
 from pipelines.neural.batches import in_batches
 from pipelines.neural.checkpoints import check_length, within_memory
 from pipelines.neural.devices import Placed
+from toolkit.checks import check_integer
 from toolkit.errors import InputError
 from toolkit.files import fingerprint
 
@@ -72,8 +73,7 @@ class DenseEncoder(Placed):
             )
         counts = {"max_length": max_length, "query_max_length": query_max_length}
         for name, count in {**counts, "batch_tokens": batch_tokens}.items():
-            if count < _FEWEST:
-                raise InputError(f"{name}={count}", valid=f"{_FEWEST} or more")
+            check_integer(name, count, least=_FEWEST)
         self.model, self._weights = model, Checkpoint(model, base, revision)
         self.pooling, self.append_eos, self.normalise = pooling, append_eos, normalise
         self.batch_tokens = batch_tokens

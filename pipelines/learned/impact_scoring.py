@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -11,17 +10,16 @@ from numpy.typing import NDArray
 from pipelines.lexical.jit import compiled
 from pipelines.lexical.scoring import BLOCK, first_at, large_frequencies
 from pipelines.lexical.storage import Postings
-from toolkit.errors import InputError
+from toolkit.checks import check_number
 
 _LARGEST_SCALE = 100_000  # beyond, float32 would round what the scale has kept
 
 
 def check_scale(scale: float | None) -> None:
     """`InputError` for a scale that impacts cannot have."""
-    if scale is not None and not (isinstance(scale, Real) and 0 < scale <= _LARGEST_SCALE):
-        raise InputError(
-            f"scale={scale}", valid=f"above 0, at most {_LARGEST_SCALE}, or null for exact weights"
-        )
+    if scale is not None:
+        do = "set scale=null for exact weights"
+        check_number("scale", scale, most=_LARGEST_SCALE, above=True, do=do)
 
 
 def scaled(weights: NDArray[np.float32], scale: float | None) -> NDArray[Any]:

@@ -31,6 +31,7 @@ from pipelines.neural.checkpoints import (
     within_memory,
 )
 from pipelines.neural.devices import choose_device, choose_dtype
+from toolkit.checks import check_integer
 from toolkit.errors import InputError
 from toolkit.extras import require
 from toolkit.files import fingerprint
@@ -72,10 +73,8 @@ class SpladeEncoder:
         batch_tokens: int = 16384,
         max_length: int = 512,
     ) -> None:
-        if batch_tokens < 1:
-            raise InputError(f"batch_tokens={batch_tokens}", valid="1 or more")
-        if max_length < 3:
-            raise InputError(f"max_length={max_length}", valid="3 or more", do="try 512")
+        check_integer("batch_tokens", batch_tokens)
+        check_integer("max_length", max_length, least=3, do="try 512")
         self.model, self.revision, self.dtype = model, revision, dtype
         self.batch_tokens, self.max_length = batch_tokens, max_length
         self._device = device

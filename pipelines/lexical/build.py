@@ -32,6 +32,7 @@ from pipelines.lexical.invert import invert, read_segments
 from pipelines.lexical.storage import KIND, TEXTS, TITLES, UNITS, array_path
 from pipelines.lexical.strings import Places, StringWriter, to_bytes
 from pipelines.lexical.vocabulary import merge_vocabularies
+from toolkit.checks import check_integer
 from toolkit.contracts import Unit
 from toolkit.errors import InputError
 from toolkit.files import folder_made_whole
@@ -61,10 +62,9 @@ def build_index(
     keep_texts: bool = False,
 ) -> None:
     """Write the index of `units` (their `contents`) to `path`; see `LexicalIndex.build`."""
-    if memory_mb < LEAST_MEMORY_MB:
-        raise InputError(f"memory_mb={memory_mb}", valid=f"{LEAST_MEMORY_MB} or more (MiB)")
-    if processes is not None and processes < 1:
-        raise InputError(f"processes={processes}", valid="1 or more, or none for all cores")
+    check_integer("memory_mb", memory_mb, least=LEAST_MEMORY_MB)
+    if processes is not None:
+        check_integer("processes", processes, do="leave it out for one a core")
     _check_target(path)
     if (known := total or length_hint(units)) > LARGEST_INDEX:
         raise too_many(known)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -14,6 +12,7 @@ from pipelines.learned.vector_search import DocumentVectors, maxsim
 from pipelines.rerank.base import Pair
 from pipelines.rerank.stage import Reranker
 from pipelines.stage import Texts
+from toolkit.counts import Counts
 from toolkit.errors import InputError
 from toolkit.files import fingerprint
 
@@ -33,8 +32,7 @@ class ColbertScorer:
                 f"storage={encoder.storage!r} for vectors that are not stored", valid="float32"
             )
         self.encoder = encoder
-        self._lock = threading.Lock()
-        self._counts = Counter(pairs=0, encoded=0, truncated=0)
+        self._counts = Counts("pairs", "encoded", "truncated")
 
     @property
     def fingerprint(self) -> str:
@@ -43,30 +41,28 @@ class ColbertScorer:
 
     @property
     def counts(self) -> Mapping[str, int]:
-        with self._lock:
-            return dict(self._counts)
+        return self._counts()
 
     def score(self, pairs: Sequence[Pair]) -> list[float]:
         """See `PairScorer`. `InputError` where a batch does not fit in memory."""
-        asked: dict[str, list[int]] = {}
-        for place, pair in enumerate(pairs):
-            asked.setdefault(pair.text, []).append(place)
+        positions_of: dict[str, list[int]] = {}
+        for position, pair in enumerate(pairs):
+            positions_of.setdefault(pair.text, []).append(position)
         queries = list(dict.fromkeys(pair.query for pair in pairs))
         vectors = dict(zip(queries, self.encoder.encode_queries(queries), strict=True))
         scores = [0.0] * len(pairs)
         # Longest first, so that texts of like length share a batch.
-        texts = sorted(asked, key=len, reverse=True)
+        texts = sorted(positions_of, key=len, reverse=True)
         for start in range(0, len(texts), _TEXTS):
-            some = texts[start : start + _TEXTS]
-            self._count(some)
-            for text, tokens in zip(some, self.encoder.encode(some), strict=True):
+            part = texts[start : start + _TEXTS]
+            self._count(part)
+            for text, tokens in zip(part, self.encoder.encode(part), strict=True):
                 document = DocumentVectors(tokens, np.array([0, len(tokens)]))
-                places = asked[text]
-                found = maxsim([vectors[pairs[place].query] for place in places], document)
-                for place, score in zip(places, found[:, 0].tolist(), strict=True):
-                    scores[place] = score
-        with self._lock:
-            self._counts["pairs"] += len(pairs)
+                positions = positions_of[text]
+                of_text = maxsim([vectors[pairs[each].query] for each in positions], document)
+                for position, score in zip(positions, of_text[:, 0].tolist(), strict=True):
+                    scores[position] = score
+        self._counts.add(pairs=len(pairs))
         return scores
 
     def split(self, pair: Pair) -> list[Pair]:
@@ -79,9 +75,8 @@ class ColbertScorer:
     def _count(self, texts: Sequence[str]) -> None:
         limit = self.encoder.limit
         lengths = self.encoder.whole_lengths(texts)
-        with self._lock:
-            self._counts["encoded"] += len(texts)
-            self._counts["truncated"] += sum(length > limit for length in lengths)
+        truncated = sum(length > limit for length in lengths)
+        self._counts.add(encoded=len(texts), truncated=truncated)
 
     def __repr__(self) -> str:
         return f"ColbertScorer({self.encoder!r})"

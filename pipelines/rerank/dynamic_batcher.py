@@ -9,7 +9,7 @@ from itertools import islice
 
 from pipelines.rerank.base import Pair, PairScorer
 from pipelines.rerank.scorer_stats import ScorerStats
-from toolkit.errors import InputError
+from toolkit.checks import check_integer, check_number
 
 
 class _Request:
@@ -30,12 +30,8 @@ class _Request:
 
 def check_wait(wait_ms: float | None) -> None:
     """`InputError` for a time that requests cannot wait for each other; None: they do not."""
-    if wait_ms is not None and not 0 <= wait_ms < float("inf"):
-        raise InputError(
-            f"max_wait_ms={wait_ms}",
-            valid="null, or 0 and more milliseconds",
-            do="set max_wait_ms=5",
-        )
+    if wait_ms is not None:
+        check_number("max_wait_ms", wait_ms, do="set 5 milliseconds, or null")
 
 
 class DynamicBatcher:
@@ -58,8 +54,7 @@ class DynamicBatcher:
 
     def __init__(self, scorer: PairScorer, wait_ms: float = 5.0, max_pairs: int = 1024) -> None:
         check_wait(wait_ms)
-        if max_pairs < 1:
-            raise InputError(f"max_pairs={max_pairs}", valid="1 or more pairs")
+        check_integer("max_pairs", max_pairs)
         self.scorer, self.wait_ms, self.max_pairs = scorer, wait_ms, max_pairs
         self._metered = ScorerStats(scorer)
         self._changed = threading.Condition()

@@ -7,7 +7,7 @@ import pandas as pd
 import pyterrier as pt
 from numpy.typing import NDArray
 
-from toolkit.errors import InputError
+from toolkit.checks import check_integer
 
 # trec_eval keeps scores in 32 bits: what must differ differs there too, and stays finite there.
 _LARGEST = 1e30
@@ -22,7 +22,7 @@ def split_head(frame: pd.DataFrame, depth: int) -> tuple[pd.DataFrame, pd.DataFr
     the order in which they came. A query with fewer rows is all head. `InputError` for a depth
     below 1.
     """
-    check_depth(depth)
+    check_integer("depth", depth)
     queries = pd.factorize(frame["qid"])[0]
     # lexsort is stable, and puts what is not a number last.
     order = np.lexsort((_worst_last(frame), queries))
@@ -49,21 +49,11 @@ def rejoin(head: pd.DataFrame, tail: pd.DataFrame) -> pd.DataFrame:
     order = np.lexsort((np.where(part == 0, -scores, 0.0), part, queries))
     queries, part = queries[order], part[order]
     first = np.searchsorted(queries, queries)
-    made = rows.iloc[order].reset_index(drop=True)
-    return made.assign(
+    ranking = rows.iloc[order].reset_index(drop=True)
+    return ranking.assign(
         score=_falling(scores[order], part, first),
         rank=np.arange(len(order)) - first + pt.model.FIRST_RANK,
     )
-
-
-def check_depth(depth: int) -> None:
-    """`InputError` where `depth` is not a whole number from 1."""
-    if not isinstance(depth, int) or isinstance(depth, bool) or depth < 1:
-        raise InputError(
-            f"re-ranking depth is {depth!r}",
-            valid="a whole number from 1",
-            do="set the depth of the re-ranker",
-        )
 
 
 def _worst_last(frame: pd.DataFrame) -> NDArray[np.float64]:
@@ -78,15 +68,15 @@ def _falling(
 ) -> NDArray[np.float64]:
     """The scores of rows in their final order. `part` is 0 where a row has a new score; `first` is
     where each row's query begins."""
-    made = np.clip(scores, -_LARGEST, _LARGEST)
+    bounded = np.clip(scores, -_LARGEST, _LARGEST)
     below = part > 0
     if not below.any():
-        return made
+        return bounded
     moves = below.copy()
     moves[1:] &= (part[1:] != part[:-1]) | (first[1:] != first[:-1]) | (scores[1:] != scores[:-1])
-    places = np.cumsum(moves)
-    places -= places[first] - moves[first]
+    steps_below = np.cumsum(moves)
+    steps_below -= steps_below[first] - moves[first]
     scored = np.bincount(first[~below], minlength=len(first))[first]
-    worst = np.where(scored > 0, made[first + np.maximum(scored, 1) - 1], 0.0)
+    worst = np.where(scored > 0, bounded[first + np.maximum(scored, 1) - 1], 0.0)
     step = np.maximum(1.0, _FEWEST_STEPS * np.spacing(np.abs(worst).astype(np.float32)))
-    return np.where(below, worst - step * places, made)
+    return np.where(below, worst - step * steps_below, bounded)

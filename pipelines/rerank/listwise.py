@@ -5,6 +5,7 @@ Search?", EMNLP 2023). The prompt is our own.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,9 +15,9 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from pipelines.prompt_client import BlockingChatModel, Counts, PromptClient, PromptClients, Reply
+from pipelines.prompt_client import BlockingChatModel, PromptClient, PromptClients, Reply
 from pipelines.prompt_template import PromptTemplate
-from pipelines.rerank.head_and_tail import check_depth, rejoin, split_head
+from pipelines.rerank.head_and_tail import rejoin, split_head
 from pipelines.rerank.permutation import (
     identifiers,
     read_permutation,
@@ -25,6 +26,8 @@ from pipelines.rerank.permutation import (
 )
 from pipelines.rerank.texts import check_columns, texts_for, texts_of
 from pipelines.stage import Stage, Texts, not_bound
+from toolkit.checks import check_integer
+from toolkit.counts import Counts
 from toolkit.errors import InputError
 from toolkit.files import fingerprint
 
@@ -86,7 +89,7 @@ class Listwise(Stage):
         texts: Texts | None = None,
         cache: Path | None = None,
     ) -> None:
-        check_depth(depth)
+        check_integer("depth", depth)
         _check(window=window, step=step, passes=passes, max_words=max_words)
         self.depth, self.prompt = depth, prompt
         self.window, self.step, self.passes, self.max_words = window, step, passes, max_words
@@ -104,7 +107,8 @@ class Listwise(Stage):
     def fingerprint(self) -> str:
         """Of the prompt and the settings, and of the model and how it samples where that is known
         already."""
-        key = self._clients.key(self._asked) if self._asked else fingerprint(self._prompt.text)
+        model = self._chat_model
+        key = self._clients.key(model) if model else fingerprint(self._prompt.text)
         return fingerprint(key, self.window, self.step, self.passes, self.max_words)
 
     @property
@@ -112,11 +116,11 @@ class Listwise(Stage):
         return {**self._counts(), **self._clients.lookups}
 
     @property
-    def _asked(self) -> BlockingChatModel | None:
+    def _chat_model(self) -> BlockingChatModel | None:
         return self.model or (self.collection.model if self.collection else None)
 
-    def _asker(self) -> PromptClient:
-        model = self._asked
+    def _client(self) -> PromptClient:
+        model = self._chat_model
         if model is None:
             raise not_bound(self, "give it a model, or bind it to a collection that has one")
         return self._clients.of(
@@ -130,43 +134,43 @@ class Listwise(Stage):
         rankings = self._rankings(head, texts)
         self._order(rankings)
         scores = np.zeros(len(head))
-        for each in rankings:
-            scores[each.rows[each.order]] = np.arange(len(each.order), 0, -1)
+        for ranking in rankings:
+            scores[ranking.rows[ranking.order]] = np.arange(len(ranking.order), 0, -1)
         return rejoin(head.assign(score=scores), tail)
 
     def _rankings(self, head: pd.DataFrame, texts: Texts | None) -> list[_HeadOrder]:
         contents = texts_of(head, texts)
-        self._counts.add("missing_text", contents.count(""))
+        self._counts.add(missing_text=contents.count(""))
         queries, qids = head["query"].tolist(), head["qid"].tolist()
         codes = pd.factorize(head["qid"])[0]
-        found = []
+        rankings = []
         # The rows of a query lie together.
         for rows in np.split(np.arange(len(head)), np.flatnonzero(np.diff(codes)) + 1):
             if len(rows):
                 shown = [self._shown(contents[row]) for row in rows]
-                order = list(range(len(rows)))
-                found.append(_HeadOrder(str(qids[rows[0]]), queries[rows[0]], rows, shown, order))
-        return found
+                qid, query = str(qids[rows[0]]), queries[rows[0]]
+                rankings.append(_HeadOrder(qid, query, rows, shown, list(range(len(rows)))))
+        return rankings
 
     def _order(self, rankings: Sequence[_HeadOrder]) -> None:
         """Bring every ranking into its new order, a window of each at a time."""
-        spans = [
-            list(sliding(len(each.order), self.window, self.step)) * self.passes
-            for each in rankings
-        ]
-        for turn in range(max(map(len, spans), default=0)):
-            now = [
-                (each, slice(*its[turn]))
-                for each, its in zip(rankings, spans, strict=True)
-                if turn < len(its)
-            ]
-            prompts = [self._filled(each, window) for each, window in now]
-            accounts = {text: each.qid for text, (each, _) in zip(prompts, now, strict=True)}
-            replies = self._asker().replies(accounts)
-            for text, (each, window) in zip(prompts, now, strict=True):
-                order = each.order[window]
-                places = self._read(replies[text], len(order))
-                each.order[window] = [order[place] for place in places]
+        waiting = [(ranking, self._windows(len(ranking.order))) for ranking in rankings]
+        while waiting := [(ranking, windows) for ranking, windows in waiting if windows]:
+            turn = [(ranking, windows.popleft()) for ranking, windows in waiting]
+            prompts = [self._filled(ranking, window) for ranking, window in turn]
+            accounts = {}
+            for prompt, (ranking, _) in zip(prompts, turn, strict=True):
+                accounts[prompt] = ranking.qid
+            replies = self._client().replies(accounts)
+            for prompt, (ranking, window) in zip(prompts, turn, strict=True):
+                shown = ranking.order[window]
+                positions = self._read(replies[prompt], len(shown))
+                ranking.order[window] = [shown[position] for position in positions]
+
+    def _windows(self, size: int) -> deque[slice]:
+        """The windows of all passes over a head of `size` rows, in their order."""
+        spans = list(sliding(size, self.window, self.step)) * self.passes
+        return deque(slice(start, end) for start, end in spans)
 
     def _filled(self, ranking: _HeadOrder, window: slice) -> str:
         texts = [ranking.texts[number] for number in ranking.order[window]]
@@ -180,29 +184,24 @@ class Listwise(Stage):
         return without_identifiers(" ".join(words))
 
     def _read(self, reply: Reply, size: int) -> tuple[int, ...]:
-        found = read_permutation(reply.text, size)
-        for name, held in (
-            ("windows", True),
-            ("repaired", found.repaired),
-            ("refused", bool(reply.error)),
-            ("empty", found.empty and not reply.error),
-        ):
-            self._counts.add(name, held)
-        return found.order
+        permutation = read_permutation(reply.text, size)
+        self._counts.add(
+            windows=1,
+            repaired=permutation.repaired,
+            refused=bool(reply.error),
+            empty=permutation.empty and not reply.error,
+        )
+        return permutation.order
 
     def _identity(self) -> Any:
         return self.fingerprint, self.depth, self.texts
 
 
 def _check(window: int, step: int, passes: int, max_words: int) -> None:
-    for name, value, least in (
-        ("window", window, 2),
-        ("step", step, 1),
-        ("passes", passes, 1),
-        ("max_words", max_words, 1),
-    ):
-        if not isinstance(value, int) or isinstance(value, bool) or value < least:
-            raise InputError(f"{name} is {value!r}", valid=f"a whole number from {least}")
+    check_integer("window", window, least=2)
+    check_integer("step", step)
+    check_integer("passes", passes)
+    check_integer("max_words", max_words)
     if step >= window:
         raise InputError(
             f"step is {step} and window is {window}",

@@ -31,6 +31,8 @@ from pipelines.rerank.monot5_prompt import HOW_TO_GET, T5_TOKENIZER, MonoT5Promp
 from pipelines.rerank.stage import Reranker
 from pipelines.rerank.t5_first_token import T5FirstTokenLogits, padded
 from pipelines.stage import Texts
+from toolkit.checks import check_integer
+from toolkit.counts import Counts
 from toolkit.errors import InputError
 from toolkit.extras import require
 from toolkit.files import fingerprint
@@ -72,10 +74,9 @@ class MonoT5Scorer(Placed):
         batch_tokens: int | None = None,
         max_length: int = 512,
     ) -> None:
-        if batch_tokens is not None and batch_tokens < 1:
-            raise InputError(f"batch_tokens={batch_tokens}", valid="null, or 1 and more")
-        if not 1 <= max_length <= _LONGEST:
-            raise InputError(f"max_length={max_length}", valid=f"1 to {_LONGEST}, 512 as trained")
+        if batch_tokens is not None:
+            check_integer("batch_tokens", batch_tokens)
+        check_integer("max_length", max_length, most=_LONGEST, do="set 512, as trained")
         super().__init__(device, dtype)
         self.model, self.revision, self.max_length = model, revision, max_length
         self.tokenizer = tokenizer
@@ -83,8 +84,7 @@ class MonoT5Scorer(Placed):
         self._network: T5FirstTokenLogits | None = None
         # Tokenizer and model are one computation: neither gains from a second thread.
         self._computing = threading.RLock()
-        self._counting = threading.Lock()
-        self._counts = {"pairs": 0, "truncated": 0, "queries_too_long": 0, "empty_texts": 0}
+        self._counts = Counts("pairs", "truncated", "queries_too_long", "empty_texts")
 
     def __repr__(self) -> str:
         return f"MonoT5Scorer({self.model!r})"
@@ -118,8 +118,7 @@ class MonoT5Scorer(Placed):
     def counts(self) -> Mapping[str, int]:
         """Cumulative: `pairs` scored, of these with the document `truncated`, with a query that
         left no room to it (`queries_too_long`), with an empty document (`empty_texts`)."""
-        with self._counting:
-            return dict(self._counts)
+        return self._counts()
 
     def score(self, pairs: Sequence[Pair]) -> list[float]:
         """See `PairScorer`."""
@@ -127,9 +126,9 @@ class MonoT5Scorer(Placed):
         with self._computing:
             prompts = self._prompts.encode(plain)
             ids = [prompt.ids for prompt in prompts]
-            lengths = [padded(len(each)) for each in ids]
+            lengths = [padded(len(tokens)) for tokens in ids]
             scores = in_batches(self._scored, ids, lengths, self.batch_tokens)
-        self._count(
+        self._counts.add(
             pairs=len(plain),
             truncated=sum(prompt.truncated for prompt in prompts),
             queries_too_long=sum(prompt.no_room for prompt in prompts),
@@ -160,7 +159,7 @@ class MonoT5Scorer(Placed):
             check_memory(_bytes(self.config, self.dtype), self.device, f"monoT5 ({self.model})")
             kind = require("transformers").T5ForConditionalGeneration
             with opening(self.model), within_memory(self.device, self.model):
-                whole, found = kind.from_pretrained(
+                model, report = kind.from_pretrained(
                     self.model,
                     revision=self.revision,
                     dtype=self.dtype,
@@ -168,9 +167,9 @@ class MonoT5Scorer(Placed):
                     **DATA_ONLY,
                 )
                 # The library fills gaps with random weights, of an encoder's lacking decoder, say.
-                _check_whole(self.model, found["missing_keys"])
+                _check_complete(self.model, report["missing_keys"])
                 self._network = T5FirstTokenLogits(
-                    whole.eval(),
+                    model.eval(),
                     self._prompts.answers,
                     longest=self.max_length,
                     device=self.device,
@@ -208,11 +207,6 @@ class MonoT5Scorer(Placed):
                 do="set tokenizer to the one that the model was trained with",
             )
         return opened
-
-    def _count(self, **more: int) -> None:
-        with self._counting:
-            for name, count in more.items():
-                self._counts[name] += count
 
 
 class MonoT5(Reranker):
@@ -254,7 +248,7 @@ class MonoT5(Reranker):
         )
 
 
-def _check_whole(model: str, missing: Iterable[str]) -> None:
+def _check_complete(model: str, missing: Iterable[str]) -> None:
     names = sorted(missing)
     if names:
         raise InputError(
@@ -273,4 +267,4 @@ def _bytes(config: Any, dtype: torch.dtype) -> int:
     torch, kind = require("torch"), require("transformers").T5ForConditionalGeneration
     with torch.device("meta"):
         shapes = kind(config)
-    return sum(each.numel() for each in shapes.parameters()) * dtype.itemsize
+    return sum(weights.numel() for weights in shapes.parameters()) * dtype.itemsize

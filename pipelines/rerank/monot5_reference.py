@@ -17,11 +17,12 @@ from pipelines.neural.checkpoints import (
     within_memory,
 )
 from pipelines.neural.devices import choose_device
-from pipelines.rerank.head_and_tail import check_depth, rejoin, split_head
+from pipelines.rerank.head_and_tail import rejoin, split_head
 from pipelines.rerank.monot5 import MODEL
 from pipelines.rerank.monot5_prompt import HOW_TO_GET, T5_TOKENIZER, MonoT5Prompts, has_tokenizer
 from pipelines.rerank.texts import check_columns, texts_for, texts_of
 from pipelines.stage import Stage, Texts
+from toolkit.checks import check_integer
 from toolkit.errors import InputError
 from toolkit.extras import check_installed, require
 
@@ -44,9 +45,8 @@ class MonoT5Reference(Stage):
         depth: int = 50,
         batch_size: int = 4,
     ) -> None:
-        check_depth(depth)
-        if batch_size < 1:
-            raise InputError(f"batch_size={batch_size}", valid="1 or more pairs")
+        check_integer("depth", depth)
+        check_integer("batch_size", batch_size)
         check_installed("pyterrier_t5")
         self.texts, self.model, self.tokenizer = texts, model, tokenizer
         self.depth, self.batch_size = depth, batch_size

@@ -13,12 +13,13 @@ import numpy as np
 import pandas as pd
 
 from pipelines.json_answers import json_values
-from pipelines.prompt_client import BlockingChatModel, Counts, PromptClient, PromptClients
+from pipelines.prompt_client import BlockingChatModel, PromptClient, PromptClients
 from pipelines.prompt_template import PromptTemplate
-from pipelines.rerank.head_and_tail import check_depth, rejoin, split_head
+from pipelines.rerank.head_and_tail import rejoin, split_head
 from pipelines.rerank.texts import check_columns, texts_for, texts_of
 from pipelines.stage import Stage, Texts, not_bound
-from toolkit.errors import InputError
+from toolkit.checks import check_integer
+from toolkit.counts import Counts
 from toolkit.files import fingerprint
 
 _PROMPT = Path(__file__).resolve().parent / "prompts" / "pointwise.txt"
@@ -60,9 +61,8 @@ class Pointwise(Stage):
         texts: Texts | None = None,
         cache: Path | None = None,
     ) -> None:
-        check_depth(depth)
-        if isinstance(max_characters, bool) or max_characters < 1:
-            raise InputError(f"max_characters is {max_characters!r}", valid="1 or more")
+        check_integer("depth", depth)
+        check_integer("max_characters", max_characters)
         self.depth, self.prompt, self.max_characters = depth, prompt, max_characters
         self.model, self.texts, self.cache = model, texts, cache
         self._prompt = PromptTemplate(prompt, _PROMPT, _PLACES)
@@ -91,7 +91,7 @@ class Pointwise(Stage):
         check_columns(inp, texts, self)
         head, tail = split_head(inp, self.depth)
         contents = texts_of(head, texts)
-        self._counts.add("missing_text", contents.count(""))
+        self._counts.add(missing_text=contents.count(""))
         prompts = [
             self._prompt.filled({"query": str(query), "text": text[: self.max_characters]})
             for query, text in zip(head["query"], contents, strict=True)
@@ -101,10 +101,10 @@ class Pointwise(Stage):
         by_prompt: dict[str, float] = {}
         for prompt, reply in replies.items():
             score = None if reply.error else read_score(reply.text)
-            self._counts.add("refused", bool(reply.error))
-            self._counts.add("unreadable", score is None and not reply.error)
+            refused = bool(reply.error)
+            self._counts.add(refused=refused, unreadable=score is None and not refused)
             by_prompt[prompt] = float("nan") if score is None else score
-        self._counts.add("pairs", len(prompts))
+        self._counts.add(pairs=len(prompts))
         scores = np.array([by_prompt[prompt] for prompt in prompts], dtype=np.float64)
         return rejoin(head.assign(score=scores), tail)
 

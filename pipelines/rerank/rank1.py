@@ -7,8 +7,6 @@ llama.cpp's leaves out the tokens of the verdict, so that each has to be asked f
 
 from __future__ import annotations
 
-import threading
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +17,7 @@ from pipelines.rerank.rank1_prompt import Rank1Prompts, forced
 from pipelines.rerank.rank1_relevance import Relevance, closing_token, verdict
 from pipelines.rerank.stage import Reranker
 from pipelines.stage import Texts
+from toolkit.counts import Counts
 from toolkit.files import fingerprint
 from toolkit.llm.completions import Completion
 from toolkit.llm.errors import ContextOverflow
@@ -79,8 +78,7 @@ class Rank1Scorer:
             ledger=ledger,
             price=price,
         )
-        self._lock = threading.Lock()
-        self._counts = Counter(dict.fromkeys(_COUNTS, 0))
+        self._counts = Counts(*_COUNTS)
         self._fingerprint = fingerprint(
             "rank1", model, max_tokens, context_window, self._prompts.prompt(Pair("", "")).text
         )
@@ -99,25 +97,24 @@ class Rank1Scorer:
         (`queries_truncated`), cut again for the server (`shortened`), closed by us (`forced`), with
         one side not listed (`one_sided`), at 0.5 for want of a verdict (`undecided`). Tokens of all
         replies: `input_tokens`, `output_tokens`."""
-        with self._lock:
-            return dict(self._counts)
+        return self._counts()
 
     def score(self, pairs: Sequence[Pair]) -> list[float]:
         """See `PairScorer`."""
         prompts, replies = self._reasoned(pairs)
-        verdicts = [self._said(reply) for reply in replies]
-        open_places = [place for place, found in enumerate(verdicts) if found is None]
+        verdicts = [self._own_verdict(reply) for reply in replies]
+        undecided = [position for position, relevance in enumerate(verdicts) if relevance is None]
         closed = self._decided(
-            [forced(prompts[place], replies[place].text) for place in open_places]
+            [forced(prompts[position], replies[position].text) for position in undecided]
         )
-        for place, found in zip(open_places, closed, strict=True):
-            verdicts[place] = found
-        self._count(
-            forced=len(open_places),
+        for position, relevance in zip(undecided, closed, strict=True):
+            verdicts[position] = relevance
+        self._counts.add(
+            forced=len(undecided),
             undecided=verdicts.count(None),
-            one_sided=sum(found.one_sided for found in verdicts if found),
+            one_sided=sum(relevance.one_sided for relevance in verdicts if relevance),
         )
-        return [found.score if found else UNDECIDED for found in verdicts]
+        return [relevance.score if relevance else UNDECIDED for relevance in verdicts]
 
     def split(self, pair: Pair) -> list[Pair]:
         """The document in windows that each fit, one at least. Each costs a reasoning."""
@@ -144,41 +141,39 @@ class Rank1Scorer:
         turns = self._model.reason([prompt.text for prompt in prompts])
         shortened: set[int] = set()
         for halvings in range(1, _SHORTENINGS + 1):
-            over = [place for place, turn in enumerate(turns) if isinstance(turn, ContextOverflow)]
-            for place in over:
-                prompts[place] = self._prompts.prompt(pairs[place], 0.5**halvings)
-            again = self._model.reason([prompts[place].text for place in over])
-            for place, turn in zip(over, again, strict=True):
-                turns[place] = turn
-            shortened.update(over)
-        self._count(
+            too_long = [
+                position for position, turn in enumerate(turns) if isinstance(turn, ContextOverflow)
+            ]
+            for position in too_long:
+                prompts[position] = self._prompts.prompt(pairs[position], 0.5**halvings)
+            again = self._model.reason([prompts[position].text for position in too_long])
+            for position, turn in zip(too_long, again, strict=True):
+                turns[position] = turn
+            shortened.update(too_long)
+        self._counts.add(
             shortened=len(shortened),
             truncated=sum(prompt.truncated for prompt in prompts),
             queries_truncated=sum(prompt.query_truncated for prompt in prompts),
         )
-        return [prompt.text for prompt in prompts], self._whole(turns)
+        return [prompt.text for prompt in prompts], self._completions(turns)
 
-    def _said(self, reply: Completion) -> Relevance | None:
+    def _own_verdict(self, reply: Completion) -> Relevance | None:
         """What the model said of its own accord."""
         token = closing_token(reply.tokens)
         return verdict(self._model.likeliest(reply, [token] if token else []))
 
     def _decided(self, prompts: Sequence[str]) -> list[Relevance | None]:
         """What the model says where its reasoning is closed for it."""
-        replies = self._whole(self._model.decide(prompts))
+        replies = self._completions(self._model.decide(prompts))
         return [verdict(self._model.likeliest(reply, reply.tokens[-1:])) for reply in replies]
 
-    def _whole(self, answers: Answers) -> list[Completion]:
-        replies = self._model.whole(answers)
-        self._count(
+    def _completions(self, answers: Answers) -> list[Completion]:
+        replies = self._model.completions(answers)
+        self._counts.add(
             input_tokens=sum(reply.usage.input or 0 for reply in replies),
             output_tokens=sum(reply.usage.output or 0 for reply in replies),
         )
         return replies
-
-    def _count(self, **more: int) -> None:
-        with self._lock:
-            self._counts.update(more)
 
 
 class Rank1(Reranker):

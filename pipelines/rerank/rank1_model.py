@@ -66,18 +66,18 @@ class ReasoningModel:
 
     def reason(self, prompts: Sequence[str]) -> Answers:
         """A reasoning for each prompt, with the verdict that ends it."""
-        return self._asked(prompts, self._reason)
+        return self._respond(prompts, self._reason)
 
     def decide(self, prompts: Sequence[str]) -> Answers:
         """The next token of each prompt."""
-        return self._asked(prompts, self._decide)
+        return self._respond(prompts, self._decide)
 
     def close(self) -> None:
         with self._lock:
             self._running = False
         self._blocking.close()
 
-    def whole(self, answers: Answers) -> list[Completion]:
+    def completions(self, answers: Answers) -> list[Completion]:
         """The answers, or the first error among them."""
         for answer in answers:
             if isinstance(answer, ServerGone):
@@ -98,7 +98,7 @@ class ReasoningModel:
             )
         return {text: logprob for token in tokens for text, logprob in token.top.items()}
 
-    def _asked(self, prompts: Sequence[str], settings: Settings) -> Answers:
+    def _respond(self, prompts: Sequence[str], settings: Settings) -> Answers:
         with self._lock:
             if not self._running:
                 self._blocking.start(self._client, self.ledger)

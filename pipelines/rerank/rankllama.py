@@ -9,7 +9,6 @@ arguments, because later checkpoints and the text-ranking study differ.
 from __future__ import annotations
 
 import threading
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -23,7 +22,8 @@ from pipelines.rerank.rankllama_checkpoint import PASSAGE, RankLlamaCheckpoint
 from pipelines.rerank.rankllama_prompt import RankLlamaPrompts, check_layout
 from pipelines.rerank.stage import Reranker
 from pipelines.stage import Texts
-from toolkit.errors import InputError
+from toolkit.checks import check_integer
+from toolkit.counts import Counts
 from toolkit.extras import require
 from toolkit.files import fingerprint
 
@@ -57,8 +57,7 @@ class RankLlamaScorer(Placed):
         query_prefix: str = "query: ",
         document_prefix: str = "document: ",
     ) -> None:
-        if batch_tokens < 1:
-            raise InputError(f"batch_tokens is {batch_tokens}", valid="1 or more tokens a batch")
+        check_integer("batch_tokens", batch_tokens)
         super().__init__(device, dtype)
         self.model, self.base, self.revision = model, base, revision
         self.max_length, self.batch_tokens = max_length, batch_tokens
@@ -67,7 +66,7 @@ class RankLlamaScorer(Placed):
         check_layout(layout, max_length)
         self._lock = threading.Lock()
         self._network: Any = None
-        self._counts = Counter(truncated=0, queries_truncated=0)
+        self._counts = Counts("truncated", "queries_truncated")
 
     def __repr__(self) -> str:
         return f"RankLlamaScorer({self.model!r})"
@@ -86,17 +85,17 @@ class RankLlamaScorer(Placed):
     def counts(self) -> Mapping[str, int]:
         """Cumulative: pairs of which the document was `truncated`, or the query
         (`queries_truncated`)."""
-        with self._lock:
-            return dict(self._counts)
+        return self._counts()
 
     def score(self, pairs: Sequence[Pair]) -> list[float]:
         """See `PairScorer`. `InputError` where the weights or a batch do not fit in memory."""
         prompts = [self._prompt.encode(pair) for pair in pairs]
         ids = [prompt.ids for prompt in prompts]
         scores = in_batches(self._score_batch, ids, list(map(len, ids)), self.batch_tokens)
-        with self._lock:
-            self._counts["truncated"] += sum(prompt.truncated for prompt in prompts)
-            self._counts["queries_truncated"] += sum(prompt.query_truncated for prompt in prompts)
+        self._counts.add(
+            truncated=sum(prompt.truncated for prompt in prompts),
+            queries_truncated=sum(prompt.query_truncated for prompt in prompts),
+        )
         return scores
 
     def split(self, pair: Pair) -> list[Pair]:

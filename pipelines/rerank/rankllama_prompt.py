@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from pipelines.rerank.base import Pair
+from toolkit.checks import check_integer
 from toolkit.errors import InputError
 
 LAYOUTS = ("pair", "joined")
@@ -17,10 +18,7 @@ def check_layout(layout: str, max_length: int) -> None:
     """`InputError` for a layout that there is not, or one that no pair fits."""
     if layout not in LAYOUTS:
         raise InputError(f"layout is {layout!r}", valid=", ".join(LAYOUTS))
-    if max_length < _SHORTEST:
-        raise InputError(
-            f"max_length is {max_length}", valid=f"{_SHORTEST} or more tokens for a pair"
-        )
+    check_integer("max_length", max_length, least=_SHORTEST)
 
 
 class RankLlamaInput(NamedTuple):

@@ -1,4 +1,4 @@
-"""How much a scorer was asked, and how long it took."""
+"""How much a scorer computed, and how long it took."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 
 from pipelines.rerank.base import Pair, PairScorer
+from toolkit.counts import Counts
 
 
 class ScorerStats:
@@ -21,9 +22,7 @@ class ScorerStats:
         self.scorer = scorer
         self.seconds = 0.0
         self._lock = threading.Lock()
-        self._counts = dict.fromkeys(
-            ("batches", "pairs_scored", "largest_batch", "failed_batches"), 0
-        )
+        self._counts = Counts("batches", "pairs_scored", "largest_batch", "failed_batches")
 
     @property
     def fingerprint(self) -> str:
@@ -31,33 +30,27 @@ class ScorerStats:
 
     @property
     def counts(self) -> Mapping[str, int]:
-        with self._lock:
-            own = dict(self._counts)
-        return {**self.scorer.counts, **own}
+        return {**self.scorer.counts, **self._counts()}
 
     def score(self, pairs: Sequence[Pair]) -> list[float]:
         """The scorer's scores of `pairs`. `ValueError` where it gives another number of them."""
-        asked = list(dict.fromkeys(pairs))
-        if not asked:
+        different = list(dict.fromkeys(pairs))
+        if not different:
             return []
+        size = len(different)
         started, failed = time.perf_counter(), True
         try:
-            scores = self.scorer.score(asked)
-            if len(scores) != len(asked):
-                raise ValueError(f"{self.scorer!r}: {len(scores)} scores for {len(asked)} pairs")
+            scores = self.scorer.score(different)
+            if len(scores) != size:
+                raise ValueError(f"{self.scorer!r}: {len(scores)} scores for {size} pairs")
             failed = False
         finally:
-            self._count(len(asked), time.perf_counter() - started, failed)
-        found = dict(zip(asked, map(float, scores), strict=True))
-        return [found[pair] for pair in pairs]
-
-    def _count(self, pairs: int, seconds: float, failed: bool) -> None:
-        with self._lock:
-            self.seconds += seconds
-            self._counts["batches"] += 1
-            self._counts["pairs_scored"] += pairs
-            self._counts["largest_batch"] = max(self._counts["largest_batch"], pairs)
-            self._counts["failed_batches"] += failed
+            with self._lock:
+                self.seconds += time.perf_counter() - started
+            self._counts.add(batches=1, pairs_scored=size, failed_batches=failed)
+            self._counts.raise_to("largest_batch", size)
+        score_of = dict(zip(different, map(float, scores), strict=True))
+        return [score_of[pair] for pair in pairs]
 
     def close(self) -> None:
         """See `PairScorer`."""

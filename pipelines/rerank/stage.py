@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import threading
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,11 +15,13 @@ from pipelines.made_once import MadeOnce
 from pipelines.rerank.base import PairScorer
 from pipelines.rerank.cached import CachedScores, Candidate
 from pipelines.rerank.dynamic_batcher import DynamicBatcher, check_wait
-from pipelines.rerank.head_and_tail import check_depth, rejoin, split_head
+from pipelines.rerank.head_and_tail import rejoin, split_head
 from pipelines.rerank.scorer_stats import ScorerStats
 from pipelines.rerank.texts import check_columns, texts_for, texts_of
 from pipelines.rerank.windows import BestWindow, can_split
 from pipelines.stage import Stage, Texts
+from toolkit.checks import check_integer
+from toolkit.counts import Counts
 from toolkit.errors import InputError
 
 LONG_DOCUMENTS = ("truncate", "max_passage")
@@ -67,7 +68,7 @@ class Reranker(Stage):
         long_documents: str | None = None,
         max_wait_ms: float | None = 5.0,
     ) -> None:
-        check_depth(depth)
+        check_integer("depth", depth)
         if long_documents not in (None, *LONG_DOCUMENTS):
             valid = f"null, {', '.join(LONG_DOCUMENTS)}"
             raise InputError(f"long_documents={long_documents!r}", valid=valid)
@@ -76,8 +77,7 @@ class Reranker(Stage):
         self.long_documents, self.max_wait_ms = long_documents, max_wait_ms
         self.schematic = {"label": f"{self._label} %{depth}"}
         self._models, self._caches = MadeOnce(), MadeOnce()
-        self._lock = threading.Lock()
-        self._counts = {"missing_text": 0, "unscored": 0}
+        self._counts = Counts("missing_text", "unscored")
         if long_documents == "max_passage":
             _ = self._model  # which is refused where the scorer cannot split texts
 
@@ -88,13 +88,12 @@ class Reranker(Stage):
 
     @property
     def counts(self) -> Mapping[str, float]:
-        with self._lock:
-            own = dict(self._counts)
         model = self._model
         cached = Counter[str]()
         for cache in self._caches.values():
             cached.update(cache.counts)
-        return {**model.counts, **cached, **own, "seconds": round(model.seconds, 3)}
+        seconds = round(model.seconds, 3)
+        return {**model.counts, **cached, **self._counts(), "seconds": seconds}
 
     def close(self) -> None:
         """See `Stage`: the scorer's connections."""
@@ -113,7 +112,7 @@ class Reranker(Stage):
         contents = texts_of(head, texts)
         candidates = list(map(Candidate, queries, docnos, contents))
         scores = self._cached.scores(candidates)
-        self._count(missing_text=contents.count(""), unscored=sum(map(math.isnan, scores)))
+        self._counts.add(missing_text=contents.count(""), unscored=sum(map(math.isnan, scores)))
         return pd.Series(scores, index=head.index, dtype=float)
 
     @property
@@ -135,11 +134,6 @@ class Reranker(Stage):
         model = self._model
         folder = self.cache or (self.collection.caches if self.collection else None)
         return self._caches.get((self._treatment, folder), lambda: CachedScores(model, folder))
-
-    def _count(self, **more: int) -> None:
-        with self._lock:
-            for name, count in more.items():
-                self._counts[name] += count
 
     def __repr__(self) -> str:
         return (
@@ -169,7 +163,7 @@ class RerankHead(Stage):
         self, stage: pt.Transformer, *, depth: int | None = None, texts: Texts | None = None
     ) -> None:
         if depth is not None:
-            check_depth(depth)
+            check_integer("depth", depth)
         self.stage, self.depth, self.texts = stage, depth, texts
 
     def transform(self, inp: pd.DataFrame) -> pd.DataFrame:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Protocol
 
 import numpy as np
 
 from pipelines.rerank.base import Pair, PairScorer
+from toolkit.counts import Counts
 from toolkit.errors import InputError
 
 
@@ -37,8 +38,7 @@ class BestWindow:
                 do="set long_documents=truncate, or index passages",
             )
         self.scorer: Splitting = scorer  # type: ignore[assignment]
-        self._lock = threading.Lock()
-        self._windows = 0
+        self._counts = Counts("windows")
 
     @property
     def fingerprint(self) -> str:
@@ -47,7 +47,7 @@ class BestWindow:
     @property
     def counts(self) -> Mapping[str, int]:
         """The scorer's, and `windows`: the windows that were scored."""
-        return {**self.scorer.counts, "windows": self._windows}
+        return {**self.scorer.counts, **self._counts()}
 
     def close(self) -> None:
         """See `PairScorer`."""
@@ -55,13 +55,12 @@ class BestWindow:
 
     def score(self, pairs: Sequence[Pair]) -> list[float]:
         # A text without a word may have no window.
-        windows = [self.scorer.split(pair) or [pair] for pair in pairs]
-        flat = [window for each in windows for window in each]
-        if not flat:
+        windows_of = [self.scorer.split(pair) or [pair] for pair in pairs]
+        windows = list(chain.from_iterable(windows_of))
+        if not windows:
             return []
-        scores = np.array(self.scorer.score(flat), dtype=float)
-        with self._lock:
-            self._windows += len(flat)
-        starts = np.cumsum([0, *map(len, windows[:-1])])
+        scores = np.array(self.scorer.score(windows), dtype=float)
+        self._counts.add(windows=len(windows))
+        starts = np.cumsum([0, *map(len, windows_of[:-1])])
         best: list[float] = np.fmax.reduceat(scores, starts).tolist()
         return best

@@ -15,11 +15,13 @@ from typing import NamedTuple
 
 from pipelines.caching import ResultCache
 from pipelines.made_once import MadeOnce
-from pipelines.prompt_client import BlockingChatModel, Counts, PromptClient, Reply
+from pipelines.prompt_client import BlockingChatModel, PromptClient, Reply
 from pipelines.prompt_template import PromptTemplate, last_words
 from pipelines.rewrite.reading import PROSE, is_empty, lost_numbers, read_question
-from pipelines.rewrite.stage import Ask, Rewriter, Rewritten, check_apply_to
+from pipelines.rewrite.stage import Rewriter, RewriteRequest, RewrittenQuery, check_apply_to
 from pipelines.stage import not_bound
+from toolkit.checks import check_integer
+from toolkit.counts import Counts
 from toolkit.errors import InputError
 from toolkit.files import fingerprint
 from toolkit.llm.protocol import Settings
@@ -60,8 +62,8 @@ class QuestionWriter:
         max_words: int = 64,
         max_reasoning_words: int = 512,
     ) -> None:
-        self.max_words = _positive("max_words", max_words)
-        self.max_reasoning_words = _positive("max_reasoning_words", max_reasoning_words)
+        _check_words(max_words, max_reasoning_words)
+        self.max_words, self.max_reasoning_words = max_words, max_reasoning_words
         self._alone, self._reasoned = alone, reasoned
         self._label = f"{'Q+R' if reasoned else 'Q'}, {model.name!r}"
         effort = reasoning_effort or model.settings.reasoning_effort
@@ -71,7 +73,7 @@ class QuestionWriter:
         self.fingerprint = fingerprint(key, max_words, max_reasoning_words)
         self._counts = Counts("queries", "asked", "retried", "shared", *_OF_QUERIES)
         self._cache = ResultCache(cache / f"rewrite-{key}.sqlite" if cache else None)
-        self._asker = PromptClient(
+        self._client = PromptClient(
             model, settings, key=key, cache=self._cache, is_empty=is_empty, counts=self._counts
         )
 
@@ -82,49 +84,51 @@ class QuestionWriter:
     def counts(self) -> Mapping[str, int]:
         return {**self._counts(), **self._cache.lookups}
 
-    def rewrite(self, asks: Sequence[Ask]) -> list[Rewritten]:
+    def rewrite(self, requests: Sequence[RewriteRequest]) -> list[RewrittenQuery]:
         """The questions, in the order of the queries. Equal inputs are asked once."""
-        wanted = [(self._wanted(ask), ask) for ask in asks]
+        prompts = [self._prompt(request) for request in requests]
         accounts: dict[str, str] = {}
-        for prompt, ask in wanted:
-            if ask.query.strip():
-                accounts.setdefault(prompt.text, ask.qid)
-        replies = self._asker.replies(accounts)
-        return [self._read(each, ask, replies.get(each.text)) for each, ask in wanted]
+        for prompt, request in zip(prompts, requests, strict=True):
+            if request.query.strip():
+                accounts.setdefault(prompt.text, request.qid)
+        replies = self._client.replies(accounts)
+        return [
+            self._read(prompt, request, replies.get(prompt.text))
+            for prompt, request in zip(prompts, requests, strict=True)
+        ]
 
-    def _wanted(self, ask: Ask) -> _Wanted:
+    def _prompt(self, request: RewriteRequest) -> _FilledPrompt:
+        parts = {"query": request.query}
         if self._reasoned is None:
-            return _Wanted(self._alone.filled({"query": ask.query}))
-        thoughts = last_words(ask.reasoning, self.max_reasoning_words)
+            return _FilledPrompt(self._alone.filled(parts))
+        thoughts = last_words(request.reasoning, self.max_reasoning_words)
         if not thoughts:
-            return _Wanted(self._alone.filled({"query": ask.query}), without_reasoning=True)
-        return _Wanted(self._reasoned.filled({"query": ask.query, "reasoning": thoughts}))
+            return _FilledPrompt(self._alone.filled(parts), without_reasoning=True)
+        return _FilledPrompt(self._reasoned.filled({**parts, "reasoning": thoughts}))
 
-    def _read(self, wanted: _Wanted, ask: Ask, reply: Reply | None) -> Rewritten:
+    def _read(
+        self, prompt: _FilledPrompt, request: RewriteRequest, reply: Reply | None
+    ) -> RewrittenQuery:
+        """The question in a reply, and what its making has to tell; the query where none came."""
         if reply is None:
-            return Rewritten(ask.query)
-        reading = read_question(reply.text, ask.query, self.max_words)
-        question = reading.question or ask.query
-        happened = {
+            return RewrittenQuery(request.query)
+        reading = read_question(reply.text, request.query, self.max_words)
+        question = reading.question or request.query
+        events = {
             "retried": reply.retried,
             "cached": reply.cached,
-            "without_reasoning": wanted.without_reasoning,
+            "without_reasoning": prompt.without_reasoning,
             "cleaned": reading.cleaned,
             "fell_back": reply.error or reading.trouble,
-            "lost_numbers": sorted(lost_numbers(ask.query, question)),
+            "lost_numbers": sorted(lost_numbers(request.query, question)),
             "reply": reply.text[:_QUOTED] if reading.cleaned or reading.trouble else "",
         }
-        self._counts.add("queries")
-        prose = reading.trouble == PROSE
-        for name, held in {**happened, "prose": prose, "errors": reply.error}.items():
-            if held and name in _OF_QUERIES:
-                self._counts.add(name)
-        return Rewritten(question, {name: value for name, value in happened.items() if value})
+        counted = {**events, "prose": reading.trouble == PROSE, "errors": reply.error}
+        self._counts.add(queries=1, **{name: bool(counted[name]) for name in _OF_QUERIES})
+        return RewrittenQuery(question, {name: value for name, value in events.items() if value})
 
 
-class _Wanted(NamedTuple):
-    """A filled prompt."""
-
+class _FilledPrompt(NamedTuple):
     text: str
     without_reasoning: bool = False
 
@@ -155,6 +159,7 @@ class Q2Q(Rewriter):
         cache: Path | None = None,
     ) -> None:
         check_apply_to(apply_to)
+        _check_words(max_words, max_reasoning_words)
         if prompt_without_reasoning and not reasoning:
             raise InputError(
                 "prompt_without_reasoning is set, and there is no reasoning",
@@ -163,8 +168,7 @@ class Q2Q(Rewriter):
         self.reasoning, self.apply_to = reasoning, apply_to
         self.prompt, self.prompt_without_reasoning = prompt, prompt_without_reasoning
         self.reasoning_effort = reasoning_effort
-        self.max_words = _positive("max_words", max_words)
-        self.max_reasoning_words = _positive("max_reasoning_words", max_reasoning_words)
+        self.max_words, self.max_reasoning_words = max_words, max_reasoning_words
         self.model, self.cache = model, cache
         own = prompt_without_reasoning if reasoning else prompt
         places = ("query", "reasoning")
@@ -182,7 +186,7 @@ class Q2Q(Rewriter):
             raise not_bound(self, "give it a model, or bind it to a collection that has one")
         folder = self.cache or (self.collection.caches if self.collection else None)
         writer: QuestionWriter = self._writers.get(
-            (id(model), folder), lambda: self._made(model, folder)
+            (id(model), folder), lambda: self._new_writer(model, folder)
         )
         return writer
 
@@ -204,7 +208,7 @@ class Q2Q(Rewriter):
     def __repr__(self) -> str:
         return f"Q2Q(reasoning={self.reasoning}, apply_to={self.apply_to!r})"
 
-    def _made(self, model: BlockingChatModel, folder: Path | None) -> QuestionWriter:
+    def _new_writer(self, model: BlockingChatModel, folder: Path | None) -> QuestionWriter:
         return QuestionWriter(
             model,
             self._alone,
@@ -222,7 +226,6 @@ def _sampling(settings: Settings) -> dict[str, object]:
     return {name: given[name] for name in sorted(set(given) - {"timeout", "tool_choice"})}
 
 
-def _positive(name: str, value: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise InputError(f"{name} is {value!r}", valid="a whole number from 1")
-    return value
+def _check_words(max_words: int, max_reasoning_words: int) -> None:
+    check_integer("max_words", max_words)
+    check_integer("max_reasoning_words", max_reasoning_words)

@@ -15,19 +15,19 @@ from toolkit.errors import InputError
 APPLY_TO = ("retriever", "reranker", "both")
 
 
-class Ask(NamedTuple):
-    """A query to rewrite; `reasoning` is what its own agent thought last, `qid` who asks."""
+class RewriteRequest(NamedTuple):
+    """A query to rewrite: what its agent thought last, and the question on whose account it is."""
 
     query: str
     reasoning: str = ""
     qid: str = ""
 
 
-class Rewritten(NamedTuple):
+class RewrittenQuery(NamedTuple):
     """The new query, and what happened on the way, for the search's record (JSON values)."""
 
     query: str
-    happened: Mapping[str, Any] = {}
+    events: Mapping[str, Any] = {}
 
 
 class QueryRewriter(Protocol):
@@ -40,7 +40,7 @@ class QueryRewriter(Protocol):
     @property
     def counts(self) -> Mapping[str, int]: ...
 
-    def rewrite(self, asks: Sequence[Ask]) -> list[Rewritten]: ...
+    def rewrite(self, requests: Sequence[RewriteRequest]) -> list[RewrittenQuery]: ...
 
 
 def check_apply_to(apply_to: str) -> None:
@@ -77,14 +77,14 @@ class Rewriter(Stage):
 
     def transform(self, inp: pd.DataFrame) -> pd.DataFrame:
         pt.validate.columns(inp, includes=["qid", "query"])
-        asks = _asks(inp)
-        different = list(dict.fromkeys(asks))
-        written = dict(zip(different, self.writer.rewrite(different), strict=True))
-        for ask, each in written.items():
-            pair = {"raw": ask.query, "rewritten": each.query, "apply_to": self.apply_to}
-            note("rewrite", {**pair, **each.happened})
+        requests = _requests(inp)
+        different = list(dict.fromkeys(requests))
+        rewritten = dict(zip(different, self.writer.rewrite(different), strict=True))
+        for request, result in rewritten.items():
+            pair = {"raw": request.query, "rewritten": result.query, "apply_to": self.apply_to}
+            note("rewrite", {**pair, **result.events})
         out = pt.model.push_queries(inp)
-        queries = [written[ask].query for ask in asks]
+        queries = [rewritten[request].query for request in requests]
         out["query"] = pd.Series(queries, index=out.index, dtype=object)
         return out
 
@@ -95,11 +95,11 @@ class Rewriter(Stage):
         return self.fingerprint, self.apply_to
 
 
-def _asks(inp: pd.DataFrame) -> list[Ask]:
+def _requests(inp: pd.DataFrame) -> list[RewriteRequest]:
     queries = inp["query"].tolist()
-    wrong = next((query for query in queries if not isinstance(query, str)), "")
-    if wrong != "":
-        raise InputError(f"a query to rewrite is {wrong!r}", valid="text")
+    for query in queries:
+        if not isinstance(query, str):
+            raise InputError(f"a query to rewrite is {query!r}", valid="text")
     thoughts = inp["reasoning"].tolist() if "reasoning" in inp.columns else [""] * len(inp)
-    told = [each if isinstance(each, str) else "" for each in thoughts]
-    return list(map(Ask, queries, told, map(str, inp["qid"].tolist())))
+    reasoning = [thought if isinstance(thought, str) else "" for thought in thoughts]
+    return list(map(RewriteRequest, queries, reasoning, map(str, inp["qid"].tolist())))

@@ -118,7 +118,7 @@ def test_an_empty_frame_gives_an_empty_ranking() -> None:
 
 @pytest.mark.parametrize("depth", [0, -1, True, 1.5, "10", None])
 def test_a_depth_that_is_not_a_positive_whole_number_is_refused(depth: object) -> None:
-    with pytest.raises(InputError, match=r"re-ranking depth is .* valid: a whole number from 1"):
+    with pytest.raises(InputError, match=r"depth=.* valid: a whole number, 1 or more"):
         split_head(FIVE, depth)
 
 

@@ -287,13 +287,13 @@ def test_equal_settings_are_equal_stages() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"window": 1, "step": 1}, "window is 1"),
-        ({"step": 0}, "step is 0"),
+        ({"window": 1, "step": 1}, "window=1"),
+        ({"step": 0}, "step=0"),
         ({"window": 10}, "step is 10 and window is 10"),
-        ({"passes": 0}, "passes is 0"),
-        ({"max_words": 0}, "max_words is 0"),
-        ({"depth": 0}, "depth is 0"),
-        ({"window": 2.5}, "window is 2.5"),
+        ({"passes": 0}, "passes=0"),
+        ({"max_words": 0}, "max_words=0"),
+        ({"depth": 0}, "depth=0"),
+        ({"window": 2.5}, "window=2.5"),
     ],
 )
 def test_impossible_settings_are_refused(arguments: dict[str, Any], message: str) -> None:

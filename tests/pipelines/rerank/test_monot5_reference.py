@@ -135,7 +135,7 @@ def test_a_tokenizer_that_is_not_here_is_told_although_the_library_makes_up_one(
 def test_wrong_arguments_and_models_are_told(model: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="batch_size=0"):
         _ = reference(model, batch_size=0).fingerprint
-    with pytest.raises(InputError, match="depth is 0"):
+    with pytest.raises(InputError, match="depth=0"):
         _ = reference(model, depth=0).fingerprint
     with pytest.raises(InputError, match="there is no folder"):
         _ = reference(tmp_path / "nowhere").fingerprint

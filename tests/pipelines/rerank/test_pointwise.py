@@ -100,7 +100,7 @@ def test_an_empty_ranking_stays_empty() -> None:
 def test_settings_are_checked() -> None:
     with pytest.raises(InputError, match="depth"):
         Pointwise(depth=0)
-    with pytest.raises(InputError, match="max_characters is 0"):
+    with pytest.raises(InputError, match="max_characters=0"):
         Pointwise(max_characters=0)
     with pytest.raises(InputError, match="is not bound"):
         Pointwise().transform(ranking("a"))

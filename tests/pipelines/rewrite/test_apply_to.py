@@ -9,7 +9,7 @@ import pytest
 from pipelines.aggregation import MaxP
 from pipelines.backend import PipelineBackend
 from pipelines.composition import compose
-from pipelines.rewrite.stage import Ask, Rewriter, Rewritten
+from pipelines.rewrite.stage import Rewriter, RewriteRequest, RewrittenQuery
 from pipelines.rewrite.with_query import WithQuery
 from toolkit.contracts import SearchRequest
 from toolkit.errors import InputError
@@ -21,8 +21,10 @@ class Fixed:
     fingerprint = "fixed"
     counts: dict[str, int] = {}  # noqa: RUF012
 
-    def rewrite(self, asks: list[Ask]) -> list[Rewritten]:
-        return [Rewritten(NEW if ask.query == RAW else f"What is {ask.query}?") for ask in asks]
+    def rewrite(self, asks: list[RewriteRequest]) -> list[RewrittenQuery]:
+        return [
+            RewrittenQuery(NEW if ask.query == RAW else f"What is {ask.query}?") for ask in asks
+        ]
 
 
 def rewriter(apply_to: str) -> Rewriter:

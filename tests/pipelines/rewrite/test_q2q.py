@@ -159,8 +159,8 @@ def test_a_prompt_that_is_not_there_is_named(tmp_path: Path) -> None:
     ("arguments", "message"),
     [
         ({"apply_to": "agent"}, "apply_to is 'agent'. valid: retriever, reranker, both"),
-        ({"max_words": 0}, "max_words is 0"),
-        ({"max_reasoning_words": True}, "max_reasoning_words is True"),
+        ({"max_words": 0}, "max_words=0"),
+        ({"max_reasoning_words": True}, "max_reasoning_words=True"),
         ({"prompt_without_reasoning": "x.txt"}, "set prompt, or reasoning=true"),
     ],
 )

@@ -11,7 +11,7 @@ import pytest
 from question_model import QuestionModel, asking, frame, replies
 
 from pipelines.rewrite.q2q import Q2Q
-from pipelines.rewrite.stage import Ask, Rewriter, Rewritten
+from pipelines.rewrite.stage import Rewriter, RewriteRequest, RewrittenQuery
 from pipelines.search_notes import collecting
 from toolkit.errors import InputError
 
@@ -23,11 +23,11 @@ class Shouting:
     counts: Mapping[str, int] = {}
 
     def __init__(self) -> None:
-        self.asks: list[Ask] = []
+        self.asks: list[RewriteRequest] = []
 
-    def rewrite(self, asks: Sequence[Ask]) -> list[Rewritten]:
+    def rewrite(self, asks: Sequence[RewriteRequest]) -> list[RewrittenQuery]:
         self.asks += asks
-        return [Rewritten(ask.query.upper(), {"of": len(ask.query)}) for ask in asks]
+        return [RewrittenQuery(ask.query.upper(), {"of": len(ask.query)}) for ask in asks]
 
 
 def test_the_query_before_it_is_query_0_and_other_columns_stay() -> None:
@@ -63,7 +63,7 @@ def test_a_ranking_is_asked_about_once_a_query() -> None:
     out = Rewriter(writer)(ranking)
     assert out["query"].tolist() == ["A", "A", "B"]
     assert out["docno"].tolist() == ["x", "y", "x"]
-    assert writer.asks == [Ask("a", "", "1"), Ask("b", "", "2")]
+    assert writer.asks == [RewriteRequest("a", "", "1"), RewriteRequest("b", "", "2")]
 
 
 def test_an_empty_frame_comes_back_with_the_columns_and_without_a_request() -> None:
