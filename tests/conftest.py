@@ -6,12 +6,13 @@ import os
 from pathlib import Path
 
 import pytest
+from effort import cases
 from hypothesis import settings
 
 ROOT = Path(__file__).resolve().parents[1]
 
 # First calls compile and machines are shared: a deadline would measure the machine.
-settings.register_profile("soundingline", deadline=None)
+settings.register_profile("soundingline", deadline=None, max_examples=cases(100))
 settings.load_profile("soundingline")
 
 # The hub's client reads this when it is imported. Without it, a test of a missing model waits for

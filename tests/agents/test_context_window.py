@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from effort import cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scripted_model import ANSWER, ScriptedModel, call, calling, saying, used
@@ -206,7 +207,7 @@ def shown(messages: Sequence[Mapping[str, Any]], density: float) -> int:
     longest=st.sampled_from([LONGEST, ANSWER_TOKENS, None]),
     output=st.integers(1, LONGEST),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=cases(150), deadline=None)
 def test_every_question_ends_with_an_answer(
     pages: list[int],
     density: float,

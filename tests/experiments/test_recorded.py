@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from effort import cases
 from experiment_samples import TINY
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
@@ -312,7 +313,7 @@ manifests = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=400, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=cases(400), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(manifest=manifests | values)
 def test_whatever_a_manifest_holds_nothing_is_imported_run_or_written(
     manifest: Any, context: tuple[Settings, Options], canary: Path, tmp_path: Path

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from effort import cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -78,7 +79,7 @@ def test_without_a_path_nothing_is_kept(tmp_path: Path) -> None:
     assert cache.counts == {"hits": 0, "misses": 1, "written": 0}
 
 
-@settings(max_examples=30)  # each makes a file
+@settings(max_examples=cases(30))  # each makes a file
 @given(st.floats(allow_nan=False))
 def test_a_float_comes_back_to_the_bit(tmp_path_factory: Any, value: float) -> None:
     cache = ResultCache(tmp_path_factory.mktemp("cache") / "c.sqlite")
@@ -97,7 +98,7 @@ TEXTS = st.text(st.characters(exclude_categories=[]), max_size=8)
 PARTS = st.lists(TEXTS, max_size=4).map(tuple)
 
 
-@settings(max_examples=30)
+@settings(max_examples=cases(30))
 @given(PARTS, PARTS)
 def test_only_equal_keys_find_a_value(
     tmp_path_factory: Any, mine: tuple[str, ...], other: tuple[str, ...]

@@ -2,6 +2,7 @@ import random
 import tracemalloc
 
 import pytest
+from effort import cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -40,7 +41,7 @@ def test_a_double_is_told_with_the_mark_of_its_later_coming(recent: int, gap: in
     assert told[0] == ("d300", 300 + gap)
 
 
-@settings(max_examples=200)
+@settings(max_examples=cases(200))
 @given(st.lists(st.text(st.characters(exclude_categories=[]), max_size=2), max_size=60))
 def test_there_is_a_double_where_a_set_sees_one(names: list[str]) -> None:
     with pytest.MonkeyPatch.context() as patch:

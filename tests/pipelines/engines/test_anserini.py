@@ -13,6 +13,7 @@ import ir_measures
 import pandas as pd
 import pyterrier as pt
 import pytest
+from effort import cases
 from ir_measures import AP, P
 
 from pipelines.engines.anserini import AnseriniEngine, AnseriniIndex
@@ -66,6 +67,12 @@ def cacm(
     return engine.open(path, corpus_fingerprint="cacm")
 
 
+@pytest.fixture(scope="module")
+def our_cacm(data_root: Path, tmp_path_factory: pytest.TempPathFactory) -> LexicalIndex:
+    path = tmp_path_factory.mktemp("lexical") / "cacm"
+    return LexicalIndex.build(units(data_root / "cacm"), path, processes=1)
+
+
 @pytest.fixture(scope="module", params=["cacm", "wikimix"])
 def pair(
     request: pytest.FixtureRequest,
@@ -74,10 +81,15 @@ def pair(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> tuple[AnseriniIndex, LexicalIndex, pd.DataFrame]:
     """One collection in Anserini and in our own index, and its questions."""
-    folder, path = data_root / request.param, tmp_path_factory.mktemp("pair")
+    folder = data_root / request.param
+    questions = topics(folder).head(cases(1000, few=150))
+    if request.param == "cacm":
+        built = (request.getfixturevalue(name) for name in ("cacm", "our_cacm"))
+        return (*built, questions)  # type: ignore[return-value]
+    path = tmp_path_factory.mktemp("pair")
     engine.build(units(folder), path / "anserini", corpus_fingerprint="")
     ours = LexicalIndex.build(units(folder), path / "lexical", processes=1)
-    return engine.open(path / "anserini"), ours, topics(folder)
+    return engine.open(path / "anserini"), ours, questions
 
 
 def measured(ranking: pd.DataFrame, folder: Path) -> tuple[float, float]:
@@ -137,14 +149,13 @@ def test_our_feedback_finds_what_anserinis_finds(
     name: str,
     settings: tuple[int, int, float],
     cacm: AnseriniIndex,
+    our_cacm: LexicalIndex,
     data_root: Path,
-    tmp_path: Path,
 ) -> None:
     """Anserini shows scores to four decimals and lowers equal ones by a millionth a place."""
     queries = topics(data_root / "cacm")
-    index = LexicalIndex.build(units(data_root / "cacm"), tmp_path / "index", processes=1)
     theirs = getattr(cacm, name)().rm3(*settings).transform(queries)
-    both = theirs.merge(getattr(index, name)().rm3(*settings)(queries), on=["qid", "docno"])
+    both = theirs.merge(getattr(our_cacm, name)().rm3(*settings)(queries), on=["qid", "docno"])
     assert len(theirs) > 50_000
     assert len(both) >= 0.999 * len(theirs)
     assert (both["score_x"] - both["score_y"]).abs().max() < 1e-3

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from effort import cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -24,7 +25,7 @@ def naive(query: np.ndarray, documents: DocumentVectors) -> list[float]:
     return scores
 
 
-@settings(max_examples=40)
+@settings(max_examples=cases(40))
 @given(
     lengths=st.lists(st.integers(1, 9), min_size=1, max_size=12),
     queries=st.lists(st.integers(1, 5), min_size=1, max_size=4),

@@ -1,4 +1,5 @@
 import pytest
+from effort import cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -17,7 +18,7 @@ texts = st.one_of(
 
 
 @pytest.mark.parametrize("name", NAMES)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=cases(300), deadline=None)
 @given(text=texts)
 def test_terms_of_the_pieces_are_the_terms_of_the_text(name: str, text: str) -> None:
     analyzer = make_analyzer(name)

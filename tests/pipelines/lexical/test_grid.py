@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from effort import cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -71,7 +72,7 @@ weights = st.dictionaries(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=cases(40), deadline=None)
 @given(
     corpus=st.lists(texts, min_size=1, max_size=60),
     query=weights,
@@ -90,7 +91,7 @@ def test_every_cell_ranks_as_its_single_run(
         check_scores(index, query, [*named, "absent"], lengths)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=cases(40), deadline=None)
 @given(
     corpus=st.lists(st.lists(texts, min_size=1, max_size=5), min_size=1, max_size=25),
     query=weights,

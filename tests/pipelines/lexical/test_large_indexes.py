@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from effort import cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -49,7 +50,7 @@ def everywhere(documents: int) -> Everywhere:
 ONE_TERM = np.zeros(1, np.int64)
 
 
-@settings(max_examples=300)
+@settings(max_examples=cases(300))
 @given(
     values=st.lists(st.sampled_from([0.0, 0.5, 1.0, 1.5, 1e-45, 3e38]), min_size=1, max_size=200),
     depth=st.integers(1, 220),
@@ -159,7 +160,7 @@ def test_sums_of_searches_at_once_stay_within_two_gibibytes() -> None:
     assert searches_at_once(2**31 - 1) == 1
 
 
-@settings(max_examples=200)
+@settings(max_examples=cases(200))
 @given(names=st.lists(st.text(max_size=3), max_size=40), looked_for=st.text(max_size=3))
 def test_places_are_those_of_a_list_whatever_the_hashes(names: list[str], looked_for: str) -> None:
     for hashed in (hash, len, lambda text: 0, lambda text: 2**63 - 1 - len(text)):

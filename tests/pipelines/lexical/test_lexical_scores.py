@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from effort import cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -89,7 +90,7 @@ bs = st.one_of(st.sampled_from([0.0, 0.4, 1.0]), st.floats(0, 1))
 lengths = st.sampled_from(["lucene", "exact"])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=cases(60), deadline=None)
 @given(corpora, st.lists(st.tuples(queries, k1s, bs, lengths, st.integers(1, 50)), max_size=8))
 def test_scores_equal_brute_force(
     corpus: Corpus, searches: list[tuple[dict[str, float], float, float, str, int]]

@@ -13,6 +13,7 @@ import ir_measures
 import pandas as pd
 import pyterrier as pt
 import pytest
+from effort import cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from ir_measures import AP, P
@@ -72,7 +73,7 @@ mus = st.one_of(st.sampled_from([0.5, 100.0, 1000.0, 2500.0]), st.floats(0.01, 1
 kinds = st.sampled_from(["lucene", "exact"])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=cases(60), deadline=None)
 @given(corpora, st.lists(st.tuples(queries, mus, kinds, st.integers(1, 40)), max_size=6))
 def test_scores_equal_brute_force(
     corpus: Corpus, searches: list[tuple[dict[str, float], float, str, int]]

@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 import pyterrier as pt
 import pytest
+from effort import cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from ir_measures import AP, P
@@ -77,7 +78,7 @@ words = st.sampled_from(["aa", "bb", "cc", "d4", "42", "a", "né", "up_to", "x" 
 feedback_texts = st.lists(st.lists(words, max_size=8).map(" ".join), min_size=1, max_size=6)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=cases(80), deadline=None)
 @given(
     feedback_texts,
     st.lists(words, min_size=1, max_size=4).map(" ".join),

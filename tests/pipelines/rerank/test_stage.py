@@ -10,6 +10,7 @@ from typing import Any
 import pandas as pd
 import pyterrier as pt
 import pytest
+from effort import cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny_t5 import WORDS, save_t5
@@ -280,7 +281,7 @@ def test_without_a_cache_there_are_no_hits_to_count() -> None:
 TEXT = st.text(st.characters(exclude_categories=[]), max_size=3)
 
 
-@settings(max_examples=30)  # each makes a file
+@settings(max_examples=cases(30))  # each makes a file
 @given(st.lists(st.tuples(st.sampled_from("qr"), st.sampled_from("abc"), TEXT), max_size=12))
 def test_a_cache_never_changes_a_ranking(
     tmp_path_factory: Any, rows: list[tuple[str, str, str]]

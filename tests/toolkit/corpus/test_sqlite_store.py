@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from effort import cases
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -136,7 +137,9 @@ def test_lines_that_are_not_there_are_value_errors(
 
 
 @settings(
-    deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    max_examples=cases(30),
 )
 @given(text=st.text(st.characters(exclude_categories=["Cs"]), max_size=2500))
 def test_pages_of_lines_hold_the_whole_text(tmp_path: Path, text: str) -> None:

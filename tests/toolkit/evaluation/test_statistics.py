@@ -7,6 +7,7 @@ from statistics import NormalDist
 
 import numpy as np
 import pytest
+from effort import cases
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy import integrate, stats
@@ -100,7 +101,7 @@ def test_questions_needed_are_gpowers_for_cohens_effects(effect: float, needed: 
 @given(st.floats(1e-11, 2.5), st.floats(0.001, 0.2), st.floats(0.5, 0.99))
 @example(1e-10, 0.05, 0.8)
 @example(0.00999, 0.05, 0.8)
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=cases(60))
 def test_questions_needed_have_the_power_and_one_less_has_not(
     effect: float, alpha: float, power: float
 ) -> None:
@@ -136,7 +137,7 @@ def test_questions_needed_have_the_power_and_one_less_has_not(
     st.sampled_from(["percentile", "BCa"]),
 )
 @example([0.5, 0.25], -11.0, "randomisation", "percentile")
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=cases(60))
 def test_wins_and_losses_that_nearly_cancel_are_compared_like_others(
     sizes: list[float], exponent: float, test: str, interval: str
 ) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from effort import cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -116,7 +117,7 @@ def rank_table(cells: list[dict[str, list[str]]], judged: dict[str, dict[str, in
     return RankTable(settings_, {qid: list(grades) for qid, grades in judged.items()}, ranks)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=cases(60), deadline=None)
 @given(tuned(), st.sampled_from([1, 10, 2_000_000]))
 def test_measures_of_ranks_equal_those_of_the_rankings(
     drawn: tuple[list[dict[str, list[str]]], dict[str, dict[str, int]]], batch: int

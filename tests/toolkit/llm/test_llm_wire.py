@@ -6,6 +6,7 @@ import json
 import re
 
 import pytest
+from effort import cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -23,7 +24,7 @@ JSON_TEXT = st.recursive(
 ).map(json.dumps)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=cases(300), deadline=None)
 @given(ANY_TEXT | JSON_TEXT)
 def test_whatever_a_model_writes_becomes_an_object_that_utf8_holds(text: str) -> None:
     sent = wire.sendable_arguments(text)
@@ -34,7 +35,7 @@ def test_whatever_a_model_writes_becomes_an_object_that_utf8_holds(text: str) ->
     assert re.fullmatch(r"[a-zA-Z0-9_-]{1,64}", name)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=cases(300), deadline=None)
 @given(ANY_TEXT | JSON_TEXT)
 def test_arguments_are_read_or_refused_as_a_value_error(text: str) -> None:
     try:

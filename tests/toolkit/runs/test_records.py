@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from effort import cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -127,7 +128,7 @@ exposures = st.builds(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=cases(60), deadline=None)
 @given(
     st.builds(
         Trajectory,

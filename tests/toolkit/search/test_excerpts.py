@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 import pytest
+from effort import cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -71,7 +72,7 @@ def test_an_empty_text_has_an_empty_excerpt(text: str) -> None:
     assert window(Query("king"), text, 220) == first_match(Query("king"), text, 220) == ""
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=cases(200), deadline=None)
 @given(
     text=st.text(max_size=400),
     query=st.text(max_size=30),
@@ -92,7 +93,7 @@ def test_an_excerpt_is_a_stretch_of_the_text_of_at_most_the_length_asked(
 WORDS = ["alpha", "bravo", "carol", "delta", "filler", "mumble"]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=cases(200), deadline=None)
 @given(words=st.lists(st.sampled_from(WORDS), min_size=1, max_size=120))
 def test_no_other_window_of_the_length_has_a_higher_weight(words: list[str]) -> None:
     wanted, characters = WORDS[:4], 40
@@ -112,7 +113,7 @@ def test_no_other_window_of_the_length_has_a_higher_weight(words: list[str]) -> 
     assert worth(shown) >= best - 1e-9
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=cases(100), deadline=None)
 @given(st.lists(st.sampled_from([*WORDS, "x", "of"]), min_size=1, max_size=120))
 def test_words_are_not_cut(words: list[str]) -> None:
     shown = window(Query("alpha delta"), " ".join(words), 50)

@@ -8,6 +8,7 @@ import time
 from typing import Any
 
 import pytest
+from effort import cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -317,7 +318,7 @@ def test_impossible_settings_are_refused(settings: dict[str, Any], told: str) ->
 LINES = st.text(st.characters(exclude_characters="\n\r", exclude_categories=["Cs"]), max_size=60)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=cases(150), deadline=None)
 @given(
     lines=st.lists(LINES | LINES.map(lambda text: text * 40), min_size=1, max_size=40),
     max_lines=st.integers(1, 30),
@@ -350,7 +351,7 @@ def test_following_the_hints_reads_every_line_exactly_once(
         assert got == lines
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=cases(60), deadline=None)
 @given(
     count=st.integers(1, 40),
     title=st.text(max_size=300),
