@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +11,7 @@ from typing import Any
 
 import pytest
 from experiment_samples import TINY
+from processes import CommandProcess
 
 from toolkit.evaluation.verdict_files import verdicts_in
 from toolkit.runs import RunFolder
@@ -194,31 +192,20 @@ def test_a_cap_needs_the_judges_price_before_anything_is_built(
 # Processes that are ended from outside, and others at the same time.
 
 
-def command(*arguments: str) -> list[str]:
+def command(*arguments: str) -> tuple[str, ...]:
     judge = (*JUDGE, "judge_llm.seconds=0.15", "concurrency=3", "runs/k")
-    return [sys.executable, "-m", "experiments.evaluate", *judge, *arguments]
+    return ("evaluate", *judge, *arguments)
 
 
-def surroundings() -> dict[str, str]:
-    root = Path(__file__).resolve().parents[2]
-    return {**os.environ, "PYTHONPATH": f"{root}{os.pathsep}{root / 'tests'}"}
-
-
-def judging(least: int, *arguments: str) -> subprocess.Popen[bytes]:
+def judging(least: int, *arguments: str) -> CommandProcess:
     """A judging process, as soon as it has written `least` verdicts."""
-    process = subprocess.Popen(
-        command(*arguments),
-        env=surroundings(),
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        start_new_session=True,
-    )
+    process = CommandProcess(*command(*arguments))
     until = time.monotonic() + 90
     while time.monotonic() < until:
         files = list(Path("runs/k/evaluation").glob("verdicts-llm-*.jsonl"))
         if files and len(files[0].read_bytes().splitlines()) > least:
             break
-        assert process.poll() is None, process.communicate()
+        assert process.poll() is None, process.wait()
         time.sleep(0.005)
     return process
 
@@ -227,8 +214,8 @@ def test_kill_9_loses_no_verdict_but_those_under_way(entry: Entry, tmp_path: Pat
     assert entry("run", *TINY, *MANY, "name=k") == 0
     log = tmp_path / "asked"
     process = judging(12, f"judge_llm.log={log}")
-    os.killpg(process.pid, signal.SIGKILL)
-    process.communicate()
+    process.kill()
+    process.wait()
     asked = len(log.read_text().splitlines())
     before = verdicts_in(verdict_file())
     assert 12 <= len(before) < 40 and asked - 3 <= len(before) <= asked
@@ -255,8 +242,8 @@ def test_of_two_judgings_at_once_the_second_is_refused_and_nothing_is_lost(
     assert entry("evaluate", *JUDGE, f"judge_llm.log={log}", "runs/k") == 2
     assert f"is being written by process {process.pid}" in told(capsys)
     process.send_signal(signal.SIGCONT)
-    _, errors = process.communicate(timeout=60)
-    assert process.returncode == 0, errors
+    ended = process.wait(timeout=60)
+    assert ended.returncode == 0, ended.stderr
     assert len(log.read_text().splitlines()) == 40
     assert len(verdicts_in(verdict_file())) == 40
     assert contents("runs/k/evaluation/summary.json")["counts"]["without_verdict"] == 0
@@ -266,8 +253,8 @@ def test_ctrl_c_ends_judging_cleanly_and_keeps_what_was_judged(entry: Entry) -> 
     assert entry("run", *TINY, *MANY, "name=k") == 0
     process = judging(5)
     process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=30)
-    assert process.returncode == 130
-    assert b"Traceback" not in errors and b"interrupted" in errors
+    ended = process.wait(timeout=30)
+    assert ended.returncode == 130
+    assert "Traceback" not in ended.stderr and "interrupted" in ended.stderr
     assert 5 <= len(verdicts_in(verdict_file())) < 40
     assert len(starts()) == 1 and not Path("runs/k/ledger.jsonl").exists()

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,6 +10,7 @@ from typing import Any
 
 import pytest
 from experiment_samples import TINY
+from processes import CommandProcess, run_command
 from scripted_peer import Peer, Say, running_peer
 
 from toolkit.runs import RunFolder
@@ -36,18 +33,13 @@ def peer() -> Iterator[Peer]:
         yield server
 
 
-def command(peer: Peer, *arguments: str) -> list[str]:
+def command(peer: Peer, *arguments: str) -> tuple[str, ...]:
     llm = (
         *("llm=openai_compatible", "llm.model=m", f"llm.base_url={peer.openai_url}"),
         *("llm.price.input=1000", "llm.price.output=0"),
     )
     run = ("agent=pi_serini", "budget=none", "name=r", "preflight=0", f"concurrency={FLIGHT}")
-    return [sys.executable, "-m", "experiments.run", *TINY, *run, *llm, *arguments]
-
-
-def surroundings() -> dict[str, str]:
-    root = Path(__file__).resolve().parents[2]
-    return {**os.environ, "PYTHONPATH": f"{root}{os.pathsep}{root / 'tests'}"}
+    return ("run", *TINY, *run, *llm, *arguments)
 
 
 def starts(place: Path) -> list[dict[str, Any]]:
@@ -56,26 +48,18 @@ def starts(place: Path) -> list[dict[str, Any]]:
 
 def test_the_cap_of_a_run_holds_over_a_start_that_was_killed(tmp_path: Path, peer: Peer) -> None:
     cap = ("budget.run_dollars=8",)
-    with subprocess.Popen(
-        command(peer, *cap),
-        cwd=tmp_path,
-        env=surroundings(),
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    ) as process:
-        until = time.monotonic() + 90
-        while len(peer.requests) < 40 and time.monotonic() < until:
-            assert process.poll() is None
-            time.sleep(0.001)
-        os.killpg(process.pid, signal.SIGKILL)
+    process = CommandProcess(*command(peer, *cap), folder=tmp_path)
+    until = time.monotonic() + 90
+    while len(peer.requests) < 40 and time.monotonic() < until:
+        assert process.poll() is None
+        time.sleep(0.001)
+    process.kill()
+    process.wait()
     served = len(peer.requests)
     assert 40 <= served < 80
     assert not list(RunFolder(tmp_path / "runs" / "r").trajectories())
 
-    resumed = subprocess.run(
-        command(peer, *cap), cwd=tmp_path, env=surroundings(), capture_output=True, text=True
-    )
+    resumed = run_command(*command(peer, *cap), folder=tmp_path)
     assert resumed.returncode == 2 and "budget.run_dollars" in resumed.stderr
     first, second = starts(tmp_path)
     # What had a reply when the kill came is on the ledger, all of it.
@@ -85,9 +69,7 @@ def test_the_cap_of_a_run_holds_over_a_start_that_was_killed(tmp_path: Path, pee
     assert first["dollars"] + second["dollars"] == pytest.approx(8.0, abs=DOLLARS)
     assert len(peer.requests) * DOLLARS <= 8.0 + FLIGHT * DOLLARS + 1e-9
 
-    again = subprocess.run(
-        command(peer, *cap), cwd=tmp_path, env=surroundings(), capture_output=True, text=True
-    )
+    again = run_command(*command(peer, *cap), folder=tmp_path)
     before = len(peer.requests)
     assert again.returncode == 2 and len(peer.requests) == before
     assert len(starts(tmp_path)) == 2
@@ -99,13 +81,13 @@ def test_a_reply_without_usage_stops_a_capped_run_and_its_known_money_still_coun
     reply = peer.default
     peer.script.extend([reply] * 30 + [Say(calls=reply.calls, usage=None)])
     run = command(peer, "budget.run_dollars=5")
-    stopped = subprocess.run(run, cwd=tmp_path, env=surroundings(), capture_output=True, text=True)
+    stopped = run_command(*run, folder=tmp_path)
     assert stopped.returncode == 2 and "told no usage for 1 replies" in stopped.stderr
     (first,) = starts(tmp_path)
     assert first["unpriced"] == 1 and "dollars" not in first
     assert first["known_dollars"]["agent"] >= 30 * DOLLARS - 1e-9
 
-    resumed = subprocess.run(run, cwd=tmp_path, env=surroundings(), capture_output=True, text=True)
+    resumed = run_command(*run, folder=tmp_path)
     assert resumed.returncode == 2
     assert "1 replies of earlier starts told no usage" in " ".join(resumed.stderr.split())
     assert starts(tmp_path)[1]["dollars"] + first["known_dollars"]["agent"] <= 5.0 + 1e-9

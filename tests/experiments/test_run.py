@@ -6,15 +6,13 @@ import json
 import os
 import random
 import re
-import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from experiment_samples import TINY
+from processes import CommandProcess, run_command
 
 from toolkit.errors import InputError
 from toolkit.evaluation import ExactAnswerJudge, load_cell
@@ -176,29 +174,24 @@ def test_a_cell_with_bad_input_does_not_stop_the_sweep(
 def test_kill_9_at_any_moment_loses_doubles_and_halves_nothing(
     tmp_path: Path, entry: Entry
 ) -> None:
-    command = [sys.executable, "-m", "experiments.run", *TINY, "name=killed"]
-    command += ["benchmark.documents=128", "benchmark.questions=40"]
-    root = str(Path(__file__).resolve().parents[2])
-    surroundings = {**os.environ, "PYTHONPATH": root}
+    command = ("run", *TINY, "name=killed", "benchmark.documents=128", "benchmark.questions=40")
     draw = random.Random(5)
     written: dict[str, bytes] = {}
     for attempt in range(4):
-        process = subprocess.Popen(
-            command, cwd=tmp_path, env=surroundings, stdout=-3, stderr=-3, start_new_session=True
-        )
-        # The first kills fall into the imports and the index build, the later ones among answers.
+        process = CommandProcess(*command, folder=tmp_path)
+        # The first kill falls into the index build, the later ones among answers.
         queries = tmp_path / "runs" / "killed" / "queries"
         until = time.monotonic() + 60
         while attempt and not list(queries.glob("[!.]*.json")) and time.monotonic() < until:
             time.sleep(0.01)
-        time.sleep(draw.uniform(0, 0.4 if attempt else 3))
-        os.killpg(process.pid, signal.SIGKILL)
+        time.sleep(draw.uniform(0, 0.4 if attempt else 1))
+        process.kill()
         process.wait()
         for path in queries.glob("[!.]*.json"):
             read_trajectory(path)
             kept = written.setdefault(path.name, path.read_bytes())
             assert path.read_bytes() == kept
-    done = subprocess.run(command, cwd=tmp_path, env=surroundings, capture_output=True, text=True)
+    done = run_command(*command, folder=tmp_path)
     assert done.returncode == 0, done.stderr
     folder = RunFolder(tmp_path / "runs" / "killed")
     qids = [trajectory.qid for trajectory in folder.trajectories()]

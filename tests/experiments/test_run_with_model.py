@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +12,7 @@ from typing import Any
 
 import pytest
 from experiment_samples import TINY
+from processes import CommandProcess, run_command
 
 from toolkit.contracts import RUN_OUT_OF_MONEY
 from toolkit.runs import RunFolder, read_trajectory
@@ -144,40 +142,26 @@ def test_cells_of_a_sweep_over_models_have_folders_of_their_own(entry: Entry) ->
 # Processes that are ended from outside.
 
 
-def command(*arguments: str) -> list[str]:
+def command(*arguments: str) -> tuple[str, ...]:
     slow = ("llm.seconds=0.02", "llm.turns=3", "concurrency=8", "name=cut", "preflight=0")
     size = ("benchmark.documents=128", "benchmark.questions=40")
-    return [sys.executable, "-m", "experiments.run", *TINY, *size, *MODEL, *slow, *arguments]
+    return ("run", *TINY, *size, *MODEL, *slow, *arguments)
 
 
-def surroundings() -> dict[str, str]:
-    root = Path(__file__).resolve().parents[2]
-    return {**os.environ, "PYTHONPATH": f"{root}{os.pathsep}{root / 'tests'}"}
-
-
-def started(tmp_path: Path, least: int) -> subprocess.Popen[bytes]:
+def started(tmp_path: Path, least: int) -> CommandProcess:
     """A run, as soon as it has written `least` trajectories."""
-    process = subprocess.Popen(
-        command(),
-        cwd=tmp_path,
-        env=surroundings(),
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        start_new_session=True,
-    )
+    process = CommandProcess(*command(), folder=tmp_path)
     queries = tmp_path / "runs" / "cut" / "queries"
     until = time.monotonic() + 90
     while len(list(queries.glob("[!.]*.json"))) < least and time.monotonic() < until:
-        assert process.poll() is None, process.communicate()
+        assert process.poll() is None, process.wait()
         time.sleep(0.005)
     return process
 
 
 def check_resumed(tmp_path: Path, written: dict[str, bytes]) -> None:
     """The same command ends with each question answered once, what was written untouched."""
-    done = subprocess.run(
-        command(), cwd=tmp_path, env=surroundings(), capture_output=True, text=True
-    )
+    done = run_command(*command(), folder=tmp_path)
     assert done.returncode == 0, done.stderr
     folder = RunFolder(tmp_path / "runs" / "cut")
     assert sorted(folder.statuses().values()) == ["completed"] * 40
@@ -189,8 +173,8 @@ def check_resumed(tmp_path: Path, written: dict[str, bytes]) -> None:
 def test_kill_9_loses_no_more_than_the_questions_under_way(tmp_path: Path) -> None:
     process = started(tmp_path, 12)
     time.sleep(random.Random(11).uniform(0, 0.1))
-    os.killpg(process.pid, signal.SIGKILL)
-    process.communicate()
+    process.kill()
+    process.wait()
     queries = tmp_path / "runs" / "cut" / "queries"
     written = {path.name: path.read_bytes() for path in queries.glob("[!.]*.json")}
     assert 12 <= len(written) < 40
@@ -201,9 +185,9 @@ def test_kill_9_loses_no_more_than_the_questions_under_way(tmp_path: Path) -> No
 def test_ctrl_c_writes_what_ended_and_leaves_cleanly(tmp_path: Path) -> None:
     process = started(tmp_path, 5)
     process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=30)
-    assert process.returncode == 130
-    assert b"Traceback" not in said and b"interrupted" in said
+    ended = process.wait(timeout=30)
+    assert ended.returncode == 130
+    assert "Traceback" not in ended.stderr and "interrupted" in ended.stderr
     queries = tmp_path / "runs" / "cut" / "queries"
     written = {path.name: path.read_bytes() for path in queries.glob("[!.]*.json")}
     assert 5 <= len(written) < 40

@@ -5,20 +5,23 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from effort import SOAK
 from experiment_samples import TINY
+from processes import CommandProcess, Ended, run_command
 
+Entry = Callable[..., int]
 ROOT = Path(__file__).resolve().parents[2]
 # A stranger's retriever, which fails in one of the ways that cells fail.
 FAILING = """
 import os, signal, time
 from pathlib import Path
 from pipelines.retrievers import BM25Retriever
+from toolkit.errors import InputError
 
 class Failing(BM25Retriever):
     def __init__(self, *, k1=0.9, b=0.4, depth=1000, way=""):
@@ -26,6 +29,8 @@ class Failing(BM25Retriever):
         self.way = way
 
     def retriever(self, collection):
+        if self.way == "bad":
+            raise InputError("way=bad", do="choose another")
         if self.way == "defect":
             return open("/nowhere/at all")
         if self.way == "kill" and not Path("mended").exists():
@@ -46,21 +51,16 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def command(*overrides: str) -> list[str]:
-    given = (*TINY, "name=s", "hydra.searchpath=[file://options]", *overrides)
-    return [sys.executable, "-m", "experiments.rank", "-m", *given]
+def command(*overrides: str) -> tuple[str, ...]:
+    return ("rank", "-m", *TINY, "name=s", "hydra.searchpath=[file://options]", *overrides)
 
 
-def sweep(folder: Path, *overrides: str) -> subprocess.CompletedProcess[str]:
-    path = os.pathsep.join([str(ROOT), str(folder)])
-    return subprocess.run(
-        command(*overrides),
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+def paths(folder: Path) -> dict[str, str]:
+    return {"PYTHONPATH": os.pathsep.join([str(ROOT), str(folder)])}
+
+
+def sweep(folder: Path, *overrides: str) -> Ended:
+    return run_command(*command(*overrides), folder=folder, environment=paths(folder))
 
 
 def cells(folder: Path) -> dict[str, int]:
@@ -76,7 +76,7 @@ def report(folder: Path) -> str:
 LAUNCHERS = ["basic", "processes", "jobs_here"]
 
 
-@pytest.mark.parametrize("launcher", LAUNCHERS)
+@pytest.mark.parametrize("launcher", LAUNCHERS if SOAK else ["basic"])
 def test_a_failed_cell_is_a_failed_job_and_the_others_finish(folder: Path, launcher: str) -> None:
     given = (f"hydra/launcher={launcher}", "retriever.b=-1,0.4,0.5")
     done = sweep(folder, "retriever=bm25", *given)
@@ -90,12 +90,14 @@ def test_a_failed_cell_is_a_failed_job_and_the_others_finish(folder: Path, launc
 def test_a_defect_keeps_its_traceback_and_the_report_is_written(
     folder: Path, launcher: str
 ) -> None:
-    given = (f"hydra/launcher={launcher}", "retriever=failing", "retriever.way=defect,''")
+    given = (f"hydra/launcher={launcher}", "retriever=failing", "retriever.way=defect,bad,''")
     done = sweep(folder, *given)
     assert done.returncode == 1
     # A file that is missing because of a defect is no bad input.
     assert "FileNotFoundError" in done.stderr and "stranger.py" in done.stderr
-    assert len(cells(folder)) == 1 and "FileNotFoundError" in report(folder)
+    assert "way=bad. choose another" in done.stderr
+    assert len(cells(folder)) == 1
+    assert "FileNotFoundError" in report(folder) and "way=bad" in report(folder)
 
 
 def test_a_killed_cell_is_told_and_the_same_command_completes_it(folder: Path) -> None:
@@ -111,9 +113,9 @@ def test_a_killed_cell_is_told_and_the_same_command_completes_it(folder: Path) -
 
 
 def test_cells_that_mean_the_same_are_one_cell_also_at_once(folder: Path) -> None:
-    same = ("reranker=none", "reranker.depth=10,20,30")
+    same = ("reranker=none", "reranker.depth=10,20")
     given = ("retriever=failing", "retriever.way=slow", "hydra/launcher=processes", *same)
-    done = sweep(folder, *given, "hydra.launcher.n_jobs=3")
+    done = sweep(folder, *given, "hydra.launcher.n_jobs=2")
     assert done.returncode == 0, done.stderr
     assert len(cells(folder)) == 1
 
@@ -128,38 +130,27 @@ def test_a_sweep_may_be_widened_and_touches_no_old_cell(folder: Path) -> None:
 
 
 def test_an_interrupted_sweep_says_so_and_goes_on(folder: Path) -> None:
-    path = os.pathsep.join([str(ROOT), str(folder)])
-    process = subprocess.Popen(
-        command("retriever=failing", "retriever.way=slow,''"),
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": path},
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    interrupted = command("retriever=failing", "retriever.way=slow,''")
+    process = CommandProcess(*interrupted, folder=folder, environment=paths(folder))
     until = time.monotonic() + 120
     while not list(folder.glob("begun-*")) and time.monotonic() < until:
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)
-    _, stderr = process.communicate(timeout=120)
-    assert process.returncode == 130 and "the same command goes on" in stderr
+    ended = process.wait(timeout=120)
+    assert ended.returncode == 130 and "the same command goes on" in ended.stderr
     assert sweep(folder, "retriever=failing", "retriever.way=slow,''").returncode == 0
     assert len(cells(folder)) == 2
 
 
-def test_the_slurm_preset_hands_its_settings_on(folder: Path) -> None:
+def test_the_slurm_preset_hands_its_settings_on(
+    entry: Entry, capsys: pytest.CaptureFixture[str]
+) -> None:
     given = ("hydra/launcher=slurm", "hydra.launcher.partition=gpu", "--cfg", "hydra")
-    path = os.pathsep.join([str(ROOT), str(folder)])
-    done = subprocess.run(
-        [sys.executable, "-m", "experiments.run", *given],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    assert entry("run", *given) == 0
+    page = capsys.readouterr().out
     for line in ("partition: gpu", "max_num_timeout: 20", "gpus_per_node: 1", "timeout_min: 720"):
-        assert line in done.stdout
-    assert "submitit_launcher.SlurmLauncher" in done.stdout
+        assert line in page
+    assert "submitit_launcher.SlurmLauncher" in page
 
 
 def test_a_status_that_cannot_be_read_is_that_of_a_killed_cell(tmp_path: Path) -> None:
