@@ -6,6 +6,7 @@ import json
 import os
 import random
 import re
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
