@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from toolkit.checks import check_integer
 from toolkit.contracts import (
     PASSAGE_MARK,
     DocumentStore,
@@ -16,7 +17,6 @@ from toolkit.contracts import (
     parent,
 )
 from toolkit.errors import InputError
-from toolkit.search.checks import one_of, whole_number
 from toolkit.search.errors import ToolError, quoted
 from toolkit.search.excerpts import METHODS, Query
 from toolkit.search.pages import Limits, document_page, line_of, results_page, short
@@ -55,22 +55,24 @@ class RankedBrowsing:
     max_bytes: int = 50_000
 
     def __post_init__(self) -> None:
-        whole_number("max_page", self.max_page, low=1)
-        whole_number("page", self.page, low=1, high=self.max_page)
-        whole_number("browse_page", self.browse_page, low=1, high=self.max_page)
-        if self.page > whole_number("depth", self.depth, low=1):
+        check_integer("max_page", self.max_page)
+        check_integer("page", self.page, most=self.max_page)
+        check_integer("browse_page", self.browse_page, most=self.max_page)
+        check_integer("depth", self.depth)
+        if self.page > self.depth:
             raise InputError(
                 f"page={self.page} shows more hits than depth={self.depth} ranks",
                 valid=f"page from 1 to {self.depth}",
                 do="lower page or raise depth",
             )
-        one_of("excerpt", self.excerpt, METHODS)
-        whole_number("excerpt_characters", self.excerpt_characters, low=20)
-        whole_number("excerpt_depth", self.excerpt_depth, low=0)
-        whole_number("max_lines", self.max_lines, low=1)
-        whole_number("max_bytes", self.max_bytes, low=1)
-        whole_number("read_limit", self.read_limit, low=1, high=self.max_lines)
-        whole_number("max_rankings", self.max_rankings, low=1)
+        if self.excerpt not in METHODS:
+            raise InputError(f"excerpt={self.excerpt!r}", valid=", ".join(METHODS))
+        check_integer("excerpt_characters", self.excerpt_characters, least=20)
+        check_integer("excerpt_depth", self.excerpt_depth, least=0)
+        check_integer("max_lines", self.max_lines)
+        check_integer("max_bytes", self.max_bytes)
+        check_integer("read_limit", self.read_limit, most=self.max_lines)
+        check_integer("max_rankings", self.max_rankings)
 
     @property
     def limits(self) -> Limits:

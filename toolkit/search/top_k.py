@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from toolkit.checks import check_integer
 from toolkit.contracts import (
     DocumentPage,
     DocumentStore,
@@ -15,7 +16,6 @@ from toolkit.contracts import (
     Unit,
     parent,
 )
-from toolkit.search.checks import whole_number
 from toolkit.search.errors import ToolError, quoted
 from toolkit.search.pages import Limits, document_page, short
 from toolkit.search.schemas import FAR, IntegerParameter, TextParameter, ToolSpec, call_text
@@ -44,11 +44,11 @@ class TopK:
     max_rankings: int = 32
 
     def __post_init__(self) -> None:
-        whole_number("k", self.k, low=1)
+        check_integer("k", self.k)
         if self.max_tokens is not None:
-            whole_number("max_tokens", self.max_tokens, low=1)
-        whole_number("max_bytes", self.max_bytes, low=1)
-        whole_number("max_rankings", self.max_rankings, low=1)
+            check_integer("max_tokens", self.max_tokens)
+        check_integer("max_bytes", self.max_bytes)
+        check_integer("max_rankings", self.max_rankings)
 
     def session(
         self,

@@ -301,13 +301,13 @@ def test_an_index_of_another_corpus_is_told_as_such() -> None:
         ({"depth": 0}, "depth=0"),
         ({"depth": 3}, "page=5 shows more hits than depth=3"),
         ({"page": 0}, "page=0"),
-        ({"page": 51}, "integers from 1 to 50"),
+        ({"page": 51}, "a whole number, 1 to 50"),
         ({"depth": "many"}, "depth='many'"),
         ({"max_rankings": True}, "max_rankings=True"),
         ({"excerpt": "best"}, "window, first_match, none"),
         ({"excerpt_characters": 5}, "excerpt_characters=5"),
         ({"max_lines": 0}, "max_lines=0"),
-        ({"read_limit": 3000}, "integers from 1 to 2000"),
+        ({"read_limit": 3000}, "a whole number, 1 to 2000"),
     ],
 )
 def test_impossible_settings_are_refused(settings: dict[str, Any], told: str) -> None:

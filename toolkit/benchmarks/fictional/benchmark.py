@@ -12,6 +12,7 @@ from toolkit.benchmarks.fictional.hashing import Draws
 from toolkit.benchmarks.fictional.questions import Question, QuestionMaker
 from toolkit.benchmarks.fictional.wording import Wording, answers
 from toolkit.benchmarks.fictional.world import PERIOD, Fact, World
+from toolkit.checks import check_integer, check_number
 from toolkit.contracts import Document, Topic
 from toolkit.errors import InputError
 from toolkit.files import fingerprint
@@ -64,17 +65,24 @@ class FictionalWorld:
         name: str = "fictional",
         split: str | None = None,
     ) -> None:
-        self.size = _integer("documents", documents, FEWEST, MOST)
-        self.hops = _integer("hops", hops, 1, 4)
-        self.clues = _integer("clues", clues, 1, 5)
-        self.seed = _integer("seed", seed, 0, 2**63 - 1)
-        self.obfuscation = _share("obfuscation", obfuscation, 1.0)
-        self.twins = _share("twins", twins, 0.5)
-        self.median_words = _integer("median_words", median_words, 20, 50_000)
-        self.p90_words = _integer("p90_words", p90_words, median_words + 1, 100_000)
-        self.count = _integer("questions", questions, 1, max(1, documents // 2))
+        check_integer("documents", documents, least=FEWEST, most=MOST)
+        check_integer("questions", questions, most=max(1, documents // 2))
+        check_integer("hops", hops, most=4)
+        check_integer("clues", clues, most=5)
+        check_integer("seed", seed, least=0, most=2**63 - 1)
+        check_integer("median_words", median_words, least=20, most=50_000)
+        check_integer("p90_words", p90_words, least=median_words + 1, most=100_000)
+        check_number("twins", twins, most=0.5)
+        check_number("obfuscation", obfuscation, most=1)
+        if split is not None and split not in SPLITS:
+            raise InputError(
+                f"split={split!r}", valid=f"{', '.join(SPLITS)}, or null for all questions"
+            )
+        self.size, self.count, self.hops, self.clues = documents, questions, hops, clues
+        self.seed, self.median_words, self.p90_words = seed, median_words, p90_words
+        self.twins, self.obfuscation = float(twins), float(obfuscation)
         self.name = name
-        self.split = _split(split)
+        self.split = split
         self.world = World(self.size, self.seed, self.twins)
         self._articles = Articles(self.world, self.median_words, self.p90_words)
 
@@ -103,7 +111,8 @@ class FictionalWorld:
         document; `distinct` and `singletons` count the sample's different words and those that
         occur once; `expected_words` scales the mean to the whole corpus.
         """
-        return self._articles.statistics(min(_integer("sample", sample, 1, MOST), self.size))
+        check_integer("sample", sample)
+        return self._articles.statistics(min(sample, self.size))
 
     def words(self, docid: str) -> int:
         """The length that a document aims at; short pages are longer, by what their facts need."""
@@ -158,24 +167,3 @@ class FictionalWorld:
             evidence[worded.qid] = dict.fromkeys(path, 1)
             gold[worded.qid] = {path[-1]: 1}
         return {"evidence": evidence, "gold": gold}
-
-
-def _integer(name: str, value: int, low: int, high: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        raise InputError(f"{name}={value!r}", valid=f"an integer from {low} to {high}")
-    return value
-
-
-def _share(name: str, value: float, high: float) -> float:
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not number or not 0.0 <= value <= high:
-        raise InputError(f"{name}={value!r}", valid=f"a number from 0 to {high:g}")
-    return float(value)
-
-
-def _split(split: str | None) -> str | None:
-    if split is not None and split not in SPLITS:
-        raise InputError(
-            f"split={split!r}", valid=f"{', '.join(SPLITS)}, or null for all questions"
-        )
-    return split
