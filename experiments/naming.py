@@ -37,6 +37,13 @@ _USUAL = {
     "agent": "keyword",
 }
 _NO_OPTION = ("None", "null")
+# Settings that name files; their content has a fingerprint of its own.
+_PLACES = (
+    *(("benchmark", key) for key in ("path", "questions", "corpus", "topics", "qrels")),
+    ("benchmark", "gold_qrels"),
+    ("tool", "tokenizer"),
+    ("unit", "tokenizer"),
+)
 _LONGEST = 120  # characters of a label, so that a name fits every file system
 
 
@@ -62,15 +69,18 @@ def cell_label(settings: Settings, groups: Sequence[str] = AGENT) -> str:
 
 def lasting(settings: Settings, groups: Sequence[str] = AGENT) -> dict[str, Any]:
     """The settings that can change a trajectory, by group. Nothing of a stage that is not there,
-    nor of a language model that nobody asks; of a path its last part, because a collection that
-    moves is the same collection (its content has a fingerprint of its own)."""
+    nor of a language model that nobody asks; of a path its last part, because a collection or a
+    tokenizer that moves is the same (its content has a fingerprint of its own)."""
     values = {
         group: _lasting(_plain(settings.config[group]), group)
         for group in present(settings, groups)
         if settings.config[group] is not None
     }
-    if "path" in values.get("benchmark", {}):
-        values["benchmark"]["path"] = PurePath(str(values["benchmark"]["path"])).name
+    for group, key in _PLACES:
+        if isinstance(place := values.get(group, {}).get(key), str):
+            values[group][key] = PurePath(place).name
+        elif key == "tokenizer" and group in values:
+            values[group].pop(key, None)  # As in runs from before there was this setting.
     values.get("retriever", {}).pop("path", None)  # of a tuning, whose choice stands beside it
     return values
 

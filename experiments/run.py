@@ -29,7 +29,14 @@ from experiments.sweep import seal_cells
 from pipelines.backend import PipelineBackend
 from pipelines.engines import word_frequency
 from toolkit.console import Console
-from toolkit.contracts import RUN_OUT_OF_MONEY, Agent, Benchmark, SearchTool, Trajectory
+from toolkit.contracts import (
+    RUN_OUT_OF_MONEY,
+    Agent,
+    Benchmark,
+    SearchTool,
+    ToolInterface,
+    Trajectory,
+)
 from toolkit.errors import InputError
 from toolkit.evaluation import Cell, evaluate_folder
 from toolkit.evaluation.retrieval import parse_measures
@@ -38,6 +45,7 @@ from toolkit.llm.ledger import Ledger
 from toolkit.llm.ledger_file import ledger_on_record
 from toolkit.progress import bar
 from toolkit.runs import RunFolder, make_manifest
+from toolkit.tokens import tokens_of
 
 
 def run(settings: Settings) -> Cell:
@@ -54,7 +62,7 @@ def run(settings: Settings) -> Cell:
     built = ranking(config)
     if built.sealed:
         seal_cells(settings)
-    prints = {**fingerprints(settings, built), **agent_prints}
+    prints = {**fingerprints(settings, built), **agent_prints, **counted_by(interface)}
     backend = PipelineBackend(built.pipeline, built.segmenter.name)
 
     def session(qid: str) -> SearchTool:
@@ -90,6 +98,12 @@ def run(settings: Settings) -> Cell:
     if last:
         raise stopped(last, folder, built.benchmark, ledger)
     return cell
+
+
+def counted_by(interface: ToolInterface) -> dict[str, str]:
+    """What counts the tokens of the tool's outputs, where it names a tokenizer."""
+    named = getattr(interface, "tokenizer", None)
+    return {"tool.tokenizer": tokens_of(named).fingerprint} if named else {}
 
 
 def answer(

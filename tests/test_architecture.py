@@ -45,6 +45,7 @@ FLOORS = {
             "extras",
             "hub",
             "sealing",
+            "tokens",
         ),
         0,
     ),

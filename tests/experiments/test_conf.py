@@ -35,6 +35,7 @@ GIVEN = {"documents", "name", "unit"}
 # Values that an option leaves to its user.
 NEEDED = {
     ("benchmark", "beir"): ["benchmark.path=PATH"],
+    ("benchmark", "ir_datasets"): ["benchmark.dataset=vaswani"],
     ("retriever", "bm25_from_tuning"): ["retriever.path=PATH"],
     ("retriever", "dense"): ["retriever.model=m"],
     ("enrichment", "file"): ["enrichment.query.path=PATH", "enrichment.corpus.path=PATH"],

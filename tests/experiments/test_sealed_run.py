@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 from sealed_benchmark import ANSWERS, CANARY, QUESTIONS, SENTENCES, VARIABLE, write_benchmark
+from tiny_tokenizer import write_tokenizer
 
+from toolkit import tokens
 from toolkit.evaluation.verdict_files import verdicts_in
 from toolkit.runs import RunFolder
 from toolkit.sealing import read_text
@@ -154,3 +156,25 @@ def test_a_failed_cell_is_told_on_the_terminal_and_quotes_nothing_on_disk(
     assert code == 1
     assert ANSWERS["11"] in capsys.readouterr().err
     assert not list(leaks("runs"))
+
+
+def test_the_manifest_names_the_tokenizer_and_another_one_is_another_run(
+    entry: Entry,
+    benchmark: tuple[str, ...],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    path = write_tokenizer(tmp_path / "tiny.json")
+    command = ("run", *benchmark, "name=t", "tool=top_k", f"tool.tokenizer={path}")
+    assert entry(*command) == 0
+    manifest = json.loads(Path("runs/t/manifest.json").read_text())
+    assert manifest["config"]["tool"]["tokenizer"] == str(path)
+    assert manifest["fingerprints"]["tool.tokenizer"].startswith("tiny.json@")
+    capsys.readouterr()
+    path.write_text(path.read_text() + "\n")
+    tokens._loaded.cache_clear()
+    assert entry(*command) == 2
+    assert "another tool.tokenizer" in one_line(capsys)
+    assert entry("run", *benchmark, "name=u", "tool=top_k", "tool.tokenizer=nowhere.json") == 2
+    assert "no tokenizer at nowhere.json" in one_line(capsys)
+    assert not Path("runs/u").exists()

@@ -1,7 +1,8 @@
 """Units: what of a document is indexed and retrieved. Each class is a `contracts.Segmenter`.
 
-Tokens are those of `toolkit.text`, and the title is never counted: it is put in front of every
-unit (`Unit.contents`) on top of its budget, so that each passage names its document.
+Tokens are those of `toolkit.text` unless a tokenizer is named, and the title is never counted: it
+is put in front of every unit (`Unit.contents`) on top of its budget, so that each passage names its
+document.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from toolkit.corpus.sentences import RULES_VERSION, Spans, Splitter, rule_spans
 from toolkit.corpus.spacy_sentences import spacy_spans, spacy_version
 from toolkit.errors import InputError
 from toolkit.files import fingerprint
-from toolkit.text import head, token_starts
+from toolkit.text import token_starts
+from toolkit.tokens import tokens_of
 
 SPLITTERS: dict[str, Splitter] = {"rules": rule_spans, "spacy": spacy_spans}
 
@@ -44,9 +46,11 @@ class WholeDocument:
 @dataclass
 class DocumentHead:
     """One unit a document: its first `max_tokens` tokens (the title not counted), whose id is the
-    docid. 512 by default, as in studies of retrieval units on BrowseComp-Plus."""
+    docid. 512 by default, as in studies of retrieval units on BrowseComp-Plus. `tokenizer`: see
+    `toolkit.tokens.tokens_of`; None: words and single marks."""
 
     max_tokens: int = 512
+    tokenizer: str | None = None
     name: str = field(default="document_head", init=False)
     aggregate: bool = field(default=False, init=False)
     whole_documents: bool = field(default=False, init=False)
@@ -56,13 +60,16 @@ class DocumentHead:
 
     @property
     def fingerprint(self) -> str:
-        return fingerprint(self.name, self.max_tokens)
+        """`InputError` where the tokenizer cannot be had."""
+        counted = [tokens_of(self.tokenizer).fingerprint] if self.tokenizer else []
+        return fingerprint(self.name, self.max_tokens, *counted)
 
     def spans(self, document: Document) -> Spans:
-        return [(0, len(head(document.text, self.max_tokens)))]
+        return [(0, len(tokens_of(self.tokenizer).head(document.text, self.max_tokens)))]
 
     def units(self, document: Document) -> Iterator[Unit]:
-        yield Unit(document.docid, document.title, head(document.text, self.max_tokens))
+        ((_, end),) = self.spans(document)
+        yield Unit(document.docid, document.title, document.text[:end])
 
 
 @dataclass

@@ -65,7 +65,13 @@ _AGENT = (
     Measure("tool_calls", 2, NEITHER, "Tool calls a question, failed ones included."),
     Measure("tool_errors", 2, NEITHER, "Tool calls a question that were refused or failed."),
     Measure("documents_exposed", 1, NEITHER, "Documents previewed or opened a question."),
-    Measure("tokens_exposed", 0, NEITHER, "Tokens of tool output a question."),
+    Measure(
+        "tokens_exposed",
+        0,
+        NEITHER,
+        "Tokens of tool output a question, as tool.tokenizer counts them; words and single marks "
+        "where that is null.",
+    ),
     Measure("seconds", 2, NEITHER, "Wall-clock seconds a question."),
 )
 # What BrowseComp-Plus's own evaluator gives: see toolkit.evaluation.published.

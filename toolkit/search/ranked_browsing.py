@@ -22,6 +22,7 @@ from toolkit.search.excerpts import METHODS, Query
 from toolkit.search.pages import Limits, document_page, line_of, results_page, short
 from toolkit.search.schemas import FAR, IntegerParameter, TextParameter, ToolSpec, call_text
 from toolkit.search.session import CachedRanking, Page, Tool, ToolSession
+from toolkit.tokens import Tokens, tokens_of
 
 _READ = "read_document"
 _LONGEST_PASSAGE_SUFFIX = len(PASSAGE_MARK) + 9
@@ -39,7 +40,9 @@ class RankedBrowsing:
     ranks up to `excerpt_depth`. `read_limit`: lines that `read_document` shows by default.
     `max_lines`, `max_bytes` (UTF-8): size of one output; it is cut between hits or lines, never
     inside one, and its hint goes on at the first omitted one; a single hit or line is always shown,
-    whatever its size. Raises `InputError` for impossible values.
+    whatever its size. `tokenizer` names what counts the tokens of outputs
+    (`toolkit.tokens.tokens_of`); None: words and single marks. Raises `InputError` for impossible
+    values.
     """
 
     depth: int = 1000
@@ -53,6 +56,7 @@ class RankedBrowsing:
     read_limit: int = 200
     max_lines: int = 2000
     max_bytes: int = 50_000
+    tokenizer: str | None = None
 
     def __post_init__(self) -> None:
         check_integer("max_page", self.max_page)
@@ -75,6 +79,11 @@ class RankedBrowsing:
         check_integer("max_rankings", self.max_rankings)
 
     @property
+    def tokens(self) -> Tokens:
+        """What counts tokens; loaded when it is first asked for."""
+        return tokens_of(self.tokenizer)
+
+    @property
     def limits(self) -> Limits:
         """The size of one output."""
         return Limits(self.max_lines, self.max_bytes)
@@ -87,7 +96,13 @@ class RankedBrowsing:
     ) -> RankedBrowsingSession:
         """A session for one question; `clock` gives seconds."""
         return RankedBrowsingSession(
-            self, backend, store, depth=self.depth, max_rankings=self.max_rankings, clock=clock
+            self,
+            backend,
+            store,
+            depth=self.depth,
+            max_rankings=self.max_rankings,
+            tokens=self.tokens,
+            clock=clock,
         )
 
 

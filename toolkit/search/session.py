@@ -28,7 +28,7 @@ from toolkit.search.answers import parse_answer
 from toolkit.search.errors import ToolError, quoted
 from toolkit.search.evidence import EvidenceLog
 from toolkit.search.schemas import ToolSpec, call_text, recordable
-from toolkit.text import count_tokens
+from toolkit.tokens import WORDS, Tokens
 
 Settings = TypeVar("Settings")
 
@@ -71,7 +71,7 @@ class ToolSession(ABC, Generic[Settings]):
 
     An interface writes `tools`, and serves them with `rank`, `kept`, `units` and `lines`.
     `settings` are the interface's own. `depth`: hits of a ranking. `max_rankings`: rankings kept,
-    the oldest dropped first. `clock` gives seconds.
+    the oldest dropped first. `tokens` counts what outputs have. `clock` gives seconds.
 
     `reasoning` is what the agent thought last: a loop whose pipeline wants it sets it before a
     call, and it goes to the backend with the query. Equal requests (query and reasoning) share one
@@ -87,9 +87,11 @@ class ToolSession(ABC, Generic[Settings]):
         *,
         depth: int = 1000,
         max_rankings: int = 32,
+        tokens: Tokens = WORDS,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.settings = settings
+        self.tokens = tokens
         self.store = store
         self.depth = depth
         self.reasoning = ""
@@ -144,7 +146,7 @@ class ToolSession(ABC, Generic[Settings]):
             output=page.text,
             error=error,
             seconds=self._clock() - started,
-            tokens=count_tokens(page.text),
+            tokens=self.tokens.count(page.text),
             ranking=page.ranking.unit_ids if page.ranking else (),
             shown=tuple(exposed.shown) if exposed else (),
             notes=page.ranking.notes if page.ranking else {},

@@ -20,7 +20,7 @@ from toolkit.search.errors import ToolError, quoted
 from toolkit.search.pages import Limits, document_page, short
 from toolkit.search.schemas import FAR, IntegerParameter, TextParameter, ToolSpec, call_text
 from toolkit.search.session import Page, Tool, ToolSession
-from toolkit.text import head
+from toolkit.tokens import Tokens, tokens_of
 
 _READ = "get_document"
 
@@ -31,7 +31,8 @@ class TopK:
     document.
 
     `k`: hits ranked and shown, so that surfaced and previewed are equal here. `max_tokens`: tokens
-    shown of each hit (its title counts), as `toolkit.text` counts them; None shows all.
+    shown of each hit (its title counts); None shows all. `tokenizer` names what these tokens and
+    those of all outputs are (`toolkit.tokens.tokens_of`); None: words and single marks.
     `max_bytes` (UTF-8): size of one output of `get_document`. A longer document comes in pages of
     lines, and each tells the call for the next one. `max_rankings`: rankings kept for repeated
     queries. Raises `InputError` for impossible values.
@@ -39,6 +40,7 @@ class TopK:
 
     k: int = 5
     max_tokens: int | None = 512
+    tokenizer: str | None = None
     get_document: bool = False
     max_bytes: int = 200_000
     max_rankings: int = 32
@@ -50,6 +52,11 @@ class TopK:
         check_integer("max_bytes", self.max_bytes)
         check_integer("max_rankings", self.max_rankings)
 
+    @property
+    def tokens(self) -> Tokens:
+        """What counts tokens; loaded when it is first asked for."""
+        return tokens_of(self.tokenizer)
+
     def session(
         self,
         backend: SearchBackend,
@@ -58,7 +65,13 @@ class TopK:
     ) -> TopKSession:
         """A session for one question; `clock` gives seconds."""
         return TopKSession(
-            self, backend, store, depth=self.k, max_rankings=self.max_rankings, clock=clock
+            self,
+            backend,
+            store,
+            depth=self.k,
+            max_rankings=self.max_rankings,
+            tokens=self.tokens,
+            clock=clock,
         )
 
 
@@ -142,7 +155,7 @@ class TopKSession(ToolSession[TopK]):
     def _filled(self, rank: int, hit: Hit, unit: Unit) -> Hit:
         """The hit with its text, cut to size, and with as much of its title."""
         most = self.settings.max_tokens
-        text = head(unit.contents, most) if most else unit.contents
+        text = self.tokens.head(unit.contents, most) if most else unit.contents
         return hit._replace(rank=rank, title=text[: len(unit.title)], excerpt="", text=text)
 
     def _block(self, hit: Hit, unit: Unit) -> str:

@@ -1,0 +1,127 @@
+"""Counting and cutting by a tokenizer that a protocol names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tiny_tokenizer import write_tokenizer
+
+from toolkit.contracts import Document
+from toolkit.corpus import DocumentHead
+from toolkit.errors import InputError
+from toolkit.search import DictionaryBackend, DictionaryStore, RankedBrowsing, TopK
+from toolkit.text import count_tokens
+from toolkit.tokens import WORDS, tokens_of
+
+LONG = "the harbour kings antidisestablishment  \u00e9\u6f22\U0001f6a2\tx " * 400
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tokenizer(tmp_path_factory.mktemp("tokens") / "tokenizer.json")
+
+
+@pytest.fixture(scope="module")
+def reference(path: Path) -> Any:
+    """The library's own tokenizer, without what its file says of truncation and padding."""
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_file(str(path))
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer
+
+
+def test_tokens_are_counted_as_the_library_counts_them(path: Path, reference: Any) -> None:
+    tokens = tokens_of(str(path))
+    assert tokens.count(LONG) == len(reference.encode(LONG).ids) != count_tokens(LONG)
+    assert tokens.count("") == 0 and tokens.count("\ud800 x") > 0
+
+
+@pytest.mark.parametrize("limit", [1, 2, 7, 100, 511])
+def test_a_head_has_the_first_tokens_of_the_whole_text(
+    path: Path, reference: Any, limit: int
+) -> None:
+    head = tokens_of(str(path)).head(LONG, limit)
+    whole = reference.encode(LONG)
+    assert LONG.startswith(head) and len(head) == whole.offsets[limit - 1][1]
+
+
+@given(text=st.text(), limit=st.integers(min_value=0, max_value=30))
+def test_a_head_is_a_prefix_and_whole_where_it_is_short(
+    path: Path, reference: Any, text: str, limit: int
+) -> None:
+    head = tokens_of(str(path)).head(text, limit)
+    ends = [end for _, end in reference.encode(text).offsets]
+    expected = text if len(ends) < limit else text[: ends[limit - 1]] if limit else ""
+    assert head == expected
+
+
+def test_a_long_text_is_not_read_whole_for_its_head(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokens = tokens_of(str(path))
+    read: list[int] = []
+    encoded = tokens._encoded  # type: ignore[attr-defined]
+    monkeypatch.setattr(tokens, "_encoded", lambda text: read.append(len(text)) or encoded(text))
+    tokens.head(LONG * 50, 10)
+    assert max(read) < 2000
+
+
+def test_a_run_without_a_space_is_cut_as_in_the_whole_text(path: Path, reference: Any) -> None:
+    text = "harbour" * 3000 + " end"
+    head = tokens_of(str(path)).head(text, 20)
+    assert len(head) == reference.encode(text).offsets[19][1]
+
+
+def test_without_a_tokenizer_words_and_marks_count(path: Path) -> None:
+    assert tokens_of(None) is WORDS
+    assert WORDS.count("two words.") == 3 and WORDS.head("two words.", 2) == "two words"
+    assert WORDS.fingerprint == "words and marks"
+
+
+def test_a_folder_and_a_name_of_the_hub_are_found_and_named(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import huggingface_hub
+
+    asked = []
+
+    def download(name: str, file: str, revision: str | None = None) -> str:
+        asked.append((name, file))
+        return str(path)
+
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
+    named = tokens_of("owner/tiny-tokens")
+    assert asked == [("owner/tiny-tokens", "tokenizer.json")]
+    content = tokens_of(str(path)).fingerprint.rpartition("@")[2]
+    assert named.fingerprint == f"owner/tiny-tokens@{content}"
+    assert tokens_of(str(path.parent)).count("king") == named.count("king")
+
+
+@pytest.mark.parametrize("source", ["nowhere.json", "/a/b/c", "{folder}/empty", "{folder}"])
+def test_what_is_no_tokenizer_is_told_in_one_line(tmp_path: Path, source: str) -> None:
+    (tmp_path / "empty").write_text("{}")
+    with pytest.raises(InputError, match="no tokenizer"):
+        tokens_of(source.format(folder=tmp_path))
+
+
+def test_tools_and_heads_use_the_tokenizer(path: Path, reference: Any) -> None:
+    text = "the harbour of the king " * 60
+    document = Document("d1", "", text)
+    backend, store = DictionaryBackend({"d1": text}), DictionaryStore({"d1": document})
+    expected = text[: reference.encode(text).offsets[15][1]]
+    tool = TopK(k=1, max_tokens=16, tokenizer=str(path)).session(backend, store)
+    result = tool.call("search", {"query": "king"})
+    assert result.text.endswith(f"\n{expected}\n[cut after 16 tokens]")
+    assert result.call.tokens == len(reference.encode(result.text).ids)
+    browsing = RankedBrowsing(tokenizer=str(path)).session(backend, store)
+    page = browsing.call("search", {"reason": "r", "query": "king"})
+    assert page.call.tokens == len(reference.encode(page.text).ids)
+    unit = DocumentHead(16, str(path))
+    assert [each.text for each in unit.units(document)] == [expected]
+    assert unit.fingerprint != DocumentHead(16).fingerprint
