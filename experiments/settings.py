@@ -24,9 +24,16 @@ _ROOT = "config"
 
 
 def register() -> None:
-    """Make `root_schema` and `${chosen:...}` known; called by what composes, not on import."""
+    """Make `root_schema`, `${chosen:...}` and `${with_model:...}` known; called by what composes,
+    not on import."""
     ConfigStore.instance().store(name="root_schema", node=Root)
     OmegaConf.register_new_resolver("chosen", chosen_value, replace=True)
+    OmegaConf.register_new_resolver("with_model", _with_model, replace=True)
+
+
+def _with_model(then: Any, otherwise: Any, *, _root_: Any) -> Any:
+    """`${with_model:a,b}`: `a` where the agent or the enrichment has a language model, else `b`."""
+    return then if _root_.llm or _root_.enrichment_llm else otherwise
 
 
 @dataclass(frozen=True)

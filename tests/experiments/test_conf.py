@@ -122,3 +122,17 @@ def test_an_unknown_argument_is_refused_with_the_valid_ones() -> None:
     leaf = OmegaConf.create({"_target_": "toolkit.corpus.DocumentHead", "tokens": 5})
     with pytest.raises(InputError, match=r"has no argument tokens.*max_tokens"):
         make(leaf)
+
+
+def test_an_experiment_may_ask_a_model_where_there_is_one() -> None:
+    def params(*overrides: str) -> dict[str, str]:
+        composed = ["experiment=sira/arms", *overrides]
+        config = compose("config", overrides=composed, return_hydra_config=True)
+        return dict(config.hydra.sweeper.params)
+
+    without = params()
+    assert without["enrichment"] == "none,feedback_query,feedback_corpus,feedback"
+    assert without["reranker"] == "none"
+    for llm in ("llm=gpt-5.5", "llm@enrichment_llm=gpt-5.5"):
+        assert params(llm)["enrichment"] == "none,sira_query,sira_corpus,sira"
+        assert params(llm)["reranker"] == "none,pointwise"
