@@ -44,7 +44,9 @@ def workload(root: Path, collection: Path, pairs: int) -> tuple[list[Request], P
     if not folder.exists():
         if not collection.is_dir():
             raise InputError(
-                f"there is no collection {collection}", do="give --collection a BEIR folder"
+                f"there is no collection {collection}",
+                do="give --collection a BEIR folder; docs/collections.md tells where wikimix, the"
+                " default, comes from",
             )
         _make(folder, collection, pairs)
     lines = (folder / "requests.jsonl").read_text("utf-8").splitlines()

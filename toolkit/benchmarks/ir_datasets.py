@@ -206,7 +206,7 @@ def _with_split(dataset: str, split: str | None) -> str:
     if not present:
         raise InputError(
             f"the dataset {dataset} has no split {split!r}",
-            valid=f"null, or the last part of one of these: {_relatives(dataset, source)}",
+            valid=f"null, or the last part of another dataset: {_relatives(dataset, source)}",
         )
     return present[0]
 
@@ -219,17 +219,15 @@ def _same_documents(one: Any, other: Any) -> bool:
 
 def _relatives(dataset: str, source: Any) -> str:
     """Ids below and beside a dataset that have its documents, queries and judgements."""
-    stem = dataset.rpartition("/")[0] or dataset
-    ids = sorted(name for name in _library().registry if f"{name}/".startswith(f"{stem}/"))
-    depths = (dataset.count("/"), dataset.count("/") + 1)
-    near = [name for name in ids if name.count("/") in depths]
+    places = {dataset, dataset.rpartition("/")[0]} - {""}
+    near = sorted(name for name in _library().registry if name.rpartition("/")[0] in places)
     loaded = [(name, _load(name)) for name in near]
     names = [
         name
         for name, other in loaded
         if other.has("queries") and other.has("qrels") and _same_documents(source, other)
     ]
-    return _listed(names) or "there is none beside it"
+    return _listed(names) or "there are none"
 
 
 def _similar(dataset: str) -> str:

@@ -182,11 +182,13 @@ def test_unknown_foreign_and_ambiguous_splits_are_refused_in_one_line(register: 
     register("base/other", Docs(DOCS), QUERIES, QRELS)
     unknown = message(lambda: IrDatasetsBenchmark(test, split="tets"))
     assert (
-        f"has no split 'tets'. valid: null, or the last part of one of these: {TOP}/base/dev"
+        f"has no split 'tets'. valid: null, or the last part of another dataset: {TOP}/base/dev"
         in (unknown)
     )
     assert f"{TOP}/base/other" not in unknown  # documents of its own
     assert "has no split 'other'" in message(lambda: IrDatasetsBenchmark(test, split="other"))
+    alone = message(lambda: IrDatasetsBenchmark("vaswani", split="dev"))
+    assert alone.endswith("another dataset: there are none.")
     register("base/test/dev", documents, QUERIES, QRELS)
     ambiguous = message(lambda: IrDatasetsBenchmark(test, split="dev"))
     assert f"{TOP}/base/test/dev or {TOP}/base/dev" in ambiguous
