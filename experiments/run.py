@@ -122,8 +122,8 @@ def answer(
         return None
     if ledger.cap is not None and ledger.unpriced_before:
         Console(stderr=True, soft_wrap=True).print(
-            f"{ledger.unpriced_before} replies of earlier starts told no usage: their cost is not "
-            f"in the ${ledger.spent_before:.4f} that count towards budget.run_dollars"
+            f"{ledger.unpriced_before} replies of earlier starts reported no usage: their cost is "
+            f"not in the ${ledger.spent_before:.4f} that count towards budget.run_dollars"
         )
     servers: dict[str, str] = {}
     with (
@@ -167,7 +167,7 @@ def stopped(
     """Why the run went no further."""
     if last.reason == RUN_OUT_OF_MONEY and ledger.unpriced:
         return InputError(
-            f"the run {folder.path} stopped: the server told no usage for {ledger.unpriced} "
+            f"the run {folder.path} stopped: the server reported no usage for {ledger.unpriced} "
             "replies, so that budget.run_dollars cannot be kept",
             do="choose a server that tells the usage of every reply, or set no cap",
         )

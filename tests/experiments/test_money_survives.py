@@ -82,14 +82,14 @@ def test_a_reply_without_usage_stops_a_capped_run_and_its_known_money_still_coun
     peer.script.extend([reply] * 30 + [Say(calls=reply.calls, usage=None)])
     run = command(peer, "budget.run_dollars=5")
     stopped = run_command(*run, folder=tmp_path)
-    assert stopped.returncode == 2 and "told no usage for 1 replies" in stopped.stderr
+    assert stopped.returncode == 2 and "reported no usage for 1 replies" in stopped.stderr
     (first,) = starts(tmp_path)
     assert first["unpriced"] == 1 and "dollars" not in first
     assert first["known_dollars"]["agent"] >= 30 * DOLLARS - 1e-9
 
     resumed = run_command(*run, folder=tmp_path)
     assert resumed.returncode == 2
-    assert "1 replies of earlier starts told no usage" in " ".join(resumed.stderr.split())
+    assert "1 replies of earlier starts reported no usage" in " ".join(resumed.stderr.split())
     assert starts(tmp_path)[1]["dollars"] + first["known_dollars"]["agent"] <= 5.0 + 1e-9
 
 

@@ -200,7 +200,7 @@ class ApiModel(ABC):
             try:
                 reply = await asyncio.wait_for(self._send(session.client, body, timeout), timeout)
             except asyncio.TimeoutError:
-                raise ServerTimeout(f"{self._where}: no whole reply in {timeout:g} s") from None
+                raise ServerTimeout(f"{self._where}: no complete reply in {timeout:g} s") from None
             except ModelError:
                 raise
             except Exception as error:

@@ -156,7 +156,8 @@ class Ledger:
             caps.append(("question", self.question_cap, spent, self._reserved([qid])))
         if caps and (unpriced := self._unpriced(self._run)):
             raise OutOfMoney(
-                f"the server told no usage for {unpriced} replies, so that the cap cannot be kept"
+                f"the server reported no usage for {unpriced} replies, so the cap cannot be "
+                "enforced"
             )
         for scope, cap, spent, under_way in caps:
             # Without any reply yet nothing is expected, and money that is gone is still gone.

@@ -119,8 +119,8 @@ def _known_dollars(path: Path, row: Row, *, capped: bool) -> float:
         priced = replies - row.get(f"{role}_unpriced", 0)
         if capped and f"{role}_dollars" not in row and priced > 0:
             raise InputError(
-                f"{path} does not tell what the {role} spent in the start of {row['started']}, so "
-                "that the cap cannot be kept",
+                f"{path} does not say what the {role} spent in the start of {row['started']}, so "
+                "the cap cannot be enforced",
                 do=f'add "known_dollars": {{"{role}": DOLLARS}} to that row, or remove the cap',
             )
     return math.fsum(row.get(f"{role}_dollars", 0.0) for role in roles)

@@ -113,7 +113,9 @@ def report_data(
         )
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
-        raise InputError(f"cells named alike: {twice}", do="Give every cell its own name")
+        raise InputError(
+            f"more than one cell is named {', '.join(twice)}", do="Give every cell its own name"
+        )
     if baseline is not None and baseline not in names:
         raise InputError(
             f"baseline {baseline!r}", valid=", ".join(names), do="Name one of the cells"

@@ -118,7 +118,7 @@ _USED = {
     "failed": "Requests to language models{} a question that brought no reply.",
     "retries": "Attempts{} a question beyond the first of each request.",
     "seconds": "Seconds of waiting for language models{} a question.",
-    "unmetered": "Replies{} a question whose server told no usage.",
+    "unmetered": "Replies{} a question for which the server reported no usage.",
     "unpriced": "Replies{} a question whose cost is unknown.",
 }
 _IR_NAME = re.compile(r"(?P<family>[A-Za-z]+)(\([^)]*\))?(@(?P<k>\d+))?$")

@@ -84,7 +84,10 @@ def _verdict(result: Study, splits: tuple[str, str]) -> list[Span]:
         )
     others = int(result.plateaus[objective].inside.sum()) - 1
     spans.append(
-        Span(f" {others:,} of the {len(result.grid) - 1:,} other cells are not told from it.")
+        Span(
+            f" {others:,} of the {len(result.grid) - 1:,} other cells cannot be distinguished"
+            " from it."
+        )
     )
     return spans
 
@@ -159,7 +162,7 @@ def _maps(result: Study, splits: tuple[str, str], *, selecting: bool) -> Section
     if selecting:
         key += (
             ". The line frames the plateau: cells that a paired test with Holm’s correction does "
-            "not tell from the chosen one."
+            "not distinguish from the chosen one."
         )
     else:
         key += ", ○ best on these questions themselves."

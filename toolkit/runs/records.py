@@ -163,7 +163,7 @@ def read_trajectory(path: Path) -> Trajectory:
         raise InputError(f"cannot read the trajectory {path}: {error.strerror}") from error
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise InputError(
-            f"{path} is not a whole trajectory: {error}",
+            f"{path} is not a complete trajectory: {error}",
             valid="a file that a run of this version wrote",
             do="delete the file and run again; its question will be asked anew",
         ) from error

@@ -318,7 +318,7 @@ def test_a_mistaken_argument_is_named_with_what_is_valid(arguments: dict, told: 
 
 def test_cells_named_alike_are_refused() -> None:
     cell = six_cells()[0]
-    with pytest.raises(InputError, match="named alike"):
+    with pytest.raises(InputError, match="more than one cell is named"):
         render([cell, cell])
 
 

@@ -78,7 +78,7 @@ def test_the_report_tells_choice_optimism_and_plateau_and_needs_no_network(
     for text in (made.html, made.markdown):
         assert f"k1 {k1:g}, b {b:g}" in text
         assert f"optimism {optimism}" in text
-        assert "other cells are not told from it" in text
+        assert "other cells cannot be distinguished from it" in text
     assert made.html.count("<svg") == maps
     assert not re.search(r"(src|href)=\"(?!#|data:)", made.html)
     assert len(set(re.findall(r' id="([^"]+)"', made.html))) == made.html.count(' id="')

@@ -47,7 +47,8 @@ def plateau(
         raise InputError(f"tuning.alpha={alpha}", valid="above 0 and below 1", do="try 0.05")
     if len(values) < 2:
         raise InputError(
-            f"{len(values)} question tells no cell from another", valid="two or more questions"
+            f"{len(values)} question cannot distinguish any two cells",
+            valid="two or more questions",
         )
     differences = values - values[:, [best]]
     p = p_values(differences, test=test, resamples=resamples, seed=seed)
