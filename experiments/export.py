@@ -3,26 +3,28 @@
 browsecomp_plus: run files as BrowseComp-Plus's clients write them, one a question.
 leaderboard: the JSON of its evaluator, which its leaderboard takes; needs an evaluated run.
 trec: the final ranking of each question as a TREC run.
-inspect: a log of Inspect AI (.eval, or .json with log=json), for `inspect view`.
+inspect, inspect_json: a log of Inspect AI, as .eval or .json, for `inspect view`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import Any
 
 from experiments.entry import CommandParser, one_path, run_command
 from experiments.recorded import Options, recorded_benchmark
 from experiments.settings import Settings
-from toolkit.console import Console
+from toolkit.console import Console, tell
 from toolkit.errors import InputError
-from toolkit.evaluation import final_ranking, load_cell
+from toolkit.evaluation import Cell, final_ranking, load_cell
 from toolkit.evaluation.agent_run import lean
 from toolkit.evaluation.store import trec_run
-from toolkit.exchange import browsecomp_plus, leaderboard
-from toolkit.exchange.run_metadata import model_of, retriever_of
-from toolkit.files import file_made_whole, folder_made_whole, write_json
+from toolkit.exchange import browsecomp_plus, inspect_log, leaderboard
+from toolkit.exchange.inspect_samples import sample
+from toolkit.exchange.run_metadata import model_of, retriever_of, settings_of
+from toolkit.files import file_made_whole, fingerprint, folder_made_whole, write_json
 from toolkit.runs import RunFolder
 from toolkit.runs.names import escape_qid
 
@@ -33,6 +35,8 @@ def export(settings: Settings, paths: Sequence[str], *, format: str, out: str) -
     folder.manifest()
     if place.exists() and any(place.iterdir() if place.is_dir() else [place]):
         raise InputError(f"{out} exists and is not empty", do="name another out=")
+    if folder.manifest().get("sealed"):
+        tell(f"{folder.path} is of a sealed benchmark; the export holds its texts in the clear")
     with folder_made_whole(place) as unfinished:
         message = _WRITERS[format](folder, unfinished, settings)
     Console(stderr=True, soft_wrap=True).print(f"{out}: {message}")
@@ -82,11 +86,61 @@ def _leaderboard(folder: RunFolder, out: Path, settings: Settings) -> str:
     )
 
 
+def _inspect(folder: RunFolder, out: Path, settings: Settings) -> str:
+    return _inspect_log(folder, out / f"{folder.name}.eval", settings, inspect_log.write_eval)
+
+
+def _inspect_json(folder: RunFolder, out: Path, settings: Settings) -> str:
+    return _inspect_log(folder, out / f"{folder.name}.json", settings, inspect_log.write_json_log)
+
+
+def _inspect_log(
+    folder: RunFolder,
+    path: Path,
+    settings: Settings,
+    write: Callable[[Path, Mapping[str, Any], Iterable[Mapping[str, Any]]], int],
+) -> str:
+    """A log with the scores of the run's evaluation, and without any where it has none."""
+    benchmark = recorded_benchmark(folder, settings, Options(settings))
+    manifest, model = folder.manifest(), model_of(folder.manifest())
+    cell = load_cell(folder.path) if (folder.path / "metrics.json").exists() else Cell(folder.name)
+    scored = [name for name in cell.per_question if name.startswith(_SCORES)]
+    statuses = folder.statuses()
+    head = inspect_log.header(
+        folder.name,
+        created=str(manifest.get("created", "1970-01-01T00:00:00+00:00")),
+        identity=fingerprint(folder.name, folder.state()),
+        benchmark=benchmark.name,
+        model=model,
+        factors=settings_of(manifest),
+        versions=manifest.get("versions", {}),
+        means={name: cell.metrics[name] for name in scored},
+        samples=len(statuses),
+    )
+    samples = (
+        sample(
+            trajectory,
+            model=model,
+            target=benchmark.answers.get(trajectory.qid, ()),
+            scores={
+                name: cell.per_question[name][trajectory.qid]
+                for name in scored
+                if trajectory.qid in cell.per_question[name]
+            },
+        )
+        for trajectory in folder.trajectories()
+    )
+    return f"{write(path, head, samples)} samples"
+
+
 _WRITERS: dict[str, Callable[[RunFolder, Path, Settings], str]] = {
     "browsecomp_plus": _browsecomp_plus,
     "leaderboard": _leaderboard,
     "trec": _trec,
+    "inspect": _inspect,
+    "inspect_json": _inspect_json,
 }
+_SCORES = ("accuracy", "answer_f1", "completion", "recall_", "citation_")
 
 
 PARSER = CommandParser(__doc__, "RUN")

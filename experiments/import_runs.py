@@ -19,9 +19,9 @@ from experiments.naming import factors
 from experiments.recorded import recorded_option
 from experiments.settings import Settings, plain_values
 from toolkit.console import Console
-from toolkit.contracts import Benchmark, Trajectory
+from toolkit.contracts import Benchmark, Trajectory, is_sealed
 from toolkit.errors import InputError
-from toolkit.exchange import browsecomp_plus, pi_serini
+from toolkit.exchange import browsecomp_plus, inspect_log, pi_serini
 from toolkit.exchange.run_files import run_files, run_paths
 from toolkit.exchange.transcript import Transcript, trajectory_of
 from toolkit.files import file_fingerprint, folder_made_whole
@@ -112,7 +112,13 @@ def _manifest(
     }
     config = {"benchmark": plain_values(settings.config.benchmark)}
     prints = {"benchmark": benchmark.fingerprint, "imported": file_fingerprint(*files)}
-    manifest = make_manifest(config, prints, chosen, recorded_option(settings))
+    manifest = make_manifest(
+        config,
+        prints,
+        chosen,
+        recorded_option(settings),
+        sealed=bool(settings.config.sealed) and is_sealed(benchmark),
+    )
     return {**manifest, "imported": dict(imported)}
 
 
@@ -122,6 +128,10 @@ def _read_browsecomp_plus(files: list[Path], canary_env: str) -> Iterator[Record
 
 def _read_pi_serini(files: list[Path], canary_env: str) -> Iterator[Recorded]:
     return pi_serini.read(run_files(files))
+
+
+def _read_inspect(files: list[Path], canary_env: str) -> Iterator[Recorded]:
+    return (recorded for file in files for recorded in inspect_log.read(file))
 
 
 def _seal(variable: str) -> Seal | None:
@@ -138,6 +148,7 @@ def _seal(variable: str) -> Seal | None:
 _READERS: dict[str, Callable[[list[Path], str], Iterator[Recorded]]] = {
     "browsecomp_plus": _read_browsecomp_plus,
     "pi_serini": _read_pi_serini,
+    "inspect": _read_inspect,
 }
 
 PARSER = CommandParser(__doc__, "PATH")

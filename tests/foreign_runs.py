@@ -43,7 +43,7 @@ def browsecomp(qid: str, result: Sequence[dict[str, Any]], **changed: Any) -> di
     retrieved: dict[str, None] = {}
     for item in calls:
         counts[item["tool_name"]] = counts.get(item["tool_name"], 0) + 1
-        if item["tool_name"] == "search" and isinstance(item["output"], str):
+        if item["tool_name"] == "search" and str(item["output"]).startswith("["):
             retrieved |= {hit["docid"]: None for hit in json.loads(item["output"])}
     return {
         "metadata": {"model": "gpt-oss-20b", "reasoning": {"effort": "high"}, "output_dir": "x"},

@@ -21,6 +21,8 @@ _EXTRAS = {
     "pyarrow": "browsecomp",
     "huggingface_hub": "browsecomp",
     "tokenizers": "tokenizers",
+    "zstandard": "inspect",
+    "inspect_ai": "inspect",
     "starlette": "serve",
     "uvicorn": "serve",
     "mcp": "serve",

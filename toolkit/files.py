@@ -6,6 +6,7 @@ import fcntl
 import hashlib
 import json
 import os
+import re
 import secrets
 import shutil
 import stat
@@ -20,6 +21,7 @@ from toolkit.sealing import close_lines, is_sealed
 # What a process asks for; the kernel takes off what the umask or a folder's default ACL forbids.
 # The functions of `tempfile` ask for less and would need a chmod that knows neither.
 _ANYONE = 0o666
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 @contextmanager
@@ -52,7 +54,9 @@ def write_atomic(path: Path, text: str, *, clear: bool = False) -> None:
 
 def dump_json(value: Any, *, indent: int | None = 1) -> str:
     """JSON with sorted keys off, Unicode kept: equal values give equal text."""
-    return json.dumps(value, ensure_ascii=False, indent=indent, default=_plain) + "\n"
+    text = json.dumps(value, ensure_ascii=False, indent=indent, default=_plain) + "\n"
+    # A model may emit half of a surrogate pair, which UTF-8 cannot hold; JSON's \\u escape can.
+    return _SURROGATE.sub(lambda match: f"\\u{ord(match.group()):04x}", text)
 
 
 def _plain(value: Any) -> Any:

@@ -47,17 +47,12 @@ def imported(name: str, path: Path, form: str, *words: str) -> Path:
     return Path("runs") / name
 
 
-def test_a_round_trip_through_browsecomp_plus_changes_no_measure_and_no_trajectory(
-    working: Path,
-) -> None:
-    back = imported("back", exported(working, "browsecomp_plus"), "browsecomp_plus")
+@pytest.mark.parametrize("form", ["browsecomp_plus", "inspect", "inspect_json"])
+def test_a_round_trip_changes_no_measure_and_no_trajectory(working: Path, form: str) -> None:
+    back = imported("back", exported(working, form), form.removesuffix("_json"))
     assert metrics(back) == metrics(working / "runs/demo")
     before = list(RunFolder(working / "runs/demo").trajectories())
     assert list(RunFolder(back).trajectories()) == before
-    assert run_entry("compare", "runs/demo", "runs/back", "name=compared") == 0
-    verdicts = json.loads((working / "runs/compared/verdicts.json").read_text())
-    assert verdicts
-    assert all(row["difference"] == 0 and row["p"] == 1 for row in verdicts)
 
 
 def test_without_our_own_key_what_pages_showed_is_read_from_them(working: Path) -> None:
@@ -148,7 +143,9 @@ def test_a_foreign_run_goes_through_evaluation_and_comparison(working: Path) -> 
     expected = 1 / len(evidence[qids[0]])
     assert values["recall_previewed"] == pytest.approx(expected / 6)
     assert values["recall_published"] == pytest.approx(expected / 3)
-    assert run_entry("compare", "runs/demo", "runs/others", "name=c2") == 0
+    assert run_entry("compare", "runs/demo", "runs/others", "name=compared") == 0
+    verdicts = json.loads((working / "runs/compared/verdicts.json").read_text(encoding="utf-8"))
+    assert {row["measure"] for row in verdicts} >= {"accuracy", "recall_opened"}
 
 
 def test_traces_that_are_obfuscated_as_published_are_opened_by_their_own_canary(
@@ -291,3 +288,35 @@ def test_damaged_files_end_in_one_line_and_leave_no_run(
             (line,) = capsys.readouterr().err.splitlines()
             assert line.startswith("soundingline: ")
         assert not Path("runs/damaged").exists()
+
+
+def test_a_run_of_a_sealed_benchmark_is_sealed_when_it_comes_in_and_told_when_it_goes_out(
+    working: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SOUNDINGLINE_CANARY", "canary of this test")
+    place = working / "secret"
+    place.mkdir()
+    row = {"query_id": "1", "query": "who wove the quilt", "answer": "Wilhelmina"}
+    documents = [{"docid": "12", "text": "Wilhelmina wove the quilt", "url": ""}]
+    (place / "rows.jsonl").write_text(
+        json.dumps({**row, "evidence_docs": documents, "gold_docs": documents}), encoding="utf-8"
+    )
+    (place / "corpus.jsonl").write_text(json.dumps(documents[0]), encoding="utf-8")
+    benchmark = (
+        "benchmark=browsecomp_plus",
+        f"benchmark.questions={place / 'rows.jsonl'}",
+        f"benchmark.corpus={place / 'corpus.jsonl'}",
+        "benchmark.obfuscated=false",
+    )
+    content = browsecomp("1", [search("quilt weaver", ["12"]), answer("Wilhelmina")])
+    files = write_files(working / "plain", [content])
+    words = ("format=browsecomp_plus", "name=secret", *benchmark)
+    assert run_entry("import_runs", str(files), *words) == 0
+    held = [path.read_bytes() for path in Path("runs/secret").rglob("*") if path.is_file()]
+    assert held
+    assert not any(b"Wilhelmina" in data or b"quilt" in data for data in held)
+    capsys.readouterr()
+    out = working / "told"
+    assert run_entry("export", "runs/secret", "format=browsecomp_plus", f"out={out}") == 0
+    assert "sealed benchmark" in capsys.readouterr().err
+    assert "Wilhelmina" in (out / "run_1.json").read_text(encoding="utf-8")

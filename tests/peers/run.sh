@@ -25,6 +25,7 @@ environment fastmcp fastmcp==2.9.2 mcp==1.9.4 pydantic==2.11.7
 # What qwen-agent imports and does not declare stands behind it.
 environment qwen qwen-agent==0.0.27 mcp==1.9.4 pydantic==2.11.7 \
   tqdm rich python-dotenv python-dateutil numpy soundfile
+environment inspect inspect_ai==0.3.285
 
 if [[ -n ${SOUNDINGLINE_PI_SERINI:-} && ! -e $SOUNDINGLINE_PEERS/pi-serini/.installed ]]; then
   place=$SOUNDINGLINE_PEERS/pi-serini

@@ -20,7 +20,7 @@ class RunFile(NamedTuple):
     place: str
     content: dict[str, Any]
 
-    def get(self, name: str, kind: type, default: Any = None) -> Any:
+    def get(self, name: str, kind: type | tuple[type, ...], default: Any = None) -> Any:
         """A field of this type, `default` where it is absent or null; `InputError` for another
         type."""
         value = self.content.get(name)
@@ -29,7 +29,7 @@ class RunFile(NamedTuple):
         if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
             raise InputError(
                 f"{self.place} has a {name!r} of type {type(value).__name__}",
-                valid=_NAMES.get(kind, kind.__name__),
+                valid=_NAMES.get(kind, "a number") if isinstance(kind, type) else "a number",
             )
         return value
 
@@ -53,8 +53,8 @@ class RunFile(NamedTuple):
 
 
 def run_paths(path: Path, skip: Collection[str] = ()) -> list[Path]:
-    """The files of a run: `path` itself, or the `.json` and `.jsonl` files in the folder, without
-    hidden ones and those called as in `skip`. `InputError` where there is none."""
+    """The files of a run: `path` itself, or the `.json`, `.jsonl` and `.eval` files in the folder,
+    without hidden ones and those called as in `skip`. `InputError` where there is none."""
     if path.is_file():
         return [path]
     if not path.is_dir():
@@ -62,7 +62,7 @@ def run_paths(path: Path, skip: Collection[str] = ()) -> list[Path]:
     files = sorted(
         file
         for file in path.iterdir()
-        if file.suffix in (".json", ".jsonl") and file.is_file()
+        if file.suffix in (".json", ".jsonl", ".eval") and file.is_file()
         if not file.name.startswith(".") and file.name not in skip
     )
     if not files:

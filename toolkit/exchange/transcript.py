@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from toolkit.contracts import PASSAGE_MARK, ToolCall, Trajectory, parent
+from toolkit.contracts import PASSAGE_MARK, STATUSES, ToolCall, Trajectory, parent
 from toolkit.exchange.outputs import docids_shown, output_text
 from toolkit.search.answers import parse_answer
 from toolkit.search.evidence import EvidenceLog
@@ -111,7 +111,8 @@ def trajectory_of(
     final = final_text(transcript.steps)
     answer = parse_answer(final, log.known)
     log.show("cited", answer.citations)
-    status = _STATUSES.get(transcript.status, "out_of_turns")
+    known_status = transcript.status if transcript.status in STATUSES else "out_of_turns"
+    status = _STATUSES.get(transcript.status, known_status)
     return Trajectory(
         qid=transcript.qid,
         question=question,

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -64,8 +63,6 @@ _ANSWER_TYPES: dict[str, Any] = {
 _HEAD_LINES = 6
 _LAST = b"}"
 _TAIL = 64  # bytes at the end of a file, which hold its last line, sealed or not
-# A model may emit half of a surrogate pair, which UTF-8 cannot hold; JSON's \u escape can.
-_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class Outcome(NamedTuple):
@@ -152,7 +149,7 @@ def dump_trajectory(trajectory: Trajectory) -> str:
     lines = ",\n".join(
         f"{_compact(key)}: {_by_line(value)}" for key, value in to_record(trajectory).items()
     )
-    return _SURROGATE.sub(lambda match: f"\\u{ord(match.group()):04x}", f"{{\n{lines}\n}}\n")
+    return f"{{\n{lines}\n}}\n"
 
 
 def read_trajectory(path: Path) -> Trajectory:

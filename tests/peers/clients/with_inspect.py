@@ -1,0 +1,77 @@
+"""Inspect AI: `read LOG` prints what a log holds, `write LOG` writes one of its own."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+from inspect_ai.event import ModelEvent, ToolEvent
+from inspect_ai.log import (
+    EvalConfig,
+    EvalDataset,
+    EvalLog,
+    EvalSample,
+    EvalSpec,
+    read_eval_log,
+    write_eval_log,
+)
+from inspect_ai.model import ChatMessageAssistant, ChatMessageTool, ChatMessageUser, ModelUsage
+from inspect_ai.tool import ToolCall
+
+
+def content(place: str) -> dict[str, object]:
+    log = read_eval_log(place, resolve_attachments="full")
+    return {
+        "status": log.status,
+        "means": {row.name: row.metrics["mean"].value for row in log.results.scores},
+        "samples": [
+            {
+                "id": row.id,
+                "messages": [[message.role, message.text] for message in row.messages],
+                "calls": [
+                    [event.function, event.arguments, event.result, bool(event.error)]
+                    for event in row.events
+                    if isinstance(event, ToolEvent)
+                ],
+                "sent": [len(event.input) for event in row.events if isinstance(event, ModelEvent)],
+                "scores": {name: score.value for name, score in row.scores.items()},
+                "tokens": {name: usage.total_tokens for name, usage in row.model_usage.items()},
+            }
+            for row in log.samples
+        ],
+    }
+
+
+def write(place: str) -> None:
+    call = ToolCall(id="1", function="search", arguments={"query": "q"})
+    hits = json.dumps([{"docid": "12", "snippet": "text " * 50}])
+    messages = [
+        ChatMessageUser(content="question"),
+        ChatMessageAssistant(content="I look", tool_calls=[call]),
+        ChatMessageTool(content=hits, tool_call_id="1", function="search"),
+        ChatMessageAssistant(content="Explanation: [12]\nExact Answer: Ada\nConfidence: 70%"),
+    ]
+    usage = ModelUsage(input_tokens=5, input_tokens_cache_read=3, output_tokens=2, total_tokens=10)
+    sample = EvalSample(
+        id="q1",
+        epoch=1,
+        input="question",
+        target="Ada",
+        messages=messages,
+        model_usage={"m": usage},
+    )
+    spec = EvalSpec(
+        created="2026-01-01T00:00:00+00:00",
+        task="t",
+        dataset=EvalDataset(),
+        model="m",
+        config=EvalConfig(),
+    )
+    write_eval_log(EvalLog(status="success", eval=spec, samples=[sample]), place)
+
+
+if __name__ == "__main__":
+    command, log = sys.argv[1:]
+    if command == "write":
+        write(log)
+    print(json.dumps(content(log) if command == "read" else {}))

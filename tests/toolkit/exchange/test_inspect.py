@@ -1,0 +1,229 @@
+"""Logs of Inspect AI: what we write reads back, what others write becomes a run."""
+
+from __future__ import annotations
+
+import io
+import json
+import zipfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from foreign_runs import answer, browsecomp, call, search, thought
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from toolkit.contracts import Trajectory
+from toolkit.errors import InputError
+from toolkit.exchange import browsecomp_plus, inspect_log
+from toolkit.exchange.inspect_samples import sample
+from toolkit.exchange.json_stream import items_of
+from toolkit.exchange.run_files import RunFile
+from toolkit.exchange.transcript import Transcript, trajectory_of
+
+HEAD = inspect_log.header(
+    "run",
+    created="2026-01-01T00:00:00+00:00",
+    identity="abc",
+    benchmark="b",
+    model="m",
+    factors={"unit": "passage"},
+    versions={},
+    means={"accuracy": 0.5},
+    samples=2,
+)
+
+
+def trajectories(count: int = 3) -> list[Trajectory]:
+    """With reasoning, a failed call, malformed arguments, half a surrogate pair, and usage."""
+    made = []
+    for number in range(count):
+        items = [
+            thought(f"I think {number}"),
+            search("query", ["a", "b"]),
+            call("search", '{"query": cut', "Error executing search: no JSON"),
+            search("again \ud83d", ["c"]),
+            answer("x", citing="[a]"),
+        ]
+        usage = {"input_tokens": 100, "input_tokens_cached": 40, "output_tokens": 7}
+        file = RunFile("f", browsecomp(f"q/{number}", items, usage=usage))
+        made.append(trajectory_of(browsecomp_plus.transcript(file), "question?"))
+    failed = replace(made[-1], status="failed", traceback="Traceback\nValueError: no", source={})
+    return [*made[:-1], failed]
+
+
+def samples(rows: list[Trajectory]) -> list[dict[str, Any]]:
+    return [sample(row, model="m", target=["x"], scores={"accuracy": 1.0}) for row in rows]
+
+
+@pytest.mark.parametrize("name", ["log.eval", "log.json"])
+def test_what_we_write_reads_back_as_it_was(tmp_path: Path, name: str) -> None:
+    rows = trajectories()
+    write = inspect_log.write_eval if name.endswith("eval") else inspect_log.write_json_log
+    assert write(tmp_path / name, HEAD, samples(rows)) == 3
+    assert list(inspect_log.read(tmp_path / name)) == rows
+
+
+def test_a_log_without_our_key_gives_calls_answer_and_usage() -> None:
+    (row, *_) = samples(trajectories())
+    row = json.loads(json.dumps(row | {"store": {}}))
+    recorded = inspect_log.transcript(RunFile("log, sample 1", row))
+    again = trajectory_of(recorded, "question?")
+    first = trajectories()[0]
+    assert [(c.name, c.output, c.shown) for c in again.calls] == [
+        (c.name, c.output, c.shown) for c in first.calls
+    ]
+    assert again.calls[1].error == "tool_error"
+    assert again.answer == first.answer
+    assert again.tiers == first.tiers
+    assert again.usage["input_tokens"] == 100
+    assert again.usage["cached_tokens"] == 40
+
+
+def foreign(**changed: Any) -> dict[str, Any]:
+    """A sample as Inspect's own basic agent leaves it, its texts as attachments."""
+    hits = json.dumps([{"docid": "12", "snippet": "text"}])
+    return {
+        "id": 7,
+        "epoch": 1,
+        "input": "?",
+        "target": "Ada",
+        "messages": [
+            {"role": "system", "content": "be good"},
+            {"role": "user", "content": "?"},
+            {
+                "role": "assistant",
+                "content": [
+                    {"type": "reasoning", "reasoning": "hm"},
+                    {"type": "text", "text": "I look"},
+                ],
+                "tool_calls": [
+                    {
+                        "id": "1",
+                        "function": "search",
+                        "arguments": {"query": "q"},
+                        "type": "function",
+                    }
+                ],
+            },
+            {"role": "tool", "tool_call_id": "1", "content": "attachment://" + "0" * 32},
+            {
+                "role": "assistant",
+                "content": "",
+                "tool_calls": [
+                    {
+                        "id": "2",
+                        "function": "submit",
+                        "arguments": {"answer": "Explanation: [12]\nExact Answer: Ada"},
+                    }
+                ],
+            },
+            {"role": "tool", "tool_call_id": "2", "content": "ok"},
+        ],
+        "attachments": {"0" * 32: hits},
+        "model_usage": {"openai/gpt-5": {"input_tokens": 5, "output_tokens": 2}},
+        "total_time": 3,
+        **changed,
+    }
+
+
+def test_an_agent_that_submits_its_answer_by_a_tool_has_answered() -> None:
+    trajectory = trajectory_of(inspect_log.transcript(RunFile("f", foreign())), "?")
+    assert trajectory.qid == "7"
+    assert trajectory.answer.exact == "Ada"
+    assert trajectory.tiers["cited"] == ("12",)
+    assert [row.name for row in trajectory.calls] == ["search"]
+    assert trajectory.seconds == 3
+
+
+@pytest.mark.parametrize(
+    ("change", "status"),
+    [
+        ({"error": {"message": "boom"}}, "failed"),
+        ({"limit": {"type": "time", "limit": 60}}, "timed_out"),
+        ({"limit": {"type": "message", "limit": 10}}, "out_of_turns"),
+        ({"limit": {"type": "cost", "limit": 1}}, "out_of_money"),
+    ],
+)
+def test_limits_and_errors_become_statuses(change: dict[str, Any], status: str) -> None:
+    trajectory = trajectory_of(inspect_log.transcript(RunFile("f", foreign(**change))), "?")
+    assert trajectory.status == status
+
+
+def test_several_epochs_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "log.json"
+    path.write_text(json.dumps({"samples": [foreign(), foreign(epoch=2)]}), encoding="utf-8")
+    with pytest.raises(InputError, match="epoch 2"):
+        list(inspect_log.read(path))
+
+
+def test_a_log_as_inspect_compresses_it_is_read(tmp_path: Path) -> None:
+    """Members compressed by Zstandard, which Python's zipfile cannot read before 3.14."""
+    zstandard = pytest.importorskip("zstandard")
+    content = json.dumps(foreign()).encode()
+    packed = zstandard.ZstdCompressor().compress(content)
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
+        archive.writestr("samples/7_epoch_1.json", packed)
+    raw = bytearray(buffer.getvalue())
+    local, central = raw.find(b"PK\x03\x04"), raw.find(b"PK\x01\x02")
+    for start, method, size in ((local, 8, 22), (central, 10, 24)):
+        raw[start + method : start + method + 2] = (93).to_bytes(2, "little")
+        raw[start + size : start + size + 4] = len(content).to_bytes(4, "little")
+    path = tmp_path / "log.eval"
+    path.write_bytes(raw)
+    (recorded,) = inspect_log.read(path)
+    assert isinstance(recorded, Transcript)
+    assert recorded.qid == "7"
+    path.write_bytes(raw.replace(packed[-8:], bytes(8)))
+    with pytest.raises(InputError, match=r"damaged|not whole"):
+        list(inspect_log.read(path))
+
+
+@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    cut=st.integers(0, 20_000), form=st.sampled_from(["eval", "json"]), noise=st.binary(max_size=4)
+)
+def test_a_truncated_or_damaged_log_ends_in_one_line(
+    tmp_path: Path, cut: int, form: str, noise: bytes
+) -> None:
+    path = tmp_path / f"log.{form}"
+    write = inspect_log.write_eval if form == "eval" else inspect_log.write_json_log
+    write(path, HEAD, samples(trajectories()))
+    whole = path.read_bytes()
+    path.write_bytes(whole[: cut % len(whole)] + noise)
+    try:
+        for recorded in inspect_log.read(path):
+            assert recorded.qid.startswith("q/")
+    except InputError as error:
+        assert "\n" not in str(error)
+
+
+@settings(max_examples=200)
+@given(
+    place=st.integers(2, 4),
+    field=st.sampled_from(["role", "content", "tool_calls", "tool_call_id"]),
+    value=st.recursive(
+        st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
+    ),
+)
+def test_messages_of_any_content_are_read_or_refused(place: int, field: str, value: Any) -> None:
+    content = foreign()
+    content["messages"][place] = {**content["messages"][place], field: value}
+    try:
+        trajectory_of(inspect_log.transcript(RunFile("f", content)), "?")
+    except InputError as error:
+        assert "\n" not in str(error)
+
+
+def test_items_are_read_across_the_chunks_of_a_stream(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("toolkit.exchange.json_stream._CHUNK", 3)
+    value = {"a": [1, {"b": "]}"}], "samples": [12345, 'x\\"y', {"c": [None, 1.5e10]}, -7], "z": 1}
+    path = tmp_path / "x.json"
+    path.write_text(json.dumps(value, indent=1), encoding="utf-8")
+    assert list(items_of(path, "samples")) == value["samples"]
+    assert list(items_of(path, "none")) == []
