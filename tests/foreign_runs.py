@@ -43,8 +43,9 @@ def browsecomp(qid: str, result: Sequence[dict[str, Any]], **changed: Any) -> di
     retrieved: dict[str, None] = {}
     for item in calls:
         counts[item["tool_name"]] = counts.get(item["tool_name"], 0) + 1
-        if item["tool_name"] == "search" and str(item["output"]).startswith("["):
-            retrieved |= {hit["docid"]: None for hit in json.loads(item["output"])}
+        output = item["output"]
+        if item["tool_name"] == "search" and isinstance(output, str) and output.startswith("["):
+            retrieved |= {hit["docid"]: None for hit in json.loads(output)}
     return {
         "metadata": {"model": "gpt-oss-20b", "reasoning": {"effort": "high"}, "output_dir": "x"},
         "query_id": qid,
