@@ -8,13 +8,14 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from experiments.run_progress import RunProgress, expected
 from toolkit.contracts import RUN_OUT_OF_MONEY, Agent, SearchTool, Topic, Trajectory
 from toolkit.llm.errors import ModelError
 from toolkit.llm.protocol import ChatModel
 from toolkit.runs import RunFolder
+from toolkit.runs.names import repeat_id
 
 
 def stops_run(reason: str) -> bool:
@@ -23,14 +24,21 @@ def stops_run(reason: str) -> bool:
     return reason == RUN_OUT_OF_MONEY or reason in faults
 
 
+class Asking(NamedTuple):
+    """A question that is to be asked, and which repeat of it, counted from 1."""
+
+    topic: Topic
+    repeat: int = 1
+
+
 class Answering:
-    """An agent at work on a run. `session` makes a search tool for the question of an id; at most
-    `concurrency` questions are under way. `stopped` is the trajectory after which no further
-    question was begun; None where all were asked."""
+    """Agents at work on a run, one for each repeat of its questions. `session` makes a search tool
+    for the question of an id; at most `concurrency` questions are under way. `stopped` is the
+    trajectory after which no further question was begun; None where all were asked."""
 
     def __init__(
         self,
-        agent: Agent,
+        agents: Sequence[Agent],
         session: Callable[[str], SearchTool],
         folder: RunFolder,
         tally: RunProgress,
@@ -39,17 +47,17 @@ class Answering:
         self.stopped: Trajectory | None = None
         self.tally = tally
         self.concurrency = concurrency
-        self._agent = agent
+        self._agents = agents
         self._session = session
         self._folder = folder
 
-    async def answer(self, topics: Sequence[Topic]) -> None:
+    async def answer(self, askings: Sequence[Asking]) -> None:
         """Answer each question in its own session and write each trajectory as soon as it ends.
 
         Ctrl-C drops the questions under way, lets begun writes end, and raises `CancelledError`.
         """
-        waiting = iter(topics)
-        workers = min(self.concurrency, len(topics))
+        waiting = iter(askings)
+        workers = min(self.concurrency, len(askings))
         with _interruptible(asyncio.get_running_loop()):
             tasks = [asyncio.create_task(self._work(waiting)) for _ in range(workers)]
             try:
@@ -59,28 +67,32 @@ class Answering:
                     task.cancel()
                 await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _work(self, waiting: Iterator[Topic]) -> None:
-        for topic in waiting:
+    async def _work(self, waiting: Iterator[Asking]) -> None:
+        for topic, repeat in waiting:
             if self.stopped:
                 return
-            trajectory = await self._agent.run(topic, self._session(topic.qid))
+            # Repeats of a question may be under way at once, each on an account of its own.
+            qid = repeat_id(topic.qid, repeat)
+            agent = self._agents[repeat - 1]
+            trajectory = await agent.run(topic._replace(qid=qid), self._session(qid))
             if not trajectory.usage:
                 # An agent that asks no model may search through a pipeline that does.
-                trajectory = replace(trajectory, usage=self.tally.usage(topic.qid))
+                trajectory = replace(trajectory, usage=self.tally.usage(qid))
+            trajectory = replace(trajectory, qid=topic.qid)
             # A write that has begun ends even where this task is cancelled: the loop waits for its
             # threads before it closes.
-            await asyncio.to_thread(self._record, trajectory)
+            await asyncio.to_thread(self._record, trajectory, repeat)
             if stops_run(trajectory.reason):
                 self.stopped = trajectory
 
-    def _record(self, trajectory: Trajectory) -> None:
-        self._folder.write(trajectory)
+    def _record(self, trajectory: Trajectory, repeat: int) -> None:
+        self._folder.repeat(repeat).write(trajectory)
         self.tally.add(trajectory)
 
 
 async def answer_all(
     answering: Answering,
-    topics: Sequence[Topic],
+    askings: Sequence[Asking],
     first: int,
     tell: Callable[[str], Any],
     model: ChatModel | None = None,
@@ -92,12 +104,12 @@ async def answer_all(
     # question no longer waits for still holds one.
     loop.set_default_executor(ThreadPoolExecutor(2 * answering.concurrency, "question"))
     try:
-        if 0 < first < len(topics):
-            await answering.answer(topics[:first])
-            if said := expected(answering.tally.costs, len(topics)):
-                tell(f"{len(topics)} questions, judged by the first {first}: {said}")
-            topics = topics[first:]
-        await answering.answer(topics)
+        if 0 < first < len(askings):
+            await answering.answer(askings[:first])
+            if estimated := expected(answering.tally.costs, len(askings)):
+                tell(f"{len(askings)} questions, judged by the first {first}: {estimated}")
+            askings = askings[first:]
+        await answering.answer(askings)
     finally:
         if model:
             await model.close()

@@ -51,7 +51,8 @@ def agree(settings: Settings, paths: Sequence[str]) -> None:
 
 
 def judges_of(folder: RunFolder, benchmark: Benchmark) -> dict[str, Verdicts]:
-    """Verdicts by judge. A failed request is no verdict; an unreadable reply is a wrong one."""
+    """Verdicts by judge, on the first repeat of each question. A failed request is no verdict; an
+    unreadable reply is a wrong one."""
     judges: dict[str, Verdicts] = {"exact_answer": exact(folder, benchmark)}
     for path in sorted((folder.path / "evaluation").glob("verdicts-*.json*")):
         judges[path.stem.removeprefix("verdicts-")] = {

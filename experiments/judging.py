@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 from omegaconf import DictConfig
 
@@ -27,6 +27,7 @@ from toolkit.llm.ledger_file import last_cap, ledger_on_record
 from toolkit.llm.protocol import ChatModel
 from toolkit.progress import bar
 from toolkit.runs import RunFolder
+from toolkit.runs.names import repeat_id
 
 ROLE = "judge"
 
@@ -61,50 +62,67 @@ def judging_alone(config: DictConfig, folder: RunFolder) -> Iterator[Ledger]:
         yield ledger
 
 
-def judge_run(config: DictConfig, folder: RunFolder, benchmark: Benchmark, ledger: Ledger) -> Judge:
-    """The judge for an evaluation of this run. One with a language model judges first whatever has
-    no verdict of its own yet; no agent runs.
+def judge_run(
+    config: DictConfig, folder: RunFolder, benchmark: Benchmark, ledger: Ledger
+) -> list[Judge]:
+    """The judges for an evaluation of this run, one for each of its repeats. One with a language
+    model judges first whatever has no verdict of its own yet; no agent runs.
 
     Its requests are entered in `ledger`, and each verdict is written when it is given; the caller
     holds the run's lock. `InputError` where judging cannot go on, be it for a wrong key or for
     money: an accuracy over a part of the verdicts is none.
     """
     judge, llm = _judge(config)
+    parts = folder.repeats()
     if not isinstance(judge, LlmJudge) or llm is None:
-        return judge
-    answers = benchmark.answers
-    cases = [
-        case_of(trajectory, answers.get(trajectory.qid, ()))
-        for trajectory in folder.trajectories()
-        if trajectory.status != "failed" and (answers.get(trajectory.qid) or not judge.reference)
-    ]
-    record = VerdictFile(folder.path, judge)
-    if left := record.left(cases):
+        return [judge] * len(parts)
+    work = [_work(part, judge, benchmark) for part in parts]
+    if any(one.left for one in work):
         ledger.check_price(ROLE, llm.price, "judge_llm.price.input and judge_llm.price.output")
         try:
             with running(llm, folder.path / "judge-server.log") as served:
-                work = _ask(judge, llm, served["model"], left, record, ledger, config.concurrency)
-                asyncio.run(work)
+                asking = _ask_all(judge, llm, served["model"], work, ledger, config.concurrency)
+                asyncio.run(asking)
         except ModelError as error:
-            judged = len(cases) - len(record.left(cases))
-            raise _stopped(error, folder, f"{judged} of {len(cases)}", ledger) from error
-    verdicts = record.read()
-    if line := without_verdict(verdicts):
+            cases = sum(one.cases for one in work)
+            left = sum(len(_work(part, judge, benchmark).left) for part in parts)
+            raise _stopped(error, folder, f"{cases - left} of {cases}", ledger) from error
+    verdicts = [one.record.read() for one in work]
+    if line := without_verdict([verdict for rows in verdicts for verdict in rows.values()]):
         Console(stderr=True, soft_wrap=True).print(line)
-    return RecordedVerdicts(judge, verdicts)
+    return [RecordedVerdicts(judge, rows) for rows in verdicts]
+
+
+class JudgeWork(NamedTuple):
+    """What a judge has to do on one repeat of a run: of `cases` answers, those that are `left`."""
+
+    repeat: int
+    cases: int
+    left: list[Case]
+    record: VerdictFile
+
+
+def _work(part: RunFolder, judge: LlmJudge, benchmark: Benchmark) -> JudgeWork:
+    answers, record = benchmark.answers, VerdictFile(part.path, judge)
+    cases = [
+        case_of(trajectory, answers.get(trajectory.qid, ()))
+        for trajectory in part.trajectories()
+        if trajectory.status != "failed" and (answers.get(trajectory.qid) or not judge.reference)
+    ]
+    return JudgeWork(part.number, len(cases), record.left(cases), record)
 
 
 def evaluate_recorded(folder: RunFolder, benchmark: Benchmark, config: DictConfig) -> Cell:
     """Judge and evaluate a recorded run by the judge and the measures of `config`."""
     with judging_alone(config, folder) as ledger:
         state = folder.state()
-        judge = judge_run(config, folder, benchmark, ledger)
-        return evaluate_folder(folder, benchmark, judge, list(config.measures), state=state)
+        judges = judge_run(config, folder, benchmark, ledger)
+        return evaluate_folder(folder, benchmark, judges, list(config.measures), state=state)
 
 
-def without_verdict(verdicts: Mapping[str, LlmVerdict]) -> str:
+def without_verdict(verdicts: Sequence[LlmVerdict]) -> str:
     """A line on answers that the judge gave no verdict on; empty where there are none."""
-    counts = Counter(verdict.error for verdict in verdicts.values() if verdict.error)
+    counts = Counter(verdict.error for verdict in verdicts if verdict.error)
     parts = [f"{count} {error}" for error, count in sorted(counts.items())]
     if not parts:
         return ""
@@ -148,29 +166,43 @@ def _judge(config: DictConfig) -> tuple[Any, LanguageModel | None]:
     return judge.bind(llm), llm
 
 
+async def _ask_all(
+    judge: LlmJudge,
+    llm: LanguageModel,
+    model: ChatModel,
+    work: Sequence[JudgeWork],
+    ledger: Ledger,
+    concurrency: int,
+) -> None:
+    """Judge what is left, one repeat after the other."""
+    try:
+        for one in work:
+            await _ask(judge, llm, model, one, ledger, concurrency)
+    finally:
+        await model.close()
+
+
 async def _ask(
     judge: LlmJudge,
     llm: LanguageModel,
     model: ChatModel,
-    cases: list[Case],
-    record: VerdictFile,
+    work: JudgeWork,
     ledger: Ledger,
     concurrency: int,
 ) -> None:
     """Judge the cases; each verdict is written when it is given, however this ends."""
 
     async def ask(case: Case) -> LlmVerdict:
-        metered = LedgeredModel(model, ledger, role=ROLE, qid=case.qid, price=llm.price)
+        qid = repeat_id(case.qid, work.repeat)
+        metered = LedgeredModel(model, ledger, role=ROLE, qid=qid, price=llm.price)
         return await judge.judge(metered, case)
 
-    with bar() as progress, record.writing() as write:
-        task = progress.add_task(f"Judging ({judge.model})", total=len(cases), note="")
+    with bar() as progress, work.record.writing() as write:
+        task = progress.add_task(f"Judging ({judge.model})", total=len(work.left), note="")
 
         def done(verdict: LlmVerdict) -> None:
-            write(verdict, ledger.by_role(verdict.qid).get(ROLE, Account()).flat())
+            account = ledger.by_role(repeat_id(verdict.qid, work.repeat)).get(ROLE, Account())
+            write(verdict, account.flat())
             progress.advance(task)
 
-        try:
-            await judge_cases(cases, ask, concurrency=concurrency, done=done)
-        finally:
-            await model.close()
+        await judge_cases(work.left, ask, concurrency=concurrency, done=done)

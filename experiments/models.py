@@ -38,11 +38,42 @@ def check_price(config: DictConfig, role: str, price: Price, group: str) -> None
     ledger.check_price(role, price, f"{group}.price.input and {group}.price.output")
 
 
-def resources(llm: LanguageModel | None, budget: Budget, **others: Any) -> Resources:
-    """What a run gives its agent; `others` are further fields of `Resources`."""
+def resources(
+    llm: LanguageModel | None, budget: Budget, *, repeat: int = 1, **others: Any
+) -> Resources:
+    """What a run gives the agent that asks its questions for the `repeat`-th time; `others` are
+    further fields of `Resources`. A seed of the model is raised by one with each repeat."""
     if llm is None:
         return Resources(budget, **others)
-    return Resources(budget, settings=llm.settings, price=llm.price, **others)
+    settings = llm.settings
+    if settings.seed is not None:
+        settings = replace(settings, seed=settings.seed + repeat - 1)
+    return Resources(budget, settings=settings, price=llm.price, **others)
+
+
+def agents(config: DictConfig, repeats: int) -> list[Any]:
+    """The agents that ask the questions for the first time, the second time, and so on: equal but
+    for `seed`, where the option has one, which is raised by one with each repeat. `InputError`
+    where nothing can differ between repeats."""
+    if repeats < 1:
+        raise InputError(f"repeats={repeats}", valid="1 or more", do="set repeats=1")
+    seed = config.agent.get("seed")
+    first = make(config.agent)
+    if repeats > 1 and seed is None and not getattr(first, "asks_model", False):
+        raise InputError(
+            f"repeats={repeats}, and {type(first).__name__} would do the same each time",
+            valid="an agent that asks a language model, or has a seed",
+            do="set repeats=1, or choose another agent",
+        )
+    others = [make(_with_seed(config.agent, seed, more)) for more in range(1, repeats)]
+    return [first, *others]
+
+
+def _with_seed(option: DictConfig, seed: int | None, more: int) -> DictConfig:
+    changed = option.copy()
+    if seed is not None:
+        changed.seed = seed + more
+    return changed
 
 
 def check_agent(agent: Any, llm: LanguageModel | None, budget: Budget) -> Mapping[str, str]:

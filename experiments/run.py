@@ -7,18 +7,25 @@ an interrupted one stopped.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from omegaconf import DictConfig
 
 from agents.base import BaseAgent
 from agents.budget import Budget
-from experiments.answering import Answering, answer_all
+from experiments.answering import Answering, Asking, answer_all
 from experiments.build import make, make_interface
 from experiments.entry import main
 from experiments.judging import asks_model, check_judge, judge_run
-from experiments.models import check_agent, language_model, resources, running, within_window
+from experiments.models import (
+    agents,
+    check_agent,
+    language_model,
+    resources,
+    running,
+    within_window,
+)
 from experiments.naming import cell_name, factors
 from experiments.prepared_pipeline import PreparedPipeline, fingerprints, ranking, run_folder
 from experiments.recorded import recorded_option
@@ -55,10 +62,10 @@ def run(settings: Settings) -> Cell:
     parse_measures(list(config.measures))
     check_judge(config)
     folder = run_folder(settings, cell_name(settings))
-    agent, interface = make(config.agent), make_interface(config.tool)
+    agent_of_repeat, interface = agents(config, config.repeats), make_interface(config.tool)
     llm = language_model(config.llm, "llm")
     budget = within_window(make(config.budget), llm)
-    agent_prints = check_agent(agent, llm, budget)
+    agent_prints = check_agent(agent_of_repeat[0], llm, budget)
     built = ranking(config)
     if built.sealed:
         seal_cells(settings)
@@ -82,21 +89,21 @@ def run(settings: Settings) -> Cell:
             folder.ledger_path, cap=budget.run_dollars, question_cap=budget.dollars
         ) as ledger,
     ):
-        last = answer(config, folder, built, agent, llm, budget, session, ledger)
+        last = answer(config, folder, built, agent_of_repeat, llm, budget, session, ledger)
         if last and asks_model(config):
             # Judging costs money, and whoever mends the run may have its answers change.
-            raise stopped(last, folder, built.benchmark, ledger)
+            raise stopped(last, folder, built.benchmark, ledger, config.repeats)
         state = folder.state()
-        judge = judge_run(config, folder, built.benchmark, ledger)
+        judges = judge_run(config, folder, built.benchmark, ledger)
         measures = list(config.measures)
-        cell = evaluate_folder(folder, built.benchmark, judge, measures, state=state)
+        cell = evaluate_folder(folder, built.benchmark, judges, measures, state=state)
     console = Console(stderr=True, soft_wrap=True)
     if failed := cell.counts.get("failed", 0):
-        asked = cell.counts["questions"]
+        asked = cell.counts["questions"] * cell.counts.get("repeats", 1)
         console.print(f"{failed} of {asked} questions failed; the same command tries them again")
     console.print(f"{folder.path}/metrics.json", highlight=False)
     if last:
-        raise stopped(last, folder, built.benchmark, ledger)
+        raise stopped(last, folder, built.benchmark, ledger, config.repeats)
     return cell
 
 
@@ -110,14 +117,18 @@ def answer(
     config: DictConfig,
     folder: RunFolder,
     built: PreparedPipeline,
-    agent: Agent,
+    agent_of_repeat: Sequence[Agent],
     llm: LanguageModel | None,
     budget: Budget,
     session: Callable[[str], SearchTool],
     ledger: Ledger,
 ) -> Trajectory | None:
     """Let the agent answer what is pending; the trajectory that stopped the run, if one did."""
-    pending = folder.pending(built.benchmark.topics)
+    pending = [
+        Asking(topic, repeat)
+        for repeat in range(1, len(agent_of_repeat) + 1)
+        for topic in folder.repeat(repeat).pending(built.benchmark.topics)
+    ]
     if not pending:
         return None
     if ledger.cap is not None and ledger.unpriced_before:
@@ -131,16 +142,20 @@ def answer(
         built.stages.asking(ledger, folder.path, servers),
         bar() as progress,
     ):
-        if isinstance(agent, BaseAgent):
-            given = {**statistics(built), **served, "ledger": ledger}
-            agent = agent.bind(resources(llm, budget, **given))
+        given = {**statistics(built), **served, "ledger": ledger}
+        bound_agents = [
+            agent.bind(resources(llm, budget, repeat=repeat, **given))
+            if isinstance(agent, BaseAgent)
+            else agent
+            for repeat, agent in enumerate(agent_of_repeat, start=1)
+        ]
         task = progress.add_task(f"Answering ({folder.name})", total=len(pending), note="")
 
         def ended(line: str) -> None:
             progress.update(task, advance=1, note=line)
 
         tally = RunProgress(ledger, built.benchmark.answers, ended)
-        answering = Answering(agent, session, folder, tally, config.concurrency)
+        answering = Answering(bound_agents, session, folder, tally, config.concurrency)
         first = config.preflight if llm else 0
         try:
             asyncio.run(
@@ -162,7 +177,7 @@ def statistics(built: PreparedPipeline) -> dict[str, Any]:
 
 
 def stopped(
-    last: Trajectory, folder: RunFolder, benchmark: Benchmark, ledger: Ledger
+    last: Trajectory, folder: RunFolder, benchmark: Benchmark, ledger: Ledger, repeats: int
 ) -> InputError:
     """Why the run went no further."""
     if last.reason == RUN_OUT_OF_MONEY and ledger.unpriced:
@@ -172,7 +187,8 @@ def stopped(
             do="choose a server that tells the usage of every reply, or set no cap",
         )
     if last.reason == RUN_OUT_OF_MONEY:
-        missing = len(benchmark.topics) - len(folder.statuses())
+        asked = len(benchmark.topics) * repeats
+        missing = asked - sum(len(folder.repeat(n).statuses()) for n in range(1, repeats + 1))
         return InputError(
             f"the run {folder.path} has used up budget.run_dollars; {missing} questions were not "
             "asked",

@@ -82,6 +82,7 @@ class Root:
     sealed: bool = True
     measures: list[str] = field(default_factory=list)
     concurrency: int = 1
+    repeats: int = 1
     preflight: int = 5
     confirm: bool = False
     tuning: Tuning = field(default_factory=Tuning)

@@ -22,7 +22,8 @@ class ScriptedLanguageModel:
     """Searches for the question `turns` times, each turn taking `seconds`, then answers with what
     it is asked and cites what it saw first. As a judge it finds every other response right.
     `failing` questions end as a lost server does; `locked` refuses every request. Where it `says`
-    something, it says that to everything; else a question to a lone message (to be rewritten)."""
+    something, it says that to everything; else a question to a lone message (to be rewritten).
+    `wavering`, it searches once more for half of the questions, by its seed: see `wavers`."""
 
     def __init__(
         self,
@@ -35,6 +36,7 @@ class ScriptedLanguageModel:
         log: str = "",
         base_url: str = "",
         says: str = "",
+        wavering: bool = False,
     ) -> None:
         self.name = "scripted"
         self.settings = Settings(seed=7)
@@ -43,6 +45,7 @@ class ScriptedLanguageModel:
         self._turns, self._seconds, self._failing, self._locked = turns, seconds, failing, locked
         self._log = log
         self._says = says
+        self._wavering = wavering
 
     @contextmanager
     def running(self, log: Path, servers: Any = None) -> Iterator[Any]:
@@ -66,12 +69,19 @@ class ScriptedLanguageModel:
             raise ServerGone("gone")
         turn = sum(message["role"] == "assistant" for message in messages)
         counts = used(100 * (turn + 1), 10, 100 * turn)
-        if turn < self._turns and settings.tool_choice != "none":
+        turns = self._turns + (self._wavering and wavers(question, settings.seed))
+        if turn < turns and settings.tool_choice != "none":
             return calling(search(f"{question} {turn}", f"c{turn}"), usage=counts)
         seen = " ".join(str(message.get("content")) for message in messages[2:])
         docid = (_DOCID.findall(seen) or ["none"])[0]
         text = f"Explanation: see [{docid}]\nExact Answer: {question}\nConfidence: 50%"
         return saying(text, usage=counts)
+
+
+def wavers(question: str, seed: int | None) -> bool:
+    """Whether a wavering model searches once more: with every other seed, and not for all
+    questions with the same ones."""
+    return bool((len(question) + (seed or 0)) % 2)
 
 
 class _Slow:

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from agents.chat import ChatAgent
-from experiments.answering import Answering
+from experiments.answering import Answering, Asking
 from experiments.bench.agent_server import ANSWER, reply
 from experiments.bench.harness import Arguments, Section, Table, report, run
 from experiments.run_progress import RunProgress
@@ -129,11 +129,11 @@ async def answer(
     loop.set_default_executor(pool)
     tally = RunProgress(ledger, {}, lambda line: None)
     agent = ChatAgent(model=model, ledger=ledger)
-    answering = Answering(agent, lambda _: session(), folder, tally, flight)
-    topics = [Topic(f"q{number}", "Who built the mill?") for number in range(questions)]
+    answering = Answering([agent], lambda _: session(), folder, tally, flight)
+    askings = [Asking(Topic(f"q{number}", "Who built the mill?")) for number in range(questions)]
     samples = [holdings(0)]
     for part in range(_PARTS):
-        await answering.answer(topics[part::_PARTS])
+        await answering.answer(askings[part::_PARTS])
         samples.append(holdings(tally.trajectories))
     await model.close()
     pool.shutdown()

@@ -75,9 +75,9 @@ def test_a_run_that_goes_on_while_it_is_evaluated_is_not_taken_for_evaluated(
     content = trajectory.read_text()
     trajectory.unlink()
 
-    def slow_judge(*_: object) -> ExactAnswerJudge:
+    def slow_judge(*_: object) -> list[ExactAnswerJudge]:
         trajectory.write_text(content)  # The run answers its last question meanwhile.
-        return ExactAnswerJudge()
+        return [ExactAnswerJudge()]
 
     monkeypatch.setattr("experiments.judging.judge_run", slow_judge)
     assert entry("evaluate", "runs/live") == 2

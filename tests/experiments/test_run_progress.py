@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from experiments.answering import Answering
+from experiments.answering import Answering, Asking
 from experiments.run_progress import RunProgress, expected
 from toolkit.contracts import Answer, SearchTool, Topic, Trajectory
 from toolkit.evaluation.answers import AnswerVerdict, ExactAnswerJudge
@@ -83,13 +83,16 @@ def test_an_answer_is_judged_while_the_event_loop_goes_on(
             return Trajectory(topic.qid, topic.text, "completed", Answer(exact="Ada"))
 
     class Folder:
+        def repeat(self, number: int) -> Folder:
+            return self
+
         def write(self, trajectory: Trajectory) -> None: ...
 
     async def run() -> None:
         folder, session = cast(RunFolder, Folder()), cast(Callable[[str], SearchTool], str)
-        answering = Answering(Immediate(), session, folder, count, 1)
-        task = asyncio.create_task(answering.answer([Topic("a", "?")]))
-        while not judging.is_set():
+        answering = Answering([Immediate()], session, folder, count, 1)
+        task = asyncio.create_task(answering.answer([Asking(Topic("a", "?"))]))
+        while not judging.is_set() and not task.done():
             await asyncio.sleep(0.001)
         go_on.set()
         await task

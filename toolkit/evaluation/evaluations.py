@@ -24,6 +24,8 @@ class Evaluation:
 
     - `denominators`: measure -> number of questions that its value is taken over.
     - `verdicts`: the judge's word on each recorded answer.
+    - `repeats`: measure -> qid -> its value in each repeat; empty where each question was asked
+      once.
     - `rankings`: qid -> docids, best first, as they were measured and as `run.trec` holds them.
     """
 
@@ -35,6 +37,7 @@ class Evaluation:
     funnel: Mapping[str, Mapping[str, Mapping[str, float]]] = field(default_factory=dict)
     curves: Mapping[str, Sequence[tuple[float, float]]] = field(default_factory=dict)
     verdicts: Sequence[AnswerVerdict] = ()
+    repeats: Mapping[str, Mapping[str, Sequence[float]]] = field(default_factory=dict)
 
 
 def evaluate_ranking(

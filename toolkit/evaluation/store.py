@@ -25,11 +25,13 @@ from toolkit.evaluation.agent_run import evaluate_run
 from toolkit.evaluation.answers import Judge
 from toolkit.evaluation.cells import Cell
 from toolkit.evaluation.evaluations import Evaluation
+from toolkit.evaluation.repeats import repeated, variance_components
 from toolkit.files import waiting_lock, write_atomic, write_json
 from toolkit.masking import masked
 from toolkit.runs.folder import RunFolder
 
 FORMAT = 1
+VERDICTS = Path("evaluation", "verdicts.json")
 
 
 def write_evaluation(path: Path | str, evaluation: Evaluation, *, state: str) -> None:
@@ -50,35 +52,54 @@ def write_evaluation(path: Path | str, evaluation: Evaluation, *, state: str) ->
 def evaluate_folder(
     folder: RunFolder,
     benchmark: Benchmark,
-    judge: Judge,
+    judges: Sequence[Judge],
     measures: Sequence[str],
     *,
     state: str,
 ) -> Cell:
-    """Evaluate what a run folder holds, write it there, and give it back as a cell. `state` is the
-    folder's from before the judge read its trajectories; `InputError` where it has changed."""
-    evaluation = evaluate_run(
-        folder.trajectories(),
-        topics=benchmark.topics,
-        judgements=benchmark.judgements,
-        answers=benchmark.answers,
-        measures=measures,
-        judge=judge,
-    )
-    write_evaluation(folder.path, evaluation, state=state)
-    if folder.state() != state:
-        raise InputError(
-            f"trajectories of {folder.path} were written while it was evaluated",
-            do="evaluate it again once the run has ended",
+    """Evaluate what a run folder holds, write it there, and give it back as a cell. `judges` are
+    those of its repeats; `state` is the folder's from before they read its trajectories;
+    `InputError` where it has changed."""
+    parts, evaluations = folder.repeats(), []
+    if len(parts) != len(judges):
+        raise _went_on(folder)
+    for part, judge in zip(parts, judges, strict=True):
+        evaluation = evaluate_run(
+            part.trajectories(),
+            topics=benchmark.topics,
+            judgements=benchmark.judgements,
+            answers=benchmark.answers,
+            measures=measures,
+            judge=judge,
         )
+        evaluations.append(evaluation)
+        if part.number > 1:
+            write_json(part.path / VERDICTS, [row._asdict() for row in evaluation.verdicts])
+            ranking = trec_run(evaluation.rankings, f"{folder.name}-repeat{part.number}")
+            write_atomic(part.path / "run.trec", ranking, clear=True)
+    first = evaluations[0] if len(evaluations) == 1 else repeated(evaluations)
+    write_evaluation(folder.path, first, state=state)
+    if folder.state() != state:
+        raise _went_on(folder)
     return load_cell(folder.path)
+
+
+def _went_on(folder: RunFolder) -> InputError:
+    return InputError(
+        f"trajectories of {folder.path} were written while it was evaluated",
+        do="evaluate it again once the run has ended",
+    )
 
 
 def _write(folder: RunFolder, evaluation: Evaluation, state: str) -> None:
     derived = folder.path / "evaluation"
     (folder.path / "metrics.json").unlink(missing_ok=True)
     write_json(derived / "questions.json", evaluation.per_question, clear=True)
-    write_json(derived / "verdicts.json", [row._asdict() for row in evaluation.verdicts])
+    write_json(folder.path / VERDICTS, [row._asdict() for row in evaluation.verdicts])
+    if evaluation.repeats:
+        write_json(derived / "repeats.json", _repeats(evaluation), clear=True)
+    else:
+        (derived / "repeats.json").unlink(missing_ok=True)
     write_json(derived / "funnel.json", evaluation.funnel, clear=True)
     write_json(derived / "curves.json", evaluation.curves, clear=True)
     write_json(
@@ -94,6 +115,14 @@ def _write(folder: RunFolder, evaluation: Evaluation, state: str) -> None:
     ranked = trec_run(evaluation.rankings, folder.name)
     write_atomic(folder.path / "run.trec", ranked, clear=True)
     write_json(folder.path / "metrics.json", evaluation.metrics, clear=True)
+
+
+def _repeats(evaluation: Evaluation) -> dict[str, Any]:
+    components = {
+        measure: variance_components(values) for measure, values in evaluation.repeats.items()
+    }
+    variance = {measure: row._asdict() for measure, row in components.items() if row}
+    return {"values": evaluation.repeats, "variance": variance}
 
 
 def load_cell(path: Path | str, name: str = "") -> Cell:
@@ -113,6 +142,8 @@ def load_cell(path: Path | str, name: str = "") -> Cell:
             do=again,
         )
     curves = _read(folder.path / "evaluation" / "curves.json", again)
+    several = summary.get("counts", {}).get("repeats", 1) > 1
+    repeats = _read(folder.path / "evaluation" / "repeats.json", again) if several else {}
     cell = Cell(
         name=name or folder.name,
         factors=manifest.get("factors", {}),
@@ -122,6 +153,7 @@ def load_cell(path: Path | str, name: str = "") -> Cell:
         curves={unit: [(x, y) for x, y in points] for unit, points in curves.items()},
         counts=summary.get("counts", {}),
         manifest=manifest,
+        repeats=repeats.get("values", {}),
     )
     if _written(folder) != written:
         raise InputError(

@@ -23,7 +23,7 @@ from toolkit.report.provenance import (
     setup_section,
     stages_section,
 )
-from toolkit.report.results import cells_section, exits_section
+from toolkit.report.results import cells_section, exits_section, repeats_section
 from toolkit.report.tables import Section, Span
 from toolkit.report.words import notes, verdict
 
@@ -42,6 +42,7 @@ class Report:
 _SECTIONS = (
     cells_section,
     verdicts_section,
+    repeats_section,
     funnel_section,
     curves_section,
     calls_section,

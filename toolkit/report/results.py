@@ -9,6 +9,7 @@ import numpy as np
 
 from toolkit.contracts import STATUSES
 from toolkit.evaluation.cells import Cell
+from toolkit.evaluation.repeats import OF_QUESTIONS, variance_components
 from toolkit.report.data import ReportData, varied_factors
 from toolkit.report.measures import describe, is_usage, number, ordered
 from toolkit.report.tables import CellStyle, Column, Entry, Section, Table
@@ -23,7 +24,12 @@ def questions(cell: Cell) -> int:
 
 def recorded(cell: Cell) -> int:
     """How many questions a cell has trajectories of."""
-    return cell.counts.get("recorded", questions(cell))
+    return min(cell.counts.get("recorded", questions(cell)), questions(cell))
+
+
+def counted_over(cell: Cell, count: str) -> int:
+    """What one of a cell's counts is out of: its questions, or all repeats of them."""
+    return questions(cell) * (1 if count in OF_QUESTIONS else cell.counts.get("repeats", 1))
 
 
 def spread(counts: Sequence[int]) -> str:
@@ -113,9 +119,12 @@ def count_names(data: ReportData) -> list[str]:
 
 
 def _counted(cell: Cell, names: Sequence[str]) -> list[Entry]:
-    counts = [cell.counts.get(name) for name in names]
-    over = f"of {questions(cell):,}"
-    return [Entry("—") if c is None else Entry(f"{c:,}", sub=over) for c in counts]
+    entries = []
+    for name in names:
+        count = cell.counts.get(name)
+        over = f"of {counted_over(cell, name):,}"
+        entries.append(Entry("—") if count is None else Entry(f"{count:,}", sub=over))
+    return entries
 
 
 def exits_section(data: ReportData) -> Section | None:
@@ -139,13 +148,50 @@ def exits_section(data: ReportData) -> Section | None:
 
 
 def _exits(style: CellStyle, names: Sequence[str]) -> list[Entry]:
-    total = questions(style.cell)
-    row = [Entry(style.label, style=style), Entry(f"{total:,}")]
+    row = [Entry(style.label, style=style), Entry(f"{counted_over(style.cell, 'recorded'):,}")]
     for name in (*names, "answered", "unjudged"):
+        total = counted_over(style.cell, name)
         count = style.cell.counts.get(name, 0 if name in STATUSES else None)
         share = number(100 * count / total, 0) + "%" if count and total else ""
         row.append(Entry("—" if count is None else f"{count:,}", sub=share))
     return row
+
+
+def repeats_section(data: ReportData) -> Section | None:
+    """How far the repeats of a question differ; None where every question was asked once."""
+    having = [style for style in data.styles if style.cell.repeats]
+    if not having:
+        return None
+    measures = list(dict.fromkeys([*([data.main] if data.main else []), *data.measures]))
+    columns = [Column("cell", numeric=False), Column("measure", numeric=False), Column("repeats")]
+    columns += [Column("within", "sd"), Column("between", "sd"), Column("share within")]
+    rows = [row for style in having for row in _repeat_rows(style, measures)]
+    return Section(
+        "repeats",
+        "Repeats of a question",
+        lead="Each question was asked several times. Its value is the mean of its repeats, and the "
+        "question stays the unit of every interval and test. Within: how far repeats of one "
+        "question differ (standard deviation), which a single run hides; between: how far "
+        "questions do.",
+        note="Components of variance by a one-way random-effects analysis; the share within is 1 "
+        "less the intraclass correlation ICC(1).",
+        tables=[Table(columns, rows)],
+    )
+
+
+def _repeat_rows(style: CellStyle, measures: Sequence[str]) -> list[list[Entry]]:
+    rows = []
+    for measure in measures:
+        components = variance_components(style.cell.repeats.get(measure, {}))
+        if components is None:
+            continue
+        digits = describe(measure).digits
+        share = "—" if components.share is None else number(100 * components.share, 0) + "%"
+        texts = [number(components.within, digits), number(components.between, digits), share]
+        repeats = number(components.repeats, 0 if components.repeats.is_integer() else 1)
+        texts = [measure, repeats, *texts]
+        rows.append([Entry(style.label, style=style), *map(Entry, texts)])
+    return rows
 
 
 def mean_interval(values: Iterable[float], level: float = 0.95) -> tuple[float, float] | None:

@@ -13,7 +13,7 @@ from toolkit.console import visible
 from toolkit.evaluation.cells import Cell
 from toolkit.evaluation.compare import Verdict
 from toolkit.report.data import ReportData, report_data
-from toolkit.report.results import cells_table, count_names, questions
+from toolkit.report.results import cells_table, count_names, counted_over
 from toolkit.report.tables import Column, Entry, Table
 
 _FEW = (
@@ -86,7 +86,7 @@ def _few(data: ReportData) -> list[str]:
 
 
 def _count(cell: Cell, name: str) -> str:
-    return f"{cell.counts.get(name, 0):,}/{questions(cell):,}"
+    return f"{cell.counts.get(name, 0):,}/{counted_over(cell, name):,}"
 
 
 def _shown(table: Table) -> int:

@@ -7,7 +7,7 @@ import math
 from toolkit.report.compared_pairs import ComparedPair
 from toolkit.report.data import ReportData
 from toolkit.report.measures import LOWER, describe, number, probability
-from toolkit.report.results import interval_text, questions, spread
+from toolkit.report.results import counted_over, interval_text, questions, spread
 from toolkit.report.tables import Span
 
 
@@ -104,7 +104,7 @@ def notes(data: ReportData) -> list[str]:
 
 def _total(data: ReportData, count: str, what: str, unit: str) -> str:
     total = sum(cell.counts.get(count, 0) for cell in data.cells)
-    over = sum(questions(cell) for cell in data.cells)
+    over = sum(counted_over(cell, count) for cell in data.cells)
     together = ", all cells together" if len(data.styles) > 1 else ""
     return f"{what}: {total:,} of {over:,} {unit}{together}." if total else ""
 

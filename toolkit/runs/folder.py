@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from toolkit.sealing import mark_sealed
 _NAME = re.compile(r"[\w=,+-][\w=,.+-]*", re.ASCII)
 _DEEPEST = 100  # nested lists and objects of a manifest; ours have five
 _DERIVED = ("evaluation", "ranks")  # folders that evaluation and tuning write
+_REPEATS = "repeats"
 _PROVENANCE = ("versions", "git", "machine")
 
 
@@ -35,12 +37,17 @@ class RunFolder:
       holds texts of the benchmark is sealed (`toolkit.sealing`).
     - `queries/<escaped qid>.json`: one trajectory each, whole or absent.
     - `retried/<escaped qid>/<n>.json`: failed attempts that a later one took the place of.
+    - `repeats/<n>/`: trajectories of the second, third, ... time that the questions were asked, in
+      folders of the same names; `repeat` gives each as a `RunFolder`.
     - `ledger.json`, `ledger.jsonl`: what each start of a run with a language model has spent; see
       `toolkit.llm.ledger_file`.
     """
 
-    def __init__(self, path: Path | str) -> None:
+    def __init__(self, path: Path | str, *, first: RunFolder | None = None) -> None:
+        """`first` is the run that this is a repeat of (None: it is a run itself)."""
         self.path = Path(path)
+        self.number = int(self.path.name) if first else 1
+        self._first = first
         self.queries = self.path / "queries"
         self.manifest_path = self.path / "manifest.json"
         self.ledger_path = self.path / "ledger.json"
@@ -61,6 +68,21 @@ class RunFolder:
     @property
     def name(self) -> str:
         return self.path.resolve().name
+
+    def repeat(self, number: int) -> RunFolder:
+        """The trajectories of the `number`-th time that the questions are asked, counted from 1,
+        which is this folder. Written while this run is written; its locks, manifest and ledger are
+        this run's."""
+        if number == 1:
+            return self
+        return RunFolder(self.path / _REPEATS / str(number), first=self)
+
+    def repeats(self) -> list[RunFolder]:
+        """All repeats that have a trajectory, in order; this folder first."""
+        places = [place for place in (self.path / _REPEATS).glob("*/queries") if any(_json(place))]
+        names = [place.parent.name for place in places]
+        numbers = sorted(int(name) for name in names if re.fullmatch(r"[1-9]\d{0,5}", name))
+        return [self, *(self.repeat(number) for number in numbers if number > 1)]
 
     def manifest(self) -> dict[str, Any]:
         """The manifest; `InputError` where this is no run folder, or one with links in it."""
@@ -108,7 +130,7 @@ class RunFolder:
     def write(self, trajectory: Trajectory) -> None:
         """Write one trajectory, whole or not at all. It may take the place of a failed attempt,
         which is kept under `retried/`, never of one that ended well."""
-        if not self._writing:
+        if not (self._first or self)._writing:
             raise RuntimeError("RunFolder.write needs `with folder.writing(manifest)` around it")
         path = self._file(trajectory.qid)
         if path.exists():
@@ -177,8 +199,11 @@ class RunFolder:
         Every write changes it, because a trajectory is new or takes the place of an attempt that
         moves to `retried/`. Times of files do not count: a copied run is the same run.
         """
-        retried = (self.path / "retried").glob("*/*.json")
-        return fingerprint(_sizes(self.queries, self._files()) + _sizes(self.path, retried))
+        retried: list[Iterable[Path]] = [(self.path / "retried").glob("*/*.json")]
+        for part in self.repeats()[1:]:
+            retried += [part._files(), (part.path / "retried").glob("*/*.json")]
+        others = _sizes(self.path, chain.from_iterable(retried))
+        return fingerprint(_sizes(self.queries, self._files()) + others)
 
     def _outcomes(self) -> Iterator[Outcome]:
         return (_checked(path, read_outcome(path)) for path in self._files())
@@ -187,12 +212,15 @@ class RunFolder:
         return self.queries / f"{escape_qid(qid)}.json"
 
     def _files(self) -> Iterator[Path]:
-        return (path for path in self.queries.glob("*.json") if not path.name.startswith("."))
+        return _json(self.queries)
 
     def _check_links(self) -> None:
         # Somebody may have sent this folder, and what is written below a link lands elsewhere.
-        retried = self.path / "retried"
-        paths = [self.queries, retried, *retried.glob("*"), *map(self.path.joinpath, _DERIVED)]
+        repeats = self.path / _REPEATS
+        roots = [self.path, *repeats.glob("*")]
+        below = [root / name for root in roots for name in ("queries", "retried", *_DERIVED)]
+        attempts = [path for root in roots for path in (root / "retried").glob("*")]
+        paths = [repeats, *roots[1:], *below, *attempts]
         if links := [path for path in paths if path.is_symlink()]:
             raise InputError(
                 f"{links[0]} is a symbolic link",
@@ -228,8 +256,13 @@ class RunFolder:
     def _sweep(self) -> None:
         names = (".manifest.json.*.tmp", ".ledger.json.*.tmp")
         leftovers = [path for name in names for path in self.path.glob(name)]
-        for leftover in (*self.queries.glob(".*.tmp"), *leftovers):
+        repeated = self.path.glob(f"{_REPEATS}/*/queries/.*.tmp")
+        for leftover in (*self.queries.glob(".*.tmp"), *repeated, *leftovers):
             leftover.unlink(missing_ok=True)
+
+
+def _json(folder: Path) -> Iterator[Path]:
+    return (path for path in folder.glob("*.json") if not path.name.startswith("."))
 
 
 def _sizes(folder: Path, paths: Iterable[Path]) -> list[tuple[str, int]]:

@@ -41,3 +41,9 @@ def unescape_qid(name: str) -> str | None:
         return ""
     upper = re.sub(r"\+([a-z])", lambda match: match[1].upper(), name)
     return unquote(upper, errors="surrogatepass")
+
+
+def repeat_id(qid: str, repeat: int) -> str:
+    """What a question is called where all its repeats meet, such as on a ledger: the first, repeat
+    1, has the question's own id."""
+    return qid if repeat == 1 else f"{qid}#repeat{repeat}"

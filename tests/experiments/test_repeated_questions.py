@@ -1,0 +1,132 @@
+"""`repeats=n`: every question asked n times, each time with another seed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from experiment_samples import TINY
+from scripted_llm import wavers
+from test_run_with_model import MODEL, command, surroundings
+
+from toolkit.contracts import Trajectory
+from toolkit.runs import RunFolder
+
+Entry = Callable[..., int]
+WAVERING = (*TINY, *MODEL, "llm.wavering=true", "concurrency=4", "preflight=0", "name=r")
+SEED = 7  # the scripted model's
+
+
+def contents(path: str | Path) -> Any:
+    return json.loads(Path(path).read_text())
+
+
+def searches(trajectory: Trajectory) -> int:
+    return sum(call.name == "search" for call in trajectory.calls)
+
+
+def test_each_repeat_has_its_own_seed_and_account(
+    entry: Entry, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert entry("run", *WAVERING, "repeats=3") == 0
+    folder = RunFolder("runs/r")
+    assert [part.number for part in folder.repeats()] == [1, 2, 3]
+    for repeat, part in enumerate(folder.repeats()):
+        trajectories = list(part.trajectories())
+        assert len(trajectories) == 6
+        for trajectory in trajectories:
+            expected = 2 + wavers(trajectory.question, SEED + repeat)
+            assert searches(trajectory) == expected
+            # Of this repeat alone, although all were under way at once.
+            assert trajectory.usage["agent_calls"] == expected + 1
+    metrics = contents("runs/r/metrics.json")
+    # Of three seeds in a row one or two are even: 1/3 or 2/3 of the repeats search once more.
+    per_question = contents("runs/r/evaluation/questions.json")["search_calls"]
+    assert {round(3 * value) for value in per_question.values()} <= {7, 8}
+    assert metrics["search_calls"] == pytest.approx(sum(per_question.values()) / 6)
+    variance = contents("runs/r/evaluation/repeats.json")["variance"]["search_calls"]
+    # One of three values differs by 1: the variance within every question is 1/3.
+    assert variance["within"] == pytest.approx((1 / 3) ** 0.5)
+    (start,) = contents("runs/r/ledger.json")["starts"]
+    assert start["calls"] == sum(
+        searches(trajectory) + 1 for part in folder.repeats() for trajectory in part.trajectories()
+    )
+    assert entry("evaluate", "runs/r") == 0
+    assert contents("runs/r/metrics.json") == metrics
+    assert "0/18" in capsys.readouterr().out
+    assert entry("run", *WAVERING, "llm.wavering=false", "repeats=1", "name=other") == 0
+    assert entry("compare", "runs/r", "runs/other", "name=both") == 0
+    page = Path("runs/both/report.md").read_text()
+    assert "Repeats of a question" in page and "ICC" in page
+
+
+def test_repeats_are_added_to_a_run_that_keeps_what_it_has(entry: Entry) -> None:
+    assert entry("run", *WAVERING) == 0
+    once = contents("runs/r/metrics.json")
+    written = {path: path.read_bytes() for path in Path("runs/r/queries").iterdir()}
+    assert not Path("runs/r/repeats").exists()
+    assert entry("run", *WAVERING, "repeats=2") == 0
+    assert {path: path.read_bytes() for path in Path("runs/r/queries").iterdir()} == written
+    assert len(list(Path("runs/r/repeats/2/queries").iterdir())) == 6
+    values = contents("runs/r/evaluation/repeats.json")["values"]["search_calls"].values()
+    first = sum(row[0] for row in values) / 6
+    assert first == pytest.approx(once["search_calls"])
+    assert contents("runs/r/metrics.json")["search_calls"] == pytest.approx(2.5)
+
+
+def test_a_judge_with_a_model_judges_every_repeat_once(entry: Entry) -> None:
+    judge = ("judge=llm", "llm@judge_llm=scripted")
+    assert entry("run", *WAVERING, *judge, "repeats=2") == 0
+    for folder in ("runs/r", "runs/r/repeats/2"):
+        (path,) = Path(folder).glob("evaluation/verdicts-llm-*.jsonl")
+        verdicts = [json.loads(line) for line in path.read_text().splitlines()[1:]]
+        assert len(verdicts) == 6
+        assert {verdict["usage"]["calls"] for verdict in verdicts} == {1}
+    (start,) = contents("runs/r/ledger.json")["starts"]
+    assert start["judge_calls"] == 12
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (("agent=keyword", "repeats=2"), "would do the same each time"),
+        (("repeats=0",), "repeats=0. valid: 1 or more"),
+    ],
+)
+def test_repeats_that_cannot_be_are_refused_before_anything_is_built(
+    entry: Entry, capsys: pytest.CaptureFixture[str], given: tuple[str, ...], message: str
+) -> None:
+    assert entry("run", *TINY, *given) == 2
+    assert message in capsys.readouterr().err
+    assert not Path("indexes").exists()
+
+
+def test_kill_9_in_the_second_repeat_loses_no_more_than_what_was_under_way(tmp_path: Path) -> None:
+    asked = command("repeats=2")
+    process = subprocess.Popen(
+        asked, cwd=tmp_path, env=surroundings(), stderr=subprocess.DEVNULL, start_new_session=True
+    )
+    run = tmp_path / "runs" / "cut"
+    until = time.monotonic() + 90
+    while len(list(run.glob("repeats/2/queries/[!.]*.json"))) < 5 and time.monotonic() < until:
+        assert process.poll() is None
+        time.sleep(0.005)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+    written = {path: path.read_bytes() for path in run.glob("**/queries/[!.]*.json")}
+    assert 45 <= len(written) < 80
+    done = subprocess.run(
+        asked, cwd=tmp_path, env=surroundings(), capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert all(path.read_bytes() == text for path, text in written.items())
+    parts = RunFolder(run).repeats()
+    assert [sorted(part.statuses().values()) for part in parts] == [["completed"] * 40] * 2
+    assert not list(run.rglob("*.tmp"))

@@ -1,0 +1,198 @@
+"""Questions asked several times: the question is the unit of the statistics, and what varies within
+it is told."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy import stats
+
+from toolkit.contracts import Answer, Document, Topic, Trajectory
+from toolkit.evaluation.answers import ExactAnswerJudge
+from toolkit.evaluation.cells import Cell
+from toolkit.evaluation.compare import compare
+from toolkit.evaluation.repeats import variance_components
+from toolkit.evaluation.statistics import paired
+from toolkit.evaluation.store import evaluate_folder, load_cell
+from toolkit.runs.folder import RunFolder
+from toolkit.runs.manifest import make_manifest
+
+
+def by_question(table: NDArray[np.float64]) -> dict[str, list[float]]:
+    return {f"q{place}": [float(value) for value in row] for place, row in enumerate(table)}
+
+
+def drawn(
+    random: np.random.Generator, questions: int, repeats: int, between: float, within: float
+) -> NDArray[np.float64]:
+    """Values of questions with repeats, of known standard deviations and mean 0."""
+    level = random.normal(0, between, (questions, 1))
+    return level + random.normal(0, within, (questions, repeats))
+
+
+@pytest.mark.parametrize("sizes", [[4, 4, 4, 4, 4], [2, 5, 1, 3, 7]], ids=["balanced", "unequal"])
+def test_components_are_those_of_a_one_way_analysis_of_variance(sizes: list[int]) -> None:
+    random = np.random.default_rng(3)
+    groups = [random.normal(random.normal(0, 2), 1, size).tolist() for size in sizes]
+    found = variance_components({f"q{place}": row for place, row in enumerate(groups)})
+    assert found is not None
+    total = sum(sizes)
+    pooled = sum((len(row) - 1) * np.var(row, ddof=1) for row in groups if len(row) > 1)
+    mean_square = pooled / (total - len(sizes))
+    assert found.within == pytest.approx(math.sqrt(mean_square))
+    # F is the ratio of the mean squares, and scipy's own.
+    size = (total - sum(size**2 for size in sizes) / total) / (len(sizes) - 1)
+    ratio = stats.f_oneway(*groups).statistic
+    assert found.between**2 == pytest.approx((ratio - 1) * mean_square / size)
+    assert found.share == pytest.approx(found.within**2 / (found.within**2 + found.between**2))
+    assert (found.questions, found.repeats) == (5, pytest.approx(total / 5))
+
+
+def test_known_components_are_found() -> None:
+    table = drawn(np.random.default_rng(5), 4000, 4, between=0.3, within=0.4)
+    found = variance_components(by_question(table))
+    assert found is not None
+    assert found.within == pytest.approx(0.4, rel=0.02)
+    assert found.between == pytest.approx(0.3, rel=0.04)
+    assert found.share == pytest.approx(0.16 / 0.25, abs=0.02)
+
+
+def test_what_does_not_vary_has_no_share_and_what_was_asked_once_no_components() -> None:
+    assert variance_components({"a": [1.0, 1.0], "b": [1.0, 1.0]}) == (0.0, 0.0, None, 2, 2.0)
+    found = variance_components({"a": [0.0, 1.0], "b": [1.0, 0.0]})
+    assert found is not None and found.between == 0.0 and found.share == 1.0
+    assert variance_components({"a": [0.0], "b": [1.0]}) is None
+    assert variance_components({"a": [0.0, 1.0]}) is None
+
+
+def covers(row: dict[str, float]) -> bool:
+    """Whether the interval of a difference to nothing holds the true one, 0."""
+    nothing = dict.fromkeys(row, 0.0)
+    result = paired(row, nothing, resamples=400)
+    return result.low <= 0 <= result.high
+
+
+def test_pooled_repeats_give_intervals_that_are_too_narrow_and_clustered_ones_do_not() -> None:
+    random = np.random.default_rng(11)
+    rounds, pooled, clustered = 300, 0, 0
+    for _ in range(rounds):
+        table = drawn(random, 40, 5, between=1.0, within=0.7)
+        naive = {f"{q}-{r}": float(table[q, r]) for q in range(40) for r in range(5)}
+        pooled += covers(naive)
+        clustered += covers({f"q{q}": float(table[q].mean()) for q in range(40)})
+    # Nominal is 0.95; a percentile interval of 40 values covers a little less.
+    assert clustered / rounds > 0.90
+    assert pooled / rounds < 0.75
+
+
+TOPICS = [Topic(f"q{n}", "?") for n in range(4)]
+
+
+class Questions:
+    """A benchmark of four questions with one relevant document each."""
+
+    name = fingerprint = corpus_fingerprint = "b"
+
+    def __init__(self) -> None:
+        self.topics = TOPICS
+        self.judgements = {"evidence": {topic.qid: {"d": 1} for topic in TOPICS}}
+        self.answers = {topic.qid: ["Ada"] for topic in TOPICS}
+
+    def documents(self) -> Iterator[Document]:
+        return iter(())
+
+
+def trajectory(qid: str, right: bool, rank: int, status: str = "completed") -> Trajectory:
+    docids = [*(f"x{place}" for place in range(rank - 1)), "d"]
+    answer = Answer(exact="Ada" if right else "Bob", confidence=80.0)
+    tiers = {"surfaced": docids, "previewed": docids[:1], "opened": (), "cited": ()}
+    return Trajectory(qid, "?", status, answer=answer, tiers=tiers)
+
+
+def recorded(path: Path, rights: NDArray[np.bool_], rank: int = 2) -> RunFolder:
+    """A run whose answer to question i in repeat j is right where `rights[j, i]`."""
+    folder = RunFolder(path)
+    with folder.writing(make_manifest({}, {"benchmark": "b"}, {"run": path.name})):
+        for number, row in enumerate(rights, start=1):
+            for topic, right in zip(TOPICS, row, strict=True):
+                folder.repeat(number).write(trajectory(topic.qid, bool(right), rank))
+    return folder
+
+
+def evaluated(folder: RunFolder) -> Cell:
+    judges = [ExactAnswerJudge() for _ in folder.repeats()]
+    return evaluate_folder(folder, Questions(), judges, ("AP",), state=folder.state())
+
+
+RIGHTS = np.array([[1, 0, 1, 0], [1, 1, 0, 0], [1, 1, 1, 0]], dtype=bool)
+
+
+def test_a_question_counts_once_with_the_mean_of_its_repeats(tmp_path: Path) -> None:
+    cell = evaluated(recorded(tmp_path / "a", RIGHTS))
+    assert cell.per_question["accuracy"] == pytest.approx(
+        {"q0": 1.0, "q1": 2 / 3, "q2": 2 / 3, "q3": 0.0}
+    )
+    assert cell.metrics["accuracy"] == pytest.approx(7 / 12)
+    assert cell.repeats["accuracy"]["q1"] == [0.0, 1.0, 1.0]
+    assert cell.counts["questions"] == 4 and cell.counts["completed"] == 12
+    assert cell.counts["repeats"] == 3
+    # Every answer claims 80 %: the distance to the share that is right, of each repeat.
+    distances = np.abs(100 * RIGHTS.mean(axis=1) - 80)
+    assert cell.metrics["calibration_error"] == pytest.approx(distances.mean())
+    assert load_cell(tmp_path / "a") == cell
+
+
+def test_a_test_between_runs_is_over_questions_and_not_over_repeats(tmp_path: Path) -> None:
+    others = ~RIGHTS[:2]
+    one, other = recorded(tmp_path / "a", RIGHTS), recorded(tmp_path / "b", others)
+    (verdict,) = compare([evaluated(one), evaluated(other)], ["accuracy"], test="t")
+    expected = stats.ttest_rel(others.mean(axis=0), RIGHTS.mean(axis=0))
+    assert verdict.n == 4
+    assert verdict.p == pytest.approx(expected.pvalue)
+
+
+def test_a_missing_repeat_of_a_question_counts_as_wrong(tmp_path: Path) -> None:
+    folder = recorded(tmp_path / "a", RIGHTS)
+    (folder.path / "repeats" / "3" / "queries" / "q0.json").unlink()
+    cell = evaluated(folder)
+    assert cell.per_question["accuracy"]["q0"] == pytest.approx(2 / 3)
+    assert cell.counts["missing"] == 1
+
+
+def test_a_run_whose_questions_were_asked_once_is_as_ever(tmp_path: Path) -> None:
+    once = recorded(tmp_path / "a", RIGHTS[:1])
+    cell = evaluated(once)
+    assert not (once.path / "repeats").exists()
+    assert not (once.path / "evaluation" / "repeats.json").exists()
+    assert "repeats" not in cell.counts and not cell.repeats
+    # The same trajectories as the first of several repeats are found as they were.
+    several = recorded(tmp_path / "b", RIGHTS)
+    assert several.statuses() == once.statuses() and several.state() != once.state()
+
+
+def test_a_new_repeat_makes_an_evaluation_outdated(tmp_path: Path) -> None:
+    folder = recorded(tmp_path / "a", RIGHTS[:2])
+    evaluated(folder)
+    with folder.writing(make_manifest({}, {"benchmark": "b"}, {"run": "a"})):
+        folder.repeat(3).write(trajectory("q0", True, 1))
+    with pytest.raises(Exception, match="trajectories that are there now"):
+        load_cell(folder.path)
+    told = json.loads((folder.path / "evaluation" / "repeats.json").read_text())
+    assert set(told) == {"values", "variance"}
+
+
+def test_repeats_are_written_inside_the_run_and_behind_no_link(tmp_path: Path) -> None:
+    folder = recorded(tmp_path / "a", RIGHTS)
+    with pytest.raises(RuntimeError, match="needs"):
+        folder.repeat(2).write(trajectory("q0", True, 1))
+    assert [part.number for part in folder.repeats()] == [1, 2, 3]
+    (tmp_path / "away").mkdir()
+    (folder.path / "repeats" / "4").symlink_to(tmp_path / "away")
+    with pytest.raises(Exception, match="symbolic link"):
+        folder.manifest()
