@@ -51,7 +51,7 @@ def resources(
     return Resources(budget, settings=settings, price=llm.price, **others)
 
 
-def agents(config: DictConfig, repeats: int) -> list[Any]:
+def repeat_agents(config: DictConfig, repeats: int) -> list[Any]:
     """The agents that ask the questions for the first time, the second time, and so on: equal but
     for `seed`, where the option has one, which is raised by one with each repeat. `InputError`
     where nothing can differ between repeats."""

@@ -19,9 +19,9 @@ from experiments.build import make, make_interface
 from experiments.entry import main
 from experiments.judging import asks_model, check_judge, judge_run
 from experiments.models import (
-    agents,
     check_agent,
     language_model,
+    repeat_agents,
     resources,
     running,
     within_window,
@@ -62,7 +62,7 @@ def run(settings: Settings) -> Cell:
     parse_measures(list(config.measures))
     check_judge(config)
     folder = run_folder(settings, cell_name(settings))
-    agent_of_repeat, interface = agents(config, config.repeats), make_interface(config.tool)
+    agent_of_repeat, interface = repeat_agents(config, config.repeats), make_interface(config.tool)
     llm = language_model(config.llm, "llm")
     budget = within_window(make(config.budget), llm)
     agent_prints = check_agent(agent_of_repeat[0], llm, budget)
