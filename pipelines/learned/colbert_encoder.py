@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipelines.learned.encoding import readable
-from pipelines.learned.text_windows import windows
 from pipelines.neural.batches import in_batches
 from pipelines.neural.checkpoints import (
     NO_CODE,
@@ -25,6 +24,7 @@ from pipelines.neural.checkpoints import (
     within_memory,
 )
 from pipelines.neural.devices import Placed
+from pipelines.neural.text_windows import cut
 from toolkit.checks import check_integer
 from toolkit.errors import InputError
 from toolkit.extras import require
@@ -126,7 +126,8 @@ class ColbertEncoder(Placed):
             coded = self._model.tokenizer(
                 text, add_special_tokens=False, return_offsets_mapping=True, verbose=False
             )
-        return windows(text, [begin for begin, _ in coded["offset_mapping"]], max(1, room))
+        begins = [begin for begin, _ in coded["offset_mapping"]]
+        return [piece.strip() for piece in cut(text, begins, max(1, room))]
 
     def encode(self, texts: Sequence[str]) -> list[NDArray[Any]]:
         """The vectors of each document, [tokens, dimensions] in the type of `storage`; a document

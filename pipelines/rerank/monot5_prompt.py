@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from pipelines.neural.text_windows import cut
 from pipelines.rerank.base import Pair
 from toolkit.errors import InputError
 from toolkit.extras import require
@@ -24,7 +25,6 @@ HOW_TO_GET = (
 _LEAST_WINDOW = 8
 # Characters of a text that are looked at first for each token that can be kept; English has 4 or 5.
 _CHARACTERS = 12
-Offsets = Sequence[tuple[int, int]]
 
 
 class MonoT5Input(NamedTuple):
@@ -58,17 +58,17 @@ class MonoT5Prompts:
         limit = self._room + 1
         fronts = [front(pair.text, limit * _CHARACTERS) for pair in pairs]
         texts = [_joined(pair.query, part) for pair, part in zip(pairs, fronts, strict=True)]
-        found = self._ids(texts, limit)
+        inputs = self._ids(texts, limit)
         # Rare characters or white space in mass: the front was too short, the text may be not.
         short = [
             number
             for number, pair in enumerate(pairs)
-            if len(found[number]) < limit and len(fronts[number]) < len(pair.text)
+            if len(inputs[number]) < limit and len(fronts[number]) < len(pair.text)
         ]
         again = self._ids([_joined(*pairs[number]) for number in short], limit)
         for number, ids in zip(short, again, strict=True):
-            found[number] = ids
-        return [self._prompt(pair, ids) for pair, ids in zip(pairs, found, strict=True)]
+            inputs[number] = ids
+        return [self._prompt(pair, ids) for pair, ids in zip(pairs, inputs, strict=True)]
 
     def windows(self, pair: Pair) -> list[str]:
         """The document in pieces that each fit whole, together all of its text, cut between words
@@ -78,19 +78,18 @@ class MonoT5Prompts:
         return self._pieces(pair.text, room, room) if room >= self._least else [pair.text]
 
     def _pieces(self, text: str, room: int, aim: int) -> list[str]:
-        found = self._tokenizer(
+        coded = self._tokenizer(
             text, add_special_tokens=False, return_offsets_mapping=True, verbose=False
         )
-        pieces = cut(text, found["offset_mapping"], aim)
-        # By itself a piece can have more tokens than it had in the text.
-        counts = map(len, self._ids(pieces))
-        return [
-            part
-            for piece, count in zip(pieces, counts, strict=True)
-            for part in (
-                [piece] if count <= room or aim == 1 else self._pieces(piece, room, aim * 3 // 4)
-            )
-        ]
+        fitting = []
+        pieces = cut(text, [begin for begin, _ in coded["offset_mapping"]], aim)
+        for piece, ids in zip(pieces, self._ids(pieces), strict=True):
+            # By itself a piece can have more tokens than it had in the text.
+            if len(ids) <= room or aim == 1:
+                fitting.append(piece)
+            else:
+                fitting += self._pieces(piece, room, aim * 3 // 4)
+        return fitting
 
     def _prompt(self, pair: Pair, ids: list[int]) -> MonoT5Input:
         truncated = len(ids) > self._room
@@ -103,7 +102,7 @@ class MonoT5Prompts:
     def _ids(self, texts: Sequence[str], limit: int | None = None) -> list[list[int]]:
         if not texts:
             return []
-        found = self._tokenizer(
+        coded = self._tokenizer(
             list(texts),
             add_special_tokens=False,
             return_attention_mask=False,
@@ -111,7 +110,7 @@ class MonoT5Prompts:
             max_length=limit,
             verbose=False,
         )
-        ids: list[list[int]] = found["input_ids"]
+        ids: list[list[int]] = coded["input_ids"]
         return ids
 
     def _answer(self, word: str) -> int:
@@ -129,7 +128,7 @@ def has_tokenizer(model: str, revision: str | None = None) -> bool:
     """Whether a folder or a model of the hub brings a `tokenizer.json`."""
     if Path(model).is_dir():
         return (Path(model) / "tokenizer.json").exists()
-    found = require("transformers.utils").cached_file(
+    file = require("transformers.utils").cached_file(
         model,
         "tokenizer.json",
         revision=revision,
@@ -137,7 +136,7 @@ def has_tokenizer(model: str, revision: str | None = None) -> bool:
         _raise_exceptions_for_missing_entries=False,
         _raise_exceptions_for_connection_errors=False,
     )
-    return found is not None
+    return file is not None
 
 
 def front(text: str, size: int) -> str:
@@ -145,31 +144,6 @@ def front(text: str, size: int) -> str:
     space to cut at. Words are tokenized apart, so that the tokens of a front begin the text's."""
     space = text.rfind(" ", 0, size) if len(text) > size else -1
     return text[:space] if space >= 0 else text
-
-
-def cut(text: str, offsets: Offsets, size: int) -> list[str]:
-    """`text` in pieces of at most `size` of its tokens, whose characters are `offsets`; before a
-    word where one begins in the piece, else within the word."""
-    pieces, begin, first = [], 0, 0
-    while len(offsets) - first > size:
-        last = first + size
-        words = (token for token in range(last, first, -1) if _opens(text, offsets[token][0]))
-        after = next(words, last)
-        # Tokens of one character share its place: nothing can be cut between them.
-        while after > first + 1 and offsets[after - 1][0] == offsets[after][0]:
-            after -= 1
-        while after < len(offsets) and offsets[after][0] <= begin:
-            after += 1
-        if after == len(offsets):
-            break
-        end = offsets[after][0]
-        pieces.append(text[begin:end])
-        begin, first = end, after
-    return [*pieces, text[begin:]]
-
-
-def _opens(text: str, place: int) -> bool:
-    return text[place].isspace() or text[place - 1].isspace()
 
 
 def _joined(query: str, text: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
+from pipelines.neural.text_windows import taken_off
 from pipelines.rerank.base import Pair
 from pipelines.rerank.rank1_relevance import CLOSE
 from toolkit.errors import InputError
@@ -51,26 +52,21 @@ class Rank1Prompts:
         """The prompt of a pair, with a `share` of what it would have of the document: for servers
         that find more tokens than are estimated."""
         query, room = self._query(pair)
-        whole = sendable(pair.text)
-        text = shortened(whole, room)
+        document = sendable(pair.text)
+        text = shortened(document, room)
         if share < 1:
             text = shortened(text, max(1, int(estimated_tokens(text) * share)))
         opening, between, ending = _FRAME
         return Rank1Prompt(
             f"{opening}{query}{between}{text}{ending}",
-            len(text) < len(whole),
+            len(text) < len(document),
             len(query) < len(sendable(pair.query)),
         )
 
     def windows(self, pair: Pair) -> list[str]:
         """The document's text in pieces that each fit; one at least."""
         _, room = self._query(pair)
-        rest = sendable(pair.text).strip()
-        pieces = []
-        while rest:
-            pieces.append(shortened(rest, room))
-            rest = rest[len(pieces[-1]) :].lstrip()
-        return pieces or [""]
+        return taken_off(sendable(pair.text), lambda rest: shortened(rest, room))
 
     def _query(self, pair: Pair) -> tuple[str, int]:
         """The query and the tokens that it leaves for the document."""
@@ -81,11 +77,11 @@ class Rank1Prompts:
 def forced(prompt: str, reasoning: str) -> str:
     """A prompt that asks for the verdict: what there is of the reasoning, up to its last whole
     sentence, and closed."""
-    said = reasoning.partition(CLOSE)[0].strip()
-    if not said.endswith(tuple(_SENTENCE_ENDS)):
+    thoughts = reasoning.partition(CLOSE)[0].strip()
+    if not thoughts.endswith(tuple(_SENTENCE_ENDS)):
         # All of it where it has no sentence.
-        said = said[: max(map(said.rfind, _SENTENCE_ENDS)) + 1] or said
-    return f"{prompt}\n{said}\n{CLOSE}"
+        thoughts = thoughts[: max(map(thoughts.rfind, _SENTENCE_ENDS)) + 1] or thoughts
+    return f"{prompt}\n{thoughts}\n{CLOSE}"
 
 
 def estimated_tokens(text: str) -> int:

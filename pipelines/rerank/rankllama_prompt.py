@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, NamedTuple
 
+from pipelines.neural.text_windows import taken_off
 from pipelines.rerank.base import Pair
 from toolkit.checks import check_integer
 from toolkit.errors import InputError
@@ -77,12 +79,7 @@ class RankLlamaPrompts:
         """The document's text in pieces that each fit whole, cut between words where there is
         white space. At least one, which is empty for an empty text."""
         query, _ = self._short(pair.query)
-        rest = " ".join(pair.text.split())
-        pieces = []
-        while rest:
-            pieces.append(self._fitting(query, rest))
-            rest = rest[len(pieces[-1]) :].lstrip()
-        return pieces or [""]
+        return taken_off(" ".join(pair.text.split()), partial(self._fitting, query))
 
     def _fitting(self, query: str, rest: str) -> str:
         """As much of the front of `rest` as fits, one token of it at least."""
@@ -113,8 +110,8 @@ class RankLlamaPrompts:
         begin = self._begin
         if self._joined:
             return begin + self._tokens(f"{query_prefix}{query} {document_prefix}{text}")
-        asked, read = f"{query_prefix}{query}", f"{document_prefix}{text}"
-        return begin + self._tokens(asked) + begin + self._tokens(read)
+        query_ids = self._tokens(f"{query_prefix}{query}")
+        return begin + query_ids + begin + self._tokens(f"{document_prefix}{text}")
 
     def _tokens(self, text: str) -> list[int]:
         ids: list[int] = self._tokenized(text).input_ids

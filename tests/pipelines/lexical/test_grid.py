@@ -4,6 +4,7 @@ computation of its own."""
 from __future__ import annotations
 
 import json
+import math
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -228,3 +229,16 @@ def test_bad_settings_are_refused(index: LexicalIndex) -> None:
             GridBM25(index, cells)
     with pytest.raises(InputError, match="depth=0"):
         GridBM25(index, CELLS, depth=0)
+
+
+def test_the_worked_example_of_the_kernel_comes_out_as_by_hand(tmp_path: Path) -> None:
+    texts = {"d1": "mill", "d2": "mill mill by the river", "d3": "river river river"}
+    index = build(texts, tmp_path)
+    assert index.statistics.average_length == 3
+    grid = GridBM25(index, [(1, 0), (1, 1)], depth=10)
+    question = JudgedQuery("q", ["mill"], ["d1", "d2", "d3"])
+    idf = math.log(1 + (3 - 2 + 0.5) / (2 + 0.5))
+    by_hand = [[1 / 2, 3 / 4], [2 / 3, 6 / 11], [0, 0]]
+    np.testing.assert_allclose(grid.scores(question) / idf, by_hand, rtol=1e-6)
+    judged = question._replace(docids=["d1", "d3"])
+    assert dict(grid.ranks([judged], threads=1))["q"].tolist() == [[2, 1], [0, 0]]

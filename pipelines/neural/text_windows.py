@@ -1,0 +1,42 @@
+"""Long texts in pieces that a model reads whole."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+
+def cut(text: str, begins: Sequence[int], size: int) -> list[str]:
+    """`text` in pieces that hold at most `size` of its tokens, which begin at the characters
+    `begins`; joined, the pieces are `text`. Cut before a word where one begins in the piece, else
+    within the word; never between tokens that begin at one character."""
+    pieces, begin, first = [], 0, 0
+    while len(begins) - first > size:
+        last = first + size
+        words = (token for token in range(last, first, -1) if _opens_word(text, begins[token]))
+        after = next(words, last)
+        while after > first + 1 and begins[after - 1] == begins[after]:
+            after -= 1
+        while after < len(begins) and begins[after] <= begin:
+            after += 1
+        if after == len(begins):
+            break
+        end = begins[after]
+        pieces.append(text[begin:end])
+        begin, first = end, after
+    return [*pieces, text[begin:]]
+
+
+def taken_off(text: str, front: Callable[[str], str]) -> list[str]:
+    """`text` in pieces between which white space is left out: what `front` gives of the rest, again
+    and again. One piece at least, which is empty for a text without a word."""
+    pieces = []
+    rest = text.strip()
+    while rest:
+        pieces.append(front(rest))
+        rest = rest[len(pieces[-1]) :].lstrip()
+    return pieces or [""]
+
+
+def _opens_word(text: str, position: int) -> bool:
+    # The tokens of some models begin with the space before the word.
+    return text[position].isspace() or text[position - 1].isspace()
