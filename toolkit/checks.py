@@ -16,8 +16,8 @@ def check_integer(
 
     NumPy's integers count; `True` and `2.0` do not.
     """
-    whole = isinstance(value, Integral) and not isinstance(value, bool)
-    if not (whole and least <= value and (most is None or value <= most)):  # type: ignore[operator]
+    integer = isinstance(value, Integral) and not isinstance(value, bool)
+    if not (integer and least <= value and (most is None or value <= most)):  # type: ignore[operator]
         bounds = f"{least} or more" if most is None else f"{least} to {most}"
         raise InputError(f"{name}={value!r}", valid=f"a whole number, {bounds}", do=do)
 

@@ -126,9 +126,9 @@ class Evidence:
             noted.setdefault(sentence.text, sentence)
             self._best[docid] = max(self._best.get(docid, 0.0), sentence.score)
 
-    def visited(self, place: ReadingPosition, following: Continuation | None) -> None:
+    def visited(self, position: ReadingPosition, following: Continuation | None) -> None:
         """A place was read; `following` shows what follows it in its document (None: nothing)."""
-        self._following[parent(place.unit_id)] = following
+        self._following[parent(position.unit_id)] = following
 
     def next_unread(self) -> ReadingPosition | None:
         """The most promising unread place; the rest of a read document counts half."""

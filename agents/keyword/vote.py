@@ -146,5 +146,5 @@ def _polar(sentences: Sequence[Sentence], trust: Mapping[str, float]) -> list[Vo
         says = "no" if _NEGATION.search(sentence.text) else "yes"
         voice = sentence.score * trust.get(sentence.docid, 0.0)
         ballots[says].add(says.capitalize(), sentence, voice**2)
-    heard = {says: ballot for says, ballot in ballots.items() if ballot.total > 0}
-    return _ranked(heard, 2)
+    with_votes = {says: ballot for says, ballot in ballots.items() if ballot.total > 0}
+    return _ranked(with_votes, 2)

@@ -110,7 +110,7 @@ def check_same_ranking(engines: dict[str, Any], queries: Sequence[list[str]]) ->
 
 def _timed_rows(level: str, systems: dict[str, Any], queries: dict[int, list[Any]]) -> Rows:
     times = [latencies(systems, queries[size]) for size in QUERIES]
-    return [[level, name, *(f"{each[name].median:.2f}" for each in times)] for name in systems]
+    return [[level, name, *(f"{time[name].median:.2f}" for time in times)] for name in systems]
 
 
 def _batch_rows(systems: dict[str, Any], queries: dict[int, list[list[str]]]) -> Rows:
@@ -118,7 +118,7 @@ def _batch_rows(systems: dict[str, Any], queries: dict[int, list[list[str]]]) ->
     rows = []
     for name in systems:
         pairs = zip(times, QUERIES, strict=True)
-        cells = [f"{each[name].median / len(queries[size]):.2f}" for each, size in pairs]
+        cells = [f"{time[name].median / len(queries[size]):.2f}" for time, size in pairs]
         rows.append(["transformer, all queries in one call", name, *cells])
     return rows
 

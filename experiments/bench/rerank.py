@@ -203,7 +203,7 @@ def measure(
         "ours, bfloat16": fast.score,
         alone: request_by_request(fast.score, len(requests[0].texts)),
         "ours, float32": full.score,
-        **{name_of(each, size): by_size(each) for each in (DEFAULT, size)},
+        **{name_of(batch, size): by_size(batch) for batch in (DEFAULT, size)},
     }
     # A GPU's libraries choose a kernel when they first see a shape.
     warm_up = DEFAULT if device == "cpu" else len(pairs) // ROUNDS
@@ -217,7 +217,8 @@ def measure(
     speeds = speed_rows(seconds, len(pairs), flops, peaks, named)
     single = by_size(1)(pairs[:exact])
     off = float(np.abs(np.array(single) - np.array(scores["ours, float32"][: len(single)])).max())
-    others = {name: each for name, each in scores.items() if name not in (alone, "ours, float32")}
+    compared = scores.keys() - {alone, "ours, float32"}
+    others = {name: values for name, values in scores.items() if name in compared}
     counts = [len(request.texts) for request in requests]
     order = order_rows(scores["ours, float32"], others, counts)
     summary = (

@@ -55,13 +55,14 @@ def workload(root: Path, collection: Path, pairs: int) -> tuple[list[Request], P
 
 def _make(folder: Path, collection: Path, pairs: int) -> None:
     benchmark, segmenter = BeirBenchmark(collection), Passages(250)
-    units = {u.unit_id: u for each in benchmark.documents() for u in segmenter.units(each)}
+    documents = benchmark.documents()
+    units = {unit.unit_id: unit for document in documents for unit in segmenter.units(document)}
     queries = -(-pairs // CANDIDATES)
     # Spread over the questions: their collections follow one another.
     topics = benchmark.topics[:: max(1, len(benchmark.topics) // queries)][:queries]
     with folder_made_whole(folder) as partial:
         index = LexicalIndex.build(units.values(), partial / "index")
-        frame = pd.DataFrame([{"qid": each.qid, "query": each.text} for each in topics])
+        frame = pd.DataFrame([{"qid": item.qid, "query": item.text} for item in topics])
         ranking = index.bm25(depth=CANDIDATES).transform(frame)
         requests, left = [], pairs
         for _, rows in ranking.groupby("qid", sort=False):
@@ -89,10 +90,10 @@ def _tokenizer(units: Iterable[Unit]) -> Any:
         vocab_size=VOCABULARY - 3 - len(_PROMPT), unk_token="<unk>", show_progress=False
     )
     learnt.train_from_iterator((unit.contents for unit in units), trainer)
-    found = dict(json.loads(learnt.to_str())["model"]["vocab"])
+    vocabulary = dict(json.loads(learnt.to_str())["model"]["vocab"])
     pieces = {"<pad>": 0.0, "</s>": 0.0, "<unk>": 0.0}
-    pieces |= {piece: score for piece, score in found.items() if piece not in pieces}
-    pieces |= {f"▁{word}": max(found.values()) - 5.0 for word in _PROMPT}
+    pieces |= {piece: score for piece, score in vocabulary.items() if piece not in pieces}
+    pieces |= {f"▁{word}": max(vocabulary.values()) - 5.0 for word in _PROMPT}
     return require("transformers").T5Tokenizer(vocab=list(pieces.items()), extra_ids=0)
 
 

@@ -110,8 +110,8 @@ def engine_rows(name: str, index: ImpactIndex, queries: Queries) -> Rows:
 
 def _bytes_read(index: ImpactIndex, queries: Sequence[Query]) -> float:
     """Bytes of the postings of a median query."""
-    each = 4 + index._arrays.frequencies.itemsize
-    return each * float(np.median([_postings(index, query) for query in queries]))
+    bytes_of_posting = 4 + index._arrays.frequencies.itemsize
+    return bytes_of_posting * float(np.median([_postings(index, query) for query in queries]))
 
 
 def _postings(index: ImpactIndex, query: Query) -> int:

@@ -48,10 +48,10 @@ def encoding(folder: Path, documents: int, seed: int) -> Shards:
 def drawn_passages(units: int, seed: Sequence[int]) -> list[NDArray[Any]]:
     """Passages of about 200 distinct terms (standard deviation 40), drawn by `popularity`."""
     chance = np.random.default_rng(seed)
-    wanted = np.clip(chance.normal(206, 40, units), 20, None).astype(int)
-    numbers = np.searchsorted(popularity(), chance.random(wanted.sum()), side="right")
+    sizes = np.clip(chance.normal(206, 40, units), 20, None).astype(int)
+    numbers = np.searchsorted(popularity(), chance.random(sizes.sum()), side="right")
     # A term counts once, so that a passage has some fewer than were drawn.
-    cells = np.unique(np.repeat(np.arange(units), wanted) * VOCABULARY + numbers)
+    cells = np.unique(np.repeat(np.arange(units), sizes) * VOCABULARY + numbers)
     values = np.empty(len(cells), SPARSE)
     values["term"] = cells % VOCABULARY
     values["weight"] = _weights(chance, len(cells))

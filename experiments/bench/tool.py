@@ -62,13 +62,13 @@ def tool_rows(
     """Median milliseconds of each kind of call; every search is a fresh one."""
     backend = PipelineBackend(index.bm25(k1=0.9, b=0.4, depth=1000))
     interface = RankedBrowsing()
-    shown: dict[str, None] = {}
+    docids: dict[str, None] = {}
 
     def search(query: str) -> None:
         # A session of its own: a repeated query would be served from the session's cache.
         session = interface.session(backend, store)
         result = session.call("search", {"reason": "", "query": query})
-        shown.update(dict.fromkeys(result.call.shown))
+        docids.update(dict.fromkeys(result.call.shown))
 
     reader = interface.session(backend, store)
 
@@ -79,7 +79,7 @@ def tool_rows(
     for name, texts in queries.items():
         latency = latencies({name: search}, texts)[name]
         rows.append([name, f"{latency.median:.2f}", "10"])
-    latency = latencies({"read": read}, list(shown))["read"]
+    latency = latencies({"read": read}, list(docids))["read"]
     return [*rows, ["read_document", f"{latency.median:.2f}", "2"]]
 
 

@@ -59,11 +59,11 @@ def draw_questions(
     """Words of `TERMS` distinct terms, drawn from one document each in proportion to their
     frequencies; judged are that document and others of the default's first 1000."""
     among = min(len(index), 100 * count)  # of the first ones, so that not all has to be read
-    wanted = set(rng.choice(among, min(3 * count, among), replace=False).tolist())
+    numbers = set(rng.choice(among, min(3 * count, among), replace=False).tolist())
     questions: list[Question] = []
-    reading = track(islice(units(corpus), max(wanted) + 1), "drawing questions", max(wanted) + 1)
+    reading = track(islice(units(corpus), max(numbers) + 1), "drawing questions", max(numbers) + 1)
     for number, unit in enumerate(reading):
-        if number not in wanted or len(questions) == count:
+        if number not in numbers or len(questions) == count:
             continue
         words: dict[str, str] = {}
         counts: dict[str, int] = {}

@@ -221,10 +221,10 @@ def _check_same_corpus(texts: ReadOnly, units: ReadOnly) -> None:
         )
 
 
-def _expect(path: Path | None, what: str, found: str | None, wanted: str | None) -> None:
-    if wanted is not None and found != wanted:
+def _expect(path: Path | None, what: str, actual: str | None, expected: str | None) -> None:
+    if expected is not None and actual != expected:
         raise InputError(
-            f"{path} was built for another {what} ({found or 'none'})",
-            valid=f"{what} {wanted}",
+            f"{path} was built for another {what} ({actual or 'none'})",
+            valid=f"{what} {expected}",
             do=f"delete that folder and run {_COMMAND}",
         )

@@ -127,10 +127,10 @@ class AnthropicMessages(ApiModel):
     def _tool_choice(self, choice: str) -> dict[str, Any]:
         if choice == "none":
             return {"type": "none"}
-        one = {"disable_parallel_tool_use": not self.parallel_calls}
+        parallel = {"disable_parallel_tool_use": not self.parallel_calls}
         if choice in ("auto", "required"):
-            return {"type": {"auto": "auto", "required": "any"}[choice], **one}
-        return {"type": "tool", "name": choice, **one}
+            return {"type": {"auto": "auto", "required": "any"}[choice], **parallel}
+        return {"type": "tool", "name": choice, **parallel}
 
     def _turn(self, reply: dict[str, Any], messages: Sequence[Message]) -> Turn:
         blocks = reply["content"]

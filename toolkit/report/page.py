@@ -78,7 +78,7 @@ def render(
     data = report_data(
         cells, verdicts, main=main, baseline=baseline, measures=measures, alpha=alpha
     )
-    sections: list[Section] = [made for make in _SECTIONS if (made := make(data)) is not None]
+    sections = [section for make in _SECTIONS if (section := make(data)) is not None]
     all_notes = [*unfinished, *notes(data)]
     return page(title, _subtitle(data), verdict(data), all_notes, sections)
 

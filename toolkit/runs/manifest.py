@@ -77,9 +77,9 @@ def make_manifest(
     }
 
 
-def check_same(path: Path, written: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
-    """`InputError` that lists the fingerprints in which a run on disk differs from `wanted`."""
-    old, new = written.get("fingerprints", {}), wanted.get("fingerprints", {})
+def check_same(path: Path, written: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
+    """`InputError` that lists the fingerprints in which a run on disk differs from `expected`."""
+    old, new = written.get("fingerprints", {}), expected.get("fingerprints", {})
     differing = [key for key in dict.fromkeys([*old, *new]) if old.get(key) != new.get(key)]
     if differing:
         changes = ", ".join(

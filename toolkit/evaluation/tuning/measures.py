@@ -97,12 +97,12 @@ def measure_table(
 
 def check_by_rank(measure: Any, name: str) -> None:
     """`InputError` for a measure that changes when unjudged documents are added at the end."""
-    one, other = _TINY
-    qrels = {one: {one: 1}}
-    longer = {one: 2.0, **{f"{other}{position}": -float(position) for position in range(20)}}
+    document, other = _TINY
+    qrels = {document: {document: 1}}
+    longer = {document: 2.0, **{f"{other}{position}": -float(position) for position in range(20)}}
     values = {
-        ir_measures.calc_aggregate([measure], qrels, {one: run})[measure]
-        for run in ({one: 2.0}, longer)
+        ir_measures.calc_aggregate([measure], qrels, {document: run})[measure]
+        for run in ({document: 2.0}, longer)
     }
     if len(values) > 1:
         raise InputError(
