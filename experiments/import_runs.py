@@ -123,7 +123,7 @@ def _manifest(
 
 
 def _read_browsecomp_plus(files: list[Path], canary_env: str) -> Iterator[Recorded]:
-    return browsecomp_plus.read(run_files(files), _seal(canary_env))
+    return browsecomp_plus.read(run_files(files), seal_of(canary_env))
 
 
 def _read_pi_serini(files: list[Path], canary_env: str) -> Iterator[Recorded]:
@@ -134,7 +134,7 @@ def _read_inspect(files: list[Path], canary_env: str) -> Iterator[Recorded]:
     return (recorded for file in files for recorded in inspect_log.read(file))
 
 
-def _seal(variable: str) -> Seal | None:
+def seal_of(variable: str) -> Seal | None:
     """The seal of the files' canary; None where there is none in the environment."""
     canary = os.environ.get(variable or VARIABLE, "")
     if variable and not canary:
@@ -143,6 +143,12 @@ def _seal(variable: str) -> Seal | None:
             do=f"export {variable}='...' with the canary that the run was published with",
         )
     return Seal(canary) if canary else None
+
+
+def add_canary(parser: CommandParser) -> None:
+    """The flag that names the variable with the canary of obfuscated files."""
+    about = f"that holds the canary of obfuscated files ({VARIABLE})"
+    parser.add_argument("--canary-env", default="", metavar="VARIABLE", help=about)
 
 
 _READERS: dict[str, Callable[[list[Path], str], Iterator[Recorded]]] = {
@@ -154,12 +160,7 @@ _READERS: dict[str, Callable[[list[Path], str], Iterator[Recorded]]] = {
 PARSER = CommandParser(__doc__, "PATH")
 PARSER.add_argument("--format", required=True, choices=list(_READERS))
 PARSER.add_argument("--model", default="", help="its name, where the files do not tell")
-PARSER.add_argument(
-    "--canary-env",
-    default="",
-    metavar="VARIABLE",
-    help=f"that holds the canary of obfuscated files ({VARIABLE})",
-)
+add_canary(PARSER)
 
 if __name__ == "__main__":
     run_command(import_runs, PARSER)

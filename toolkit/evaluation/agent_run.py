@@ -36,6 +36,7 @@ from toolkit.evaluation.funnel import (
 )
 from toolkit.evaluation.published import published_measures
 from toolkit.evaluation.retrieval import DEFAULT_MEASURES, documents, measure_rankings
+from toolkit.runs.records import final_message
 
 FINAL_DEPTH = 1000
 
@@ -88,7 +89,8 @@ def evaluate_run(
         **citations(ended, evidence),
         **effort(recorded),
     }
-    right = {verdict.qid: verdict.correct for verdict in verdicts}
+    by_question = {verdict.qid: verdict.correct for verdict in verdicts}
+    right = [by_question.get(trajectory.qid, False) for trajectory in recorded]
     extra, extra_counts = over_answers(ended, verdicts)
     published, published_counts = published_measures(recorded, right, accepted, evidence)
     return Evaluation(
@@ -117,9 +119,10 @@ def final_ranking(trajectory: Trajectory, depth: int = FINAL_DEPTH) -> list[str]
 def lean(trajectory: Trajectory) -> Trajectory:
     """Without the texts but the final one, which fill memory and say nothing here; one copy of each
     docid."""
+    final = final_message(trajectory)
     return replace(
         trajectory,
-        messages=trajectory.messages[-1:],
+        messages=(final,) if final else (),
         calls=tuple(replace(call, output="", ranking=(), shown=()) for call in trajectory.calls),
         tiers={tier: tuple(map(sys.intern, ids)) for tier, ids in trajectory.tiers.items()},
     )

@@ -90,7 +90,7 @@ def published_recall(trajectory: Trajectory, grades: Mapping[str, int]) -> float
 
 def published_measures(
     recorded: Sequence[Trajectory],
-    right: Mapping[str, bool],
+    right: Sequence[bool],
     accepted: Mapping[str, Sequence[str]],
     judged: Judgements,
 ) -> tuple[dict[str, float], dict[str, int]]:
@@ -99,11 +99,13 @@ def published_measures(
 
     - `recorded`: all trajectories, with their last messages; those without an accepted answer have
       no ground truth and are left out, unless no question has one.
-    - `right`: the judge's word by qid. `judged`: grades by qid and docid, of the evidence.
+    - `right`: the judge's word on each of them. `judged`: grades by qid and docid, of the evidence.
     """
-    files = [row for row in recorded if row.qid in accepted] if accepted else list(recorded)
-    if not files:
+    pairs = zip(recorded, right, strict=True)
+    known = [pair for pair in pairs if pair[0].qid in accepted or not accepted]
+    if not known:
         return {}, {}
+    files = [row for row, _ in known]
     counts = [search_count(tool_call_counts(row)) for row in files]
     completed = [published_status(row) == "completed" for row in files]
     values = {
@@ -118,27 +120,27 @@ def published_measures(
         totals["recall_published"] = len(recalls)
     if not accepted:
         return values, totals
-    answers = {row.qid: text for row in files if (text := judged_response(row))}
-    correct = {qid: right.get(qid, False) for qid in answers}
-    stated = {row.qid: row.answer.confidence for row in files if row.qid in answers}
-    values["accuracy_published"] = sum(correct.values()) / len(files)
+    answered = [(row, correct) for row, correct in known if judged_response(row)]
+    correct = [verdict for _, verdict in answered]
+    stated = [row.answer.confidence for row, _ in answered]
+    values["accuracy_published"] = sum(correct) / len(files)
     totals["accuracy_published"] = len(files)
     values["calibration_error_published"] = calibration_error_published(
-        [100.0 if value is None else value for value in stated.values()],
-        [correct[qid] for qid in stated],
+        [100.0 if value is None else value for value in stated], correct
     )
-    totals["calibration_error_published"] = len(stated)
+    totals["calibration_error_published"] = len(answered)
     if judged:
-        values.update(_citations(answers, judged))
-        citing = sum(bool(cited_numbers(text)) for text in answers.values())
+        cited = {row.qid: cited_numbers(judged_response(row)) for row, _ in answered}
+        values.update(_citations(cited, judged))
+        citing = sum(map(bool, cited.values()))
         totals |= {name: citing for name in values if name.startswith("citation")}
     return values, totals
 
 
-def _citations(answers: Mapping[str, str], judged: Judgements) -> dict[str, float]:
+def _citations(cited_by: Mapping[str, set[str]], judged: Judgements) -> dict[str, float]:
     precisions, recalls = [], []
-    for qid, text in answers.items():
-        cited, wanted = cited_numbers(text), judged.get(qid, {}).keys()
+    for qid, cited in cited_by.items():
+        wanted = judged.get(qid, {}).keys()
         if cited:
             precisions.append(len(cited & wanted) / len(cited))
             recalls.append(len(cited & wanted) / len(wanted) if wanted else 0.0)

@@ -124,9 +124,7 @@ def transcript(file: RunFile) -> Transcript:
 def opened(file: RunFile, seal: Seal | None) -> RunFile:
     """The file with its texts opened by `seal` where they are obfuscated; `InputError` where they
     are and it does not open them."""
-    items = file.objects("result")
-    texts = [text for item in items for text in _texts(item.get("output"))]
-    if not any(_SEALED.fullmatch(text) for text in texts):
+    if not is_obfuscated(file):
         return file
     if seal is None:
         raise InputError(
@@ -136,7 +134,7 @@ def opened(file: RunFile, seal: Seal | None) -> RunFile:
             "canary_env=NAME",
         )
     try:
-        result = [_opened(item, seal) for item in items]
+        result = [_opened(item, seal) for item in file.objects("result")]
     except NotSealed:
         raise InputError(
             f"the canary does not open {file.place}",
@@ -144,6 +142,12 @@ def opened(file: RunFile, seal: Seal | None) -> RunFile:
             do="name the variable that holds it with canary_env=NAME",
         ) from None
     return RunFile(file.place, {**file.content, "result": result})
+
+
+def is_obfuscated(file: RunFile) -> bool:
+    """Whether any of its outputs looks like base64 and nothing else."""
+    texts = (text for item in file.objects("result") for text in _texts(item.get("output")))
+    return any(_SEALED.fullmatch(text) for text in texts)
 
 
 def _ours(file: RunFile, kept: Any) -> Trajectory:

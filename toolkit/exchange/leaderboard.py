@@ -31,10 +31,12 @@ def entry(
     retriever: str,
     date: str,
 ) -> dict[str, Any]:
-    """The entry of a run; the arguments are those of `published_measures`, and what it is called.
-    Percentages have two decimals; None where there is nothing to compute one from."""
+    """The entry of a run; the arguments are those of `published_measures`, but `right` is by qid,
+    and what the run is called. Percentages have two decimals; None where there is nothing to
+    compute one from."""
     files = [row for row in recorded if row.qid in accepted]
-    values, _ = published_measures(files, right, accepted, judged)
+    correct = [right.get(row.qid, False) for row in files]
+    values, _ = published_measures(files, correct, accepted, judged)
     return {
         "LLM": llm,
         "Accuracy (%)": _percent(values.get("accuracy_published")),

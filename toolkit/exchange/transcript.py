@@ -93,17 +93,16 @@ def trajectory_of(
     """The trajectory of a transcript.
 
     `documents` are ids that are known to name documents, such as the judged ones. Where an id
-    `<docid>_<n>` is none and its docid is, all ids of that form in this file are passages, which
-    are recorded in our form. The ranking of a search is what its output shows, as nothing else is
-    on record.
+    `<docid>_<n>` is none and its docid is, or is listed in its place, all ids of that form in this
+    file are passages, which are recorded in our form. The ranking of a search is what its output
+    shows, as nothing else is on record.
     """
-    known = {*documents, *transcript.surfaced, *transcript.previewed}
-    units = _Units(transcript.steps, known)
+    listed = {*transcript.surfaced, *transcript.previewed}
+    units = _Units(transcript.steps, documents, listed)
     log = EvidenceLog()
     calling = (step for step in transcript.steps if isinstance(step, Call))
     calls = [_recorded(call, units, log) for call in calling]
-    listed = [units.unit(docid) for docid in transcript.surfaced]
-    log.surface(map(parent, listed))
+    log.surface(parent(units.unit(docid)) for docid in transcript.surfaced)
     unseen: list[str] = []  # shown by some call, nobody knows by which
     if any(call.name == "search" and call.error == NO_OUTPUT for call in calls):
         unseen = [parent(units.unit(docid)) for docid in transcript.previewed]
@@ -156,9 +155,11 @@ def arguments_of(arguments: Any) -> dict[str, Any]:
 class _Units:
     """The ids of one file, passages in our form."""
 
-    def __init__(self, steps: Sequence[Step], documents: Collection[str]) -> None:
+    def __init__(
+        self, steps: Sequence[Step], documents: Collection[str], listed: Collection[str]
+    ) -> None:
         ids = (docid for step in steps if isinstance(step, Call) for docid in _ids(step))
-        self._passages = any(_names_passage(docid, documents) for docid in ids)
+        self._passages = any(_names_passage(docid, documents, listed) for docid in ids)
 
     def unit(self, docid: str) -> str:
         name = docid.removeprefix(_PREFIX)
@@ -170,11 +171,12 @@ def _ids(call: Call) -> list[str]:
     return docids_shown(call.output) if plain_tool(call.tool) == "search" else []
 
 
-def _names_passage(docid: str, documents: Collection[str]) -> bool:
+def _names_passage(docid: str, documents: Collection[str], listed: Collection[str]) -> bool:
     match = _PASSAGE.fullmatch(docid.removeprefix(_PREFIX))
     if match is None or docid in documents:
         return False
-    return docid.startswith(_PREFIX) or match[1] in documents
+    known = match[1] in documents or (match[1] in listed and docid not in listed)
+    return known or docid.startswith(_PREFIX)
 
 
 def _recorded(call: Call, units: _Units, log: EvidenceLog) -> ToolCall:

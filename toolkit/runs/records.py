@@ -136,11 +136,21 @@ def from_record(record: Mapping[str, Any]) -> Trajectory:
     )
 
 
+def final_message(trajectory: Trajectory) -> Mapping[str, Any] | None:
+    """The agent's last message with a text, behind which no tool has answered; None without one."""
+    for message in reversed(trajectory.messages):
+        if message.get("role") != "assistant":
+            return None
+        if message.get("content"):
+            return message
+    return None
+
+
 def final_response(trajectory: Trajectory) -> str:
     """The text of the final answer as the agent wrote it; empty where it ended without one."""
-    last = trajectory.messages[-1] if trajectory.messages else {}
+    message = final_message(trajectory)
     answered = bool(trajectory.answer.explanation or trajectory.answer.exact)
-    return str(last.get("content") or "") if answered and last.get("role") == "assistant" else ""
+    return str(message["content"]) if answered and message else ""
 
 
 def dump_trajectory(trajectory: Trajectory) -> str:
