@@ -39,8 +39,8 @@ class MaxP(ByArguments, pt.Transformer):
         if self.depth is not None:
             order, ranks = order[ranks < self.depth], ranks[ranks < self.depth]
         rows = inp.iloc[order].reset_index(drop=True)
-        kept = pd.Series([documents[row] for row in order], dtype=inp["docno"].dtype)
-        return rows.assign(passage=rows["docno"], docno=kept, rank=ranks + pt.model.FIRST_RANK)
+        parents = pd.Series([documents[row] for row in order], dtype=inp["docno"].dtype)
+        return rows.assign(passage=rows["docno"], docno=parents, rank=ranks + pt.model.FIRST_RANK)
 
 
 def _first_of_each(

@@ -27,11 +27,11 @@ class PromptTemplate:
                 f"cannot read the prompt {file}: {error}",
                 valid="a text file, or null for our own prompt",
             ) from error
-        found = set(_PLACE.findall(self.text))
-        if found != set(places):
+        present = set(_PLACE.findall(self.text))
+        if present != set(places):
             raise InputError(
                 f"the prompt {file} has the places "
-                f"{', '.join(f'{{{name}}}' for name in sorted(found)) or 'none'}",
+                f"{', '.join(f'{{{name}}}' for name in sorted(present)) or 'none'}",
                 valid=" and ".join(f"{{{name}}}" for name in places),
                 do="write each of them once, and no other word in braces",
             )
@@ -39,7 +39,7 @@ class PromptTemplate:
     def filled(self, parts: Mapping[str, str]) -> str:
         """The text with its places filled. What is put in may hold anything, also the marks of
         places, so all are filled in one pass."""
-        return _PLACE.sub(lambda place: parts[place[1]], self.text)
+        return _PLACE.sub(lambda match: parts[match[1]], self.text)
 
 
 def last_words(text: str, limit: int) -> str:

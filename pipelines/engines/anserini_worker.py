@@ -67,8 +67,8 @@ class Worker:
         all weights by index term. Places without a hit may be absent."""
         self._set(model)
         if queries and isinstance(queries[0], dict):
-            found = [self.searcher.search(self._weighted(query), depth) for query in queries]
-            rows = [f'"{n}": {self.mapper.writeValueAsString(h)}' for n, h in enumerate(found)]
+            rankings = [self.searcher.search(self._weighted(query), depth) for query in queries]
+            rows = [f'"{n}": {self.mapper.writeValueAsString(h)}' for n, h in enumerate(rankings)]
             return Text("{" + ", ".join(rows) + "}")
         texts, numbers = self.java("java.util.ArrayList")(), self.java("java.util.ArrayList")()
         for number, query in enumerate(queries):
@@ -91,10 +91,10 @@ class Worker:
         text = self.java("java.util.Arrays").toString
         rankings = []
         for query in queries:
-            found = searcher.search(
+            hits_of_query = searcher.search(
                 generator.buildQuery(FIELD, analyzer, query), depth, order, True
             )
-            hits = _HIT.findall(text(found.scoreDocs))
+            hits = _HIT.findall(text(hits_of_query.scoreDocs))
             rankings.append([(bytes.fromhex(name).decode(), float(score)) for score, name in hits])
         return rankings
 

@@ -30,9 +30,9 @@ def find_jar(jar: str | Path | None = None) -> Path:
             raise InputError(f"anserini jar '{jar}' is no file", do=f"correct it or {INSTALL}")
         return Path(jar)
     for folder in _jar_places():
-        found = [folder] if folder.is_file() else sorted(folder.glob("anserini-*-fatjar.jar"))
-        if found:
-            return found[-1]
+        jars = [folder] if folder.is_file() else sorted(folder.glob("anserini-*-fatjar.jar"))
+        if jars:
+            return jars[-1]
     raise InputError(
         "Anserini's jar was not found",
         valid="an engine.jar path, ANSERINI_JAR, or the pyserini distribution",
@@ -50,7 +50,7 @@ def _jar_places() -> Iterator[Path]:
 def _distribution(module: str) -> list[Path]:
     """Where a package lies, without importing it."""
     spec = find_spec(module)
-    return [Path(place) for place in (spec and spec.submodule_search_locations) or ()]
+    return [Path(location) for location in (spec and spec.submodule_search_locations) or ()]
 
 
 def java_needed(jar: Path) -> int:
@@ -99,5 +99,5 @@ def java_version(home: Path) -> int:
         text = (home / "release").read_text("utf-8")
     except OSError:
         return 0
-    found = re.search(r'^JAVA_VERSION="(?:1\.)?(\d+)', text, re.MULTILINE)
-    return int(found[1]) if found else 0
+    match = re.search(r'^JAVA_VERSION="(?:1\.)?(\d+)', text, re.MULTILINE)
+    return int(match[1]) if match else 0

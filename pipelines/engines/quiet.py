@@ -30,14 +30,14 @@ def quiet_logger(pisa: Any) -> Iterator[None]:
 @contextmanager
 def quiet() -> Iterator[None]:
     """Nothing on standard output and error, what C++ prints included."""
-    kept = os.dup(1), os.dup(2)
+    originals = os.dup(1), os.dup(2)
     silence = os.open(os.devnull, os.O_WRONLY)
     try:
         os.dup2(silence, 1)
         os.dup2(silence, 2)
         yield
     finally:
-        os.dup2(kept[0], 1)
-        os.dup2(kept[1], 2)
-        for handle in (*kept, silence):
+        os.dup2(originals[0], 1)
+        os.dup2(originals[1], 2)
+        for handle in (*originals, silence):
             os.close(handle)

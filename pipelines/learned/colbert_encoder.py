@@ -137,27 +137,27 @@ class ColbertEncoder(Placed):
             lengths = [min(length, self._limit) for length in self._whole_lengths(texts)]
             encode = partial(self._run, self._model.encode_document)
             vectors = in_batches(encode, texts, lengths, self.batch_tokens)
-        kept = (rows if len(rows) else np.zeros((1, rows.shape[1])) for rows in vectors)
-        return [rows.astype(kind) for rows in kept]
+        filled = (rows if len(rows) else np.zeros((1, rows.shape[1])) for rows in vectors)
+        return [rows.astype(kind) for rows in filled]
 
     def encode_queries(self, texts: Sequence[str]) -> list[NDArray[np.float32]]:
         """The vectors of each query: float32 [tokens, dimensions]."""
-        found: list[NDArray[np.float32]] = []
+        vectors: list[NDArray[np.float32]] = []
         with self._lock, within_memory(self.device, f"a batch of {self.name}"):
             # Queries are short and mostly filled to one length: batches by number.
             size = max(1, self.batch_tokens // (self._query_limit or self._limit))
             for start in range(0, len(texts), size):
-                found += self._run(self._model.encode_query, texts[start : start + size])
-        return found
+                vectors += self._run(self._model.encode_query, texts[start : start + size])
+        return vectors
 
     def _run(self, encode: Any, texts: Sequence[str]) -> list[NDArray[np.float32]]:
-        found = encode(
+        vectors = encode(
             [readable(text) for text in texts],
             batch_size=len(texts),
             show_progress_bar=False,
             convert_to_numpy=True,
         )
-        return [np.asarray(rows, dtype=np.float32) for rows in found]
+        return [np.asarray(rows, dtype=np.float32) for rows in vectors]
 
     def _whole_lengths(self, texts: Sequence[str]) -> list[int]:
         if not texts:

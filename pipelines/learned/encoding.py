@@ -93,15 +93,15 @@ def encode_corpus(
     reused = 0
     with bar() as progress:
         work = _Work(encoder, folder, progress, description, total or length_hint(units) or None)
-        for number, some in enumerate(_cut(units, shard_units)):
-            digest = _digest(some)
-            found = shards.head(folder, number)
-            if found is None or found.digest != digest:
-                found = work.encode(number, digest, some)
+        for number, part in enumerate(_cut(units, shard_units)):
+            digest = _digest(part)
+            head = shards.head(folder, number)
+            if head is None or head.digest != digest:
+                head = work.encode(number, digest, part)
             else:
                 reused += 1
-                work.skip(len(some))
-            heads.append(found)
+                work.skip(len(part))
+            heads.append(head)
     shards.finish(folder, heads)
     return Shards(folder, reused=reused)
 
@@ -119,7 +119,7 @@ def encoded(
     removed when the block ends well. `InputError` for a repeated unit id and an empty corpus."""
     checked = Checked(units)
     folder = work_folder(path)
-    made = encode_corpus(
+    encoding = encode_corpus(
         checked,
         encoder,
         folder,
@@ -129,8 +129,8 @@ def encoded(
         description=f"encoding with {encoder.name}",
     )
     checked.finish()
-    yield made
-    made.remove()
+    yield encoding
+    encoding.remove()
 
 
 def work_folder(path: Path) -> Path:
@@ -173,16 +173,16 @@ class _Work:
         for name, array in zip(ids, arrays, strict=True):
             _check(name, array, self._encoder.name)
         # The only vector of a unit is one row.
-        whole = arrays[0].ndim == 1 and arrays[0].dtype != SPARSE
-        rows = [array[None] for array in arrays] if whole else arrays
+        single = arrays[0].ndim == 1 and arrays[0].dtype != SPARSE
+        rows = [array[None] for array in arrays] if single else arrays
         empty = sum(not text.strip() for text in texts)
         return shards.write(self._folder, number, digest, ids, rows, empty)
 
     def _batch(self, texts: list[str]) -> list[NDArray[Any]]:
         start = time.perf_counter()
-        found = self._encoder.encode(texts)
+        arrays = self._encoder.encode(texts)
         self._show(len(texts), time.perf_counter() - start)
-        return found
+        return arrays
 
     def _show(self, units: int, seconds: float) -> None:
         self._encoded += units
@@ -193,16 +193,16 @@ class _Work:
 
 def _cut(units: Iterable[Unit], most: int) -> Iterator[list[Unit]]:
     """Consecutive units, `most` at a time or fewer where their texts are long."""
-    some: list[Unit] = []
+    part: list[Unit] = []
     characters = 0
     for unit in units:
-        some.append(unit)
+        part.append(unit)
         characters += len(unit.title) + len(unit.text)
-        if len(some) == most or characters >= _SHARD_CHARACTERS:
-            yield some
-            some, characters = [], 0
-    if some:
-        yield some
+        if len(part) == most or characters >= _SHARD_CHARACTERS:
+            yield part
+            part, characters = [], 0
+    if part:
+        yield part
 
 
 def _digest(units: Sequence[Unit]) -> str:

@@ -26,7 +26,7 @@ from pipelines.learned.shards import Shard
 from pipelines.lexical.invert import DocumentPostings, invert
 from pipelines.lexical.storage import TERMS, TYPES, UNITS, load_array
 from pipelines.lexical.strings import Names, StringTable, StringWriter, to_bytes
-from pipelines.lexical.top_documents import Sums
+from pipelines.lexical.top_documents import ScoreSums
 from toolkit.checks import check_integer, check_weights
 from toolkit.errors import InputError
 from toolkit.files import folder_made_whole
@@ -61,7 +61,7 @@ class ImpactIndex(OpenedIndex):
         self._numbers = {term: number for number, term in enumerate(self.vocabulary)}
         kinds = {name: TYPES[name] for name in Impacts._fields} | {"frequencies": manifest["type"]}
         self._arrays = Impacts(**{name: load_array(path, name, kinds[name]) for name in kinds})
-        self._sums = Sums(self._arrays, len(self.docnos))
+        self._sums = ScoreSums(self._arrays, len(self.docnos))
 
     @classmethod
     def build(

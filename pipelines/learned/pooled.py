@@ -69,18 +69,18 @@ class PooledModel:
         lengths = torch.tensor([len(ids) for ids in items])
         longest = int(lengths.max())
         ids = torch.zeros((len(items), longest), dtype=torch.long)
-        for row, each in zip(ids, items, strict=True):
-            row[: len(each)] = torch.tensor(each)
+        for row, tokens in zip(ids, items, strict=True):
+            row[: len(tokens)] = torch.tensor(tokens)
         mask = torch.arange(longest) < lengths[:, None]
         with torch.inference_mode():
             hidden = self._network(
                 input_ids=ids.to(self._device), attention_mask=mask.long().to(self._device)
             ).last_hidden_state
             # Pooled and normalised in float32, whatever the network computes in.
-            found = self._pool(hidden, mask.to(self._device)).float()
+            pooled = self._pool(hidden, mask.to(self._device)).float()
             if self._normalise:
-                found = torch.nn.functional.normalize(found, dim=-1)
-        vectors: NDArray[np.float32] = found.cpu().numpy()
+                pooled = torch.nn.functional.normalize(pooled, dim=-1)
+        vectors: NDArray[np.float32] = pooled.cpu().numpy()
         return vectors
 
     def _ended(self, ids: list[int]) -> list[int]:

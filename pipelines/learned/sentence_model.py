@@ -61,7 +61,7 @@ class SentenceModel:
         """One padded batch: [items, dimensions]."""
         self._model.max_seq_length = self._limits[side.role]
         encode = self._model.encode_query if side.role == "query" else self._model.encode_document
-        found = encode(
+        vectors = encode(
             list(items),
             prompt=self._prompt(side),
             batch_size=len(items),
@@ -69,7 +69,7 @@ class SentenceModel:
             convert_to_numpy=True,
             normalize_embeddings=self._normalise,
         )
-        return np.asarray(found, dtype=np.float32)
+        return np.asarray(vectors, dtype=np.float32)
 
     def _prompt(self, side: Side) -> str:
         if side.prefix is not None:

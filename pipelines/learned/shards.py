@@ -91,10 +91,10 @@ def prepare(folder: Path, encoder: str, corpus: str, shard_units: int) -> None:
     content = {"format": FORMAT, "version": VERSION, **wanted}
     # A process killed at its very beginning may leave a hidden temporary file and nothing else.
     if folder.is_dir() and any(not path.name.startswith(".") for path in folder.iterdir()):
-        found = {name: _manifest(folder).get(name) for name in content}
-        if found != content:
+        present = {name: _manifest(folder).get(name) for name in content}
+        if present != content:
             raise InputError(
-                f"'{folder}' holds an encoding of {_told(found)}",
+                f"'{folder}' holds an encoding of {_told(present)}",
                 valid=f"one of {_told(content)}",
                 do="remove that folder, or name another",
             )
@@ -128,12 +128,12 @@ def write(
     values = np.concatenate(parts)
     offsets = np.concatenate([[0], np.cumsum([len(part) for part in parts])]).astype(np.int64)
     head = Head(digest, len(unit_ids), len(values), empty)
-    with folder_made_whole(_path(folder, number)) as made:
-        np.save(made / "values.npy", values)
-        np.save(made / "offsets.npy", offsets)
+    with folder_made_whole(_path(folder, number)) as unfinished:
+        np.save(unfinished / "values.npy", values)
+        np.save(unfinished / "offsets.npy", offsets)
         # ASCII, because an id may hold a lone surrogate, which JSON can carry and UTF-8 cannot.
         text = json.dumps({**head._asdict(), "unit_ids": list(unit_ids)})
-        (made / _IDS).write_text(text, "ascii")
+        (unfinished / _IDS).write_text(text, "ascii")
     return head
 
 

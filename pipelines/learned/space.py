@@ -30,15 +30,15 @@ def check_space(units: Iterable[Unit], encoder: ColbertEncoder, path: Path) -> N
     if not sample:
         return
     tokens = sum(encoder.lengths(sample)) / len(sample) * total
-    each = encoder.dimensions * np.dtype(STORAGES[encoder.storage]).itemsize
+    token_bytes = encoder.dimensions * np.dtype(STORAGES[encoder.storage]).itemsize
     # What a killed build has left is counted among what is needed, so it counts as free.
     free = shutil.disk_usage(_existing(path)).free + _size(work_folder(path))
-    if 2 * tokens * each > free:
-        size, place = gigabytes(int(tokens * each)), _existing(path)
+    if 2 * tokens * token_bytes > free:
+        size, disk = gigabytes(int(tokens * token_bytes)), _existing(path)
         raise InputError(
             f"the vectors of {total} units, about {tokens / total:.0f} tokens each and "
             f"{encoder.dimensions} x {encoder.storage} a token, take {size} and twice that while "
-            f"they are made, and the disk of '{place}' has {gigabytes(free)} free",
+            f"they are made, and the disk of '{disk}' has {gigabytes(free)} free",
             do="re-rank with it instead (reranker=colbert), set storage=float16, choose shorter "
             "units, or another disk",
         )

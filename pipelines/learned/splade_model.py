@@ -119,19 +119,19 @@ class SpladeEncoder:
         """Weights by term of each query. The newest ones are kept, so that a query that comes
         again costs nothing."""
         with self._keeping:
-            found = {text: self._queries[text] for text in texts if text in self._queries}
-        missing = list(dict.fromkeys(text for text in texts if text not in found))
+            weights_of = {text: self._queries[text] for text in texts if text in self._queries}
+        missing = list(dict.fromkeys(text for text in texts if text not in weights_of))
         for text, array in zip(missing, self._encoded(missing), strict=True):
             terms = self.vocabulary
             pairs = zip(array["term"].tolist(), array["weight"].tolist(), strict=True)
-            found[text] = {terms[term]: weight for term, weight in pairs}
+            weights_of[text] = {terms[term]: weight for term, weight in pairs}
         with self._keeping:
             for text in texts:
-                self._queries[text] = found[text]
+                self._queries[text] = weights_of[text]
                 self._queries.move_to_end(text)
             while len(self._queries) > _QUERIES_KEPT:
                 self._queries.popitem(last=False)
-        return [found[text] for text in texts]
+        return [weights_of[text] for text in texts]
 
     def _encoded(self, texts: Sequence[str]) -> list[NDArray[Any]]:
         tokens = self._tokenized([readable(text) for text in texts])
@@ -149,7 +149,7 @@ class SpladeEncoder:
             return []
         tokenizer = self._open().tokenizer
         with self._computing:  # a tokenizer is changed by its first call
-            found = tokenizer(
+            coded = tokenizer(
                 list(texts),
                 truncation=True,
                 max_length=self.max_length,
@@ -157,7 +157,7 @@ class SpladeEncoder:
                 return_attention_mask=False,
                 return_token_type_ids=False,
             )
-        ids: list[list[int]] = found["input_ids"]
+        ids: list[list[int]] = coded["input_ids"]
         return ids
 
     def _open(self) -> _Loaded:
@@ -226,11 +226,11 @@ class _Loaded(NamedTuple):
 def _sparse(weights: torch.Tensor) -> Iterator[NDArray[Any]]:
     """What is not 0 in each row; not-a-number stays, for whoever checks."""
     rows, terms = weights.nonzero(as_tuple=True)
-    found = np.empty(len(rows), SPARSE)
-    found["weight"] = weights[rows, terms].cpu().numpy()
-    found["term"] = terms.cpu().numpy()
+    pairs = np.empty(len(rows), SPARSE)
+    pairs["weight"] = weights[rows, terms].cpu().numpy()
+    pairs["term"] = terms.cpu().numpy()
     counts = np.bincount(rows.cpu().numpy(), minlength=len(weights))
-    yield from np.split(found, np.cumsum(counts)[:-1])
+    yield from np.split(pairs, np.cumsum(counts)[:-1])
 
 
 def _bert_head(model: Any) -> Callable[[Any], Any]:
@@ -240,8 +240,8 @@ def _bert_head(model: Any) -> Callable[[Any], Any]:
 
 def _distilbert_head(model: Any) -> Callable[[Any], Any]:
     def head(hidden: Any) -> Any:
-        made = model.activation(model.vocab_transform(hidden))
-        return model.vocab_projector(model.vocab_layer_norm(made))
+        state = model.activation(model.vocab_transform(hidden))
+        return model.vocab_projector(model.vocab_layer_norm(state))
 
     return head
 
@@ -264,17 +264,17 @@ def _load(
     check_memory(weight_bytes(model, revision) or 0, device, f"'{model}'")
     with opening(model):
         tokenizer = transformers.AutoTokenizer.from_pretrained(model, revision=revision, **NO_CODE)
-        loaded, told = transformers.AutoModelForMaskedLM.from_pretrained(
+        loaded, report = transformers.AutoModelForMaskedLM.from_pretrained(
             model,
             revision=revision,
             dtype=choose_dtype(dtype, device),
             output_loading_info=True,
             **DATA_ONLY,
         )
-    if told["missing_keys"]:
+    if report["missing_keys"]:
         # Without this, transformers would go on with random weights in their place.
         raise InputError(
-            f"'{model}' has no weights for {', '.join(sorted(told['missing_keys'])[:3])}",
+            f"'{model}' has no weights for {', '.join(sorted(report['missing_keys'])[:3])}",
             valid="a checkpoint with the masked-language-model head, as SPLADE's have",
             do="choose a checkpoint that was trained for SPLADE",
         )

@@ -237,11 +237,11 @@ def _hashed_ngram(slots: int) -> Callable[[str], str]:
 def _cut(word: str) -> list[str]:
     """Pieces that end with the character that reaches 255 units, as Lucene's `CharTokenizer`."""
     parts, start, units = [], 0, 0
-    for place, character in enumerate(word, start=1):
+    for position, character in enumerate(word, start=1):
         units += 1 + (character > "\uffff")
         if units >= MAX_LENGTH:
-            parts.append(word[start:place])
-            start, units = place, 0
+            parts.append(word[start:position])
+            start, units = position, 0
     return [*parts, word[start:]] if start < len(word) else parts
 
 

@@ -90,9 +90,9 @@ class GridBM25:
         parts = []
         for cells in self._portions():
             tables = self._tables(cells, terms)
-            place = self._units.spans(question.docids)
+            spans = self._units.spans(question.docids)
             scores = np.zeros((len(question.docids), tables.norms.shape[1]), np.float32)
-            judged_scores(self._postings, tables, terms, weights, *place, scores)
+            judged_scores(self._postings, tables, terms, weights, *spans, scores)
             parts.append(scores[:, : len(cells)])
         return self._in_order(parts)
 
@@ -106,9 +106,9 @@ class GridBM25:
     def _portions(self) -> list[list[tuple[float, float]]]:
         """The cells by b, then k1: a document that stands high in one cell does in the next, so
         that few vectors of cells need its score."""
-        cells = [self.cells[place] for place in self._order]
-        whole = range(0, len(cells), _CELLS_AT_ONCE)
-        return [cells[first : first + _CELLS_AT_ONCE] for first in whole]
+        cells = [self.cells[position] for position in self._order]
+        starts = range(0, len(cells), _CELLS_AT_ONCE)
+        return [cells[first : first + _CELLS_AT_ONCE] for first in starts]
 
     def _tables(self, cells: list[tuple[float, float]], terms: NDArray[np.int64]) -> GridTables:
         average = self.index.statistics.average_length
@@ -156,8 +156,8 @@ class GridBM25:
         if len(terms) and len(docids):
             judged_scores(self._postings, tables, terms, weights, first, last, scores)
             units = self._units
-            place = (units.blocks, units.parents, first, last)
-            rank_judged(self._postings, tables, terms, weights, *place, scores, self.depth, ranks)
+            layout = (units.blocks, units.parents, first, last)
+            rank_judged(self._postings, tables, terms, weights, *layout, scores, self.depth, ranks)
         return ranks[:, : tables.cells].copy()
 
 
@@ -180,7 +180,7 @@ class _Documents(NamedTuple):
                 hashes.append(hash(document))
                 before = document
         places = Places(
-            np.frombuffer(hashes, np.int64), lambda place: parent(index.docnos[starts[place]])
+            np.frombuffer(hashes, np.int64), lambda position: parent(index.docnos[starts[position]])
         )
         if doubled := places.doubled():
             document = parent(index.docnos[starts[doubled[0]]])

@@ -107,11 +107,13 @@ def judged_scores(
             large[t] = np.searchsorted(postings.large_positions, np.int64(start[t]))
         units = last[j] - first[j]
         by_class = np.empty((units, CLASSES), np.float32)
-        found = np.empty((units, len(terms)), np.int32)
-        walk(postings, tables, terms, weights, start, large, first[j], last[j], by_class, found)
+        frequencies = np.empty((units, len(terms)), np.int32)
+        walk(
+            postings, tables, terms, weights, start, large, first[j], last[j], by_class, frequencies
+        )
         for unit in range(units):
             at = first[j] + unit
-            score(postings, tables, weights, at, found[unit], everything, sums, share)
+            score(postings, tables, weights, at, frequencies[unit], everything, sums, share)
             for c in range(len(sums)):
                 scores[j, c] = max(scores[j, c], sums[c])
 
@@ -140,7 +142,7 @@ def rank_judged(
     for k in range(len(blocks) - 1):
         longest = max(longest, blocks[k + 1] - blocks[k])
     by_class = np.empty((longest, CLASSES), np.float32)
-    found = np.empty((longest, len(terms)), np.int32)
+    frequencies = np.empty((longest, len(terms)), np.int32)
     knots = np.empty((longest, KNOTS), np.float32)
     at_knots = np.empty((256, KNOTS), np.float32)
     fresh = np.zeros(256, np.bool_)
@@ -167,7 +169,7 @@ def rank_judged(
                 break
             fresh[:] = False
             since = 0
-        walk(postings, tables, terms, weights, start, large, low, high, by_class, found)
+        walk(postings, tables, terms, weights, start, large, low, high, by_class, frequencies)
         np.dot(by_class, tables.knot_shares, knots)
         for unit in range(low, high):
             code = np.uint64(codes[unit])
@@ -183,7 +185,7 @@ def rank_judged(
             scored += 1
             since += 1
             within = ranges[:count]
-            score(postings, tables, weights, unit, found[unit - low], within, sums, share)
+            score(postings, tables, weights, unit, frequencies[unit - low], within, sums, share)
             count_above(sums, unit, within, scores, first, last, units_above)
             if len(parents):
                 if before >= 0 and parents[unit] != parents[before]:
@@ -326,7 +328,7 @@ def score(
     tables: GridTables,
     weights: NDArray[np.float32],
     unit: int,
-    found: NDArray[np.int32],
+    frequencies: NDArray[np.int32],
     ranges: NDArray[np.uint64],
     sums: NDArray[np.float32],
     share: NDArray[np.float32],
@@ -339,7 +341,7 @@ def score(
     code = np.int64(postings.codes[unit])
     large = False
     for t in range(len(weights)):
-        frequency = found[t]
+        frequency = frequencies[t]
         if frequency == 0:
             continue
         if frequency > 255:
@@ -352,8 +354,8 @@ def score(
     if not large:
         return
     for t in range(len(weights)):
-        if found[t] > 255:
-            _divide(postings, tables, unit, np.float32(found[t]), share)
+        if frequencies[t] > 255:
+            _divide(postings, tables, unit, np.float32(frequencies[t]), share)
             _add(ranges, weights[t], share, np.uint64(0), sums)
 
 

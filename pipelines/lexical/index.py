@@ -184,11 +184,11 @@ class LexicalIndex(OpenedIndex):
 
     def postings(self, term: str) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
         """The numbers of the documents that hold an index term, ascending, and its frequencies."""
-        found = self._term(term)
-        if found is None:
+        entry = self._term(term)
+        if entry is None:
             return np.empty(0, np.int32), np.empty(0, np.int32)
         arrays = self._arrays
-        first, last = arrays.offsets[found.number : found.number + 2].tolist()
+        first, last = arrays.offsets[entry.number : entry.number + 2].tolist()
         frequencies = arrays.frequencies[first:last].astype(np.int32)
         large = slice(*np.searchsorted(arrays.large_positions, [first, last]).tolist())
         frequencies[arrays.large_positions[large] - first] = arrays.large_values[large]
@@ -260,12 +260,12 @@ class LexicalIndex(OpenedIndex):
             return self._terms[term]
         except KeyError:
             number = self.vocabulary.find(term)
-            found = None
+            entry = None
             if number >= 0:
                 first, last = self._arrays.offsets[number : number + 2].tolist()
                 total = self.statistics.documents_with_terms
-                found = _Term(number, last - first, idf(total, last - first))
-            return self._terms.setdefault(term, found)
+                entry = _Term(number, last - first, idf(total, last - first))
+            return self._terms.setdefault(term, entry)
 
     def _weighted(
         self, query: Mapping[str, float] | Sequence[str]

@@ -119,7 +119,7 @@ class _Pass:
 
     def add(self, postings: DocumentPostings) -> None:
         room = np.empty((int((postings.values > LARGEST_SMALL).sum()), 2), np.int64)
-        found = place(
+        count_large = place(
             postings.distinct,
             postings.first,
             postings.terms,
@@ -130,7 +130,7 @@ class _Pass:
             self._frequencies,
             room,
         )
-        self._large.append(room[:found])
+        self._large.append(room[:count_large])
 
     def write(
         self, documents: BinaryIO, frequencies: BinaryIO
@@ -163,7 +163,7 @@ def place(
     large: NDArray[np.int64],
 ) -> int:
     """Put a batch's postings of this range of terms at the next free place of their term."""
-    found = 0
+    count = 0
     posting = 0
     for row in range(len(distinct)):
         for _ in range(distinct[row]):
@@ -176,7 +176,7 @@ def place(
                 documents[position] = document + row
                 frequencies[position] = value if value <= LARGEST_SMALL else 0
                 if value > LARGEST_SMALL:
-                    large[found, 0] = position
-                    large[found, 1] = value
-                    found += 1
-    return found
+                    large[count, 0] = position
+                    large[count, 1] = value
+                    count += 1
+    return count

@@ -6,18 +6,13 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Protocol
 
-import numpy as np
 import pandas as pd
 import pyterrier as pt
-from numpy.typing import NDArray
 
 from pipelines.index_retriever import IndexRetriever, Query, RankedList, named
 from pipelines.lexical.rm3 import RM3, ForwardIndex
 from pipelines.lexical.storage import ATTRIBUTE
-from pipelines.lexical.top_documents import check_likelihood, check_settings
-
-Numbered = tuple[NDArray[np.int32], NDArray[np.float32]]
-"""Numbers of documents, best first, and their scores."""
+from pipelines.lexical.top_documents import Numbered, check_likelihood, check_settings
 
 
 class BM25Index(ForwardIndex, Protocol):

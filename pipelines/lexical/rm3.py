@@ -80,16 +80,16 @@ class RM3(ByArguments, pt.Transformer):
         best = inp.sort_values("rank", kind="stable").groupby("qid", sort=False).head(self.fb_docs)
         vectors = self._vectors(best["docno"].tolist())
         scores = _weights(best["score"])
-        places = best.reset_index(drop=True).groupby("qid", sort=False).indices
+        rows_of = best.reset_index(drop=True).groupby("qid", sort=False).indices
         first = inp.drop_duplicates("qid")
-        kept = [name for name in inp.columns if name.startswith("q") or name == "reasoning"]
-        out = first[kept].reset_index(drop=True)
+        columns = [name for name in inp.columns if name.startswith("q") or name == "reasoning"]
+        out = first[columns].reset_index(drop=True)
         queries = self._queries(first)
         rewritten = [
-            self._rewritten(query, [(vectors[place], scores[place]) for place in places[qid]])
+            self._rewritten(query, [(vectors[row], scores[row]) for row in rows_of[qid]])
             for qid, query in zip(first["qid"], queries, strict=True)
         ]
-        if "query" in kept:
+        if "query" in columns:
             out = pt.model.push_queries(out, keep_original=True)
         out["query_toks"] = pd.Series(rewritten, dtype=object)
         return out
@@ -109,16 +109,16 @@ class RM3(ByArguments, pt.Transformer):
                 valid="units of its index",
                 do="put RM3 right after the first retriever, before any aggregation",
             )
-        return [self._shares(*found) for found in self.index.vectors(numbers, _LARGEST_SHARE)]
+        return [self._shares(*vector) for vector in self.index.vectors(numbers, _LARGEST_SHARE)]
 
     def _shares(
         self, terms: NDArray[np.int32], frequencies: NDArray[np.int32]
     ) -> dict[str, np.float32]:
         counts: dict[str, int] = {}
-        for place in np.argsort(-frequencies, kind="stable").tolist():
-            name = self.index.vocabulary[terms[place]]
+        for position in np.argsort(-frequencies, kind="stable").tolist():
+            name = self.index.vocabulary[terms[position]]
             if _TERM.fullmatch(name):
-                counts[name] = int(frequencies[place])
+                counts[name] = int(frequencies[position])
                 if len(counts) == self.fb_terms:
                     break
         total = np.float32(sum(counts.values()))

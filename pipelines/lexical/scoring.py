@@ -200,14 +200,14 @@ def _maxima(sums: NDArray[np.float32], maxima: NDArray[np.uint32]) -> None:
     """The largest sum of each run of documents, as its bits: those of numbers that are not
     negative sort as the numbers do, and integers have a fast maximum."""
     bits = sums.view(np.uint32)
-    whole = len(sums) // _RUN
-    for run in range(whole):
+    complete = len(sums) // _RUN
+    for run in range(complete):
         largest = np.uint32(0)
         for i in range(_RUN):
             largest = max(largest, bits[run * _RUN + i])
         maxima[run] = largest
-    if whole < len(maxima):
-        maxima[whole] = bits[whole * _RUN :].max()
+    if complete < len(maxima):
+        maxima[complete] = bits[complete * _RUN :].max()
 
 
 @compiled
@@ -221,17 +221,17 @@ def _collect_above(
     """Keys that sort by falling sum, then by document, of all sums above the threshold and of the
     first `depth` that equal it; clears `sums`."""
     bits = sums.view(np.uint32)
-    found = 0
+    count = 0
     equal = 0
     for run in range(len(maxima)):
         if maxima[run] > threshold or (maxima[run] == threshold and equal < depth):
             for document in range(run * _RUN, min(run * _RUN + _RUN, len(bits))):
                 if bits[document] > threshold or (bits[document] == threshold and equal < depth):
                     equal += bits[document] == threshold
-                    keys[found] = _key(bits[document], document)
-                    found += 1
+                    keys[count] = _key(bits[document], document)
+                    count += 1
     sums[:] = 0
-    return found
+    return count
 
 
 @compiled
@@ -244,12 +244,12 @@ def _collect_touched(
 ) -> int:
     """As `_collect_above`, without a threshold, looking at the documents of the terms alone."""
     bits = sums.view(np.uint32)
-    found = 0
+    count = 0
     for row in range(len(terms)):
         for i in range(offsets[terms[row]], offsets[terms[row] + 1]):
             document = documents[i]
             if sums[document] > 0:
-                keys[found] = _key(bits[document], document)
-                found += 1
+                keys[count] = _key(bits[document], document)
+                count += 1
                 sums[document] = 0
-    return found
+    return count

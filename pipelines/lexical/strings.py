@@ -98,8 +98,8 @@ class Places:
 
     def find(self, text: str) -> int:
         """The first place of `text`; -1 where it is not in the sequence."""
-        places = self._places(np.int64(hash(text)))
-        return next((place for place in places if self._read(place) == text), -1)
+        positions = self._places(np.int64(hash(text)))
+        return next((position for position in positions if self._read(position) == text), -1)
 
     def doubled(self) -> tuple[int, int] | None:
         """The places of a string and of another coming of it, where one comes twice."""
@@ -112,8 +112,8 @@ class Places:
 
     def _places(self, value: np.int64) -> list[int]:
         first, last = (np.searchsorted(self._hashes, value, side) for side in ("left", "right"))
-        places: list[int] = self._order[first:last].tolist()
-        return places
+        positions: list[int] = self._order[first:last].tolist()
+        return positions
 
 
 class Names:

@@ -22,11 +22,13 @@ from toolkit.errors import InputError
 LENGTHS = ("lucene", "exact")
 _TABLES_KEPT = 8
 _SUMS_BYTES = 2 << 30
-Found = tuple[NDArray[np.int32], NDArray[np.float32]]
+Numbered = tuple[NDArray[np.int32], NDArray[np.float32]]
+"""Numbers of documents, best first, and their scores."""
+
 Tables = TypeVar("Tables", Saturation, Dirichlet)
 
 
-class Sums:
+class ScoreSums:
     """One float32 sum a document, for searches in any number of threads.
 
     A search takes an all-zero array and gives it back all zero. There are `searches_at_once` arrays
@@ -48,7 +50,7 @@ class Sums:
         add: Callable[[NDArray[np.float32]], None],
         depth: int,
         more: Sequence[tuple[Postings, NDArray[np.int64]]] = (),
-    ) -> Found:
+    ) -> Numbered:
         """The `depth` documents of highest sum above 0 once `add` has filled the sums, which it
         may do for documents of `terms`, and of the terms of the postings in `more`, alone."""
         if self._process != os.getpid():
@@ -59,9 +61,9 @@ class Sums:
             except IndexError:
                 sums = np.zeros(self._documents, np.float32)
             add(sums)
-            found = best(self._postings, terms, sums, min(depth, self._documents), more)
+            best_documents = best(self._postings, terms, sums, min(depth, self._documents), more)
             self._free.append(sums)  # not reached on an interrupt, which may leave sums half-done
-        return found
+        return best_documents
 
 
 def searches_at_once(documents: int) -> int:
@@ -75,7 +77,7 @@ class TopDocuments:
 
     def __init__(self, arrays: Arrays, statistics: Statistics) -> None:
         self._arrays, self._statistics = arrays, statistics
-        self._sums = Sums(arrays, len(arrays.lengths))
+        self._sums = ScoreSums(arrays, len(arrays.lengths))
         self._tables: OrderedDict[Hashable, Any] = OrderedDict()
         self._collection_frequencies: dict[int, int] = {}
         self._lock = Lock()
@@ -89,7 +91,7 @@ class TopDocuments:
         depth: int,
         lengths: str,
         extra: ExtraPostings | None = None,
-    ) -> Found:
+    ) -> Numbered:
         """`weights`: weight times idf. `extra`: terms of an overlay, whose occurrences count in
         addition to those of the index."""
         average = self._statistics.average_length
@@ -113,7 +115,7 @@ class TopDocuments:
         mu: float,
         depth: int,
         lengths: str,
-    ) -> Found:
+    ) -> Numbered:
         """Query likelihood; a document whose every part was cut to 0 is found with score 0."""
         dirichlet = self._kept(
             (Dirichlet, mu, lengths), lambda: Dirichlet.of(mu, self._exact(lengths))

@@ -24,7 +24,7 @@ def document_vectors(
 
     Terms that more than `largest_frequency` documents hold are left out.
     """
-    wanted, places = np.unique(numbers, return_inverse=True)
+    wanted, rows = np.unique(numbers, return_inverse=True)
     room = np.concatenate([[0], np.cumsum(arrays.lengths[wanted], dtype=np.int64)])
     terms = np.empty(room[-1], np.int32)
     positions = np.empty(room[-1], np.int64)
@@ -37,8 +37,8 @@ def document_vectors(
         *(ends, terms, positions),
     )
     parts = [slice(first, end) for first, end in zip(room.tolist(), ends.tolist(), strict=False)]
-    found = [(terms[part].copy(), _frequencies(arrays, positions[part])) for part in parts]
-    return [found[place] for place in places.tolist()]
+    vectors = [(terms[part].copy(), _frequencies(arrays, positions[part])) for part in parts]
+    return [vectors[row] for row in rows.tolist()]
 
 
 def _frequencies(arrays: Arrays, positions: NDArray[np.int64]) -> NDArray[np.int32]:
@@ -65,19 +65,19 @@ def _collect(
         if last - first > largest_frequency:
             continue
         if last - first > _SEARCH_PAYS * len(wanted):
-            for place in range(len(wanted)):
-                first = _lower(documents, first, last, wanted[place])
-                if first < last and documents[first] == wanted[place]:
-                    terms[ends[place]] = term
-                    positions[ends[place]] = first
-                    ends[place] += 1
+            for slot in range(len(wanted)):
+                first = _lower(documents, first, last, wanted[slot])
+                if first < last and documents[first] == wanted[slot]:
+                    terms[ends[slot]] = term
+                    positions[ends[slot]] = first
+                    ends[slot] += 1
             continue
         for i in range(first, last):
             if marks[documents[i]]:
-                place = _lower(wanted, 0, len(wanted), documents[i])
-                terms[ends[place]] = term
-                positions[ends[place]] = i
-                ends[place] += 1
+                slot = _lower(wanted, 0, len(wanted), documents[i])
+                terms[ends[slot]] = term
+                positions[ends[slot]] = i
+                ends[slot] += 1
 
 
 @compiled

@@ -101,7 +101,7 @@ class Checkpoint:
         what = f"the model '{self.whole}'"
         check_memory(self._bytes(automatic, dtype), device, what)
         with opening(self.whole), within_memory(device, what):
-            network, told = automatic.from_pretrained(
+            network, report = automatic.from_pretrained(
                 self.whole,
                 revision=self._whole_revision,
                 dtype=dtype,
@@ -109,10 +109,10 @@ class Checkpoint:
                 **DATA_ONLY,
                 **self._more,
             )
-        missing = set(told["missing_keys"])
-        if other := sorted(name for name in missing if not name.startswith(tuple(absent))):
+        missing = set(report["missing_keys"])
+        if unexpected := sorted(name for name in missing if not name.startswith(tuple(absent))):
             raise InputError(
-                f"'{self.whole}' has no weights for {', '.join(other[:3])}",
+                f"'{self.whole}' has no weights for {', '.join(unexpected[:3])}",
                 valid="a checkpoint with all weights of its kind",
                 do="choose a checkpoint that was trained for this",
             )
@@ -143,8 +143,8 @@ class Checkpoint:
     def _adapter(self) -> Path | None:
         with opening(self.model):
             find = require("transformers.utils.peft_utils").find_adapter_config_file
-            found = find(self.model, revision=self.revision)
-        return None if found is None else Path(found)
+            file = find(self.model, revision=self.revision)
+        return None if file is None else Path(file)
 
     @property
     def _whole_revision(self) -> str | None:
@@ -153,4 +153,4 @@ class Checkpoint:
     def _bytes(self, automatic: Any, dtype: torch.dtype) -> int:
         with require("torch").device("meta"):
             shapes = automatic.from_config(self.config, dtype=dtype)
-        return sum(each.numel() * each.element_size() for each in shapes.parameters())
+        return sum(weights.numel() * weights.element_size() for weights in shapes.parameters())

@@ -24,7 +24,7 @@ def by_tokens(
         )
     batches: list[list[int]] = []
     room = 0
-    for position in sorted(range(len(lengths)), key=lambda each: -lengths[each]):
+    for position in sorted(range(len(lengths)), key=lambda position: -lengths[position]):
         if room == 0:
             batches.append([])
             # The first of a batch is its longest.
@@ -44,7 +44,7 @@ def in_batches(
     """What `compute` gives for each item, one a result, in the order of `items`; it is called with
     the batches of `by_tokens`. `ValueError` where it gives another number."""
     results: dict[int, Result] = {}
-    for places in by_tokens(lengths, max_tokens):
-        found = compute([items[place] for place in places])
-        results.update(zip(places, found, strict=True))
-    return [results[place] for place in range(len(items))]
+    for positions in by_tokens(lengths, max_tokens):
+        batch_results = compute([items[position] for position in positions])
+        results.update(zip(positions, batch_results, strict=True))
+    return [results[position] for position in range(len(items))]

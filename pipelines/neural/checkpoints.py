@@ -119,10 +119,10 @@ def weight_bytes(model: str, revision: str | None = None) -> int | None:
     folder = Path(model)
     if not folder.is_dir():
         hub = require("huggingface_hub")
-        found = hub.try_to_load_from_cache(model, "config.json", revision=revision)
-        if not isinstance(found, str):
+        config = hub.try_to_load_from_cache(model, "config.json", revision=revision)
+        if not isinstance(config, str):
             return None
-        folder = Path(found).parent
+        folder = Path(config).parent
     weights = list(folder.glob("*.safetensors")) or list(folder.glob("*.bin"))
     return sum(path.stat().st_size for path in weights) or None
 
@@ -168,8 +168,10 @@ def _group_limits(
             # way.
             limit = int((group / "memory.max").read_text())
             used = int((group / "memory.current").read_text())
-            told = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
-            yield max(0, limit - used + int(told["file"]))
+            statistics = dict(
+                line.split() for line in (group / "memory.stat").read_text().splitlines()
+            )
+            yield max(0, limit - used + int(statistics["file"]))
 
 
 @contextmanager

@@ -38,8 +38,8 @@ def choose_dtype(name: str | None, device: torch.device) -> torch.dtype:
         name = "bfloat16" if computes_bfloat16(device) else "float32"
     if name not in DTYPES:
         raise InputError(f"dtype={name!r}", valid=f"null, {', '.join(DTYPES)}")
-    found: torch.dtype = getattr(require("torch"), name)
-    return found
+    dtype: torch.dtype = getattr(require("torch"), name)
+    return dtype
 
 
 def computes_bfloat16(device: torch.device) -> bool:
@@ -48,8 +48,8 @@ def computes_bfloat16(device: torch.device) -> bool:
     if device.type == "cuda":
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
     # Private in torch 2.13, and the only place that asks the CPU.
-    asked = ("_is_amx_tile_supported", "_is_avx512_bf16_supported")
-    return any(getattr(torch.cpu, name, lambda: False)() for name in asked)
+    names = ("_is_amx_tile_supported", "_is_avx512_bf16_supported")
+    return any(getattr(torch.cpu, name, lambda: False)() for name in names)
 
 
 class Placed:

@@ -52,18 +52,24 @@ class CachedScores:
         """One score a candidate. Those that are not known go to the scorer in one call (one in
         4096 candidates, after which they are kept)."""
         if self._cache is None:
-            return self._scorer.score([each.pair for each in candidates])
-        asked = list(dict.fromkeys(candidates))
-        keys = dict(zip(asked, map(self._key, asked), strict=True))
-        kept = zip(asked, self._cache.get(list(keys.values())), strict=True)
-        scores: dict[Candidate, float] = {each: score for each, score in kept if score is not None}
-        missing = [each for each in asked if each not in scores]
+            return self._scorer.score([candidate.pair for candidate in candidates])
+        different = list(dict.fromkeys(candidates))
+        keys = dict(zip(different, map(self._key, different), strict=True))
+        cached = zip(different, self._cache.get(list(keys.values())), strict=True)
+        scores: dict[Candidate, float] = {
+            candidate: score for candidate, score in cached if score is not None
+        }
+        missing = [candidate for candidate in different if candidate not in scores]
         for start in range(0, len(missing), _WRITTEN_EVERY):
-            some = missing[start : start + _WRITTEN_EVERY]
-            new = self._scorer.score([each.pair for each in some])
-            scores.update(zip(some, new, strict=True))
-            self._cache.put((keys[each], scores[each]) for each in some if not isnan(scores[each]))
-        return [scores[each] for each in candidates]
+            part = missing[start : start + _WRITTEN_EVERY]
+            new = self._scorer.score([candidate.pair for candidate in part])
+            scores.update(zip(part, new, strict=True))
+            self._cache.put(
+                (keys[candidate], scores[candidate])
+                for candidate in part
+                if not isnan(scores[candidate])
+            )
+        return [scores[candidate] for candidate in candidates]
 
-    def _key(self, each: Candidate) -> Key:
-        return self._fingerprint, each.query, each.docno, text_hash(each.text)
+    def _key(self, candidate: Candidate) -> Key:
+        return self._fingerprint, candidate.query, candidate.docno, text_hash(candidate.text)

@@ -120,45 +120,47 @@ class DynamicBatcher:
         return batch
 
     def _more_expected(self) -> bool:
-        pairs = sum(len(each.pairs) for each in self._waiting)
+        pairs = sum(len(request.pairs) for request in self._waiting)
         return len(self._waiting) < self._expected and pairs < self.max_pairs
 
     def _fitting(self) -> int:
         """How many of those who wait fit into a batch; one, whatever its size."""
         pairs = 0
-        for size, each in enumerate(self._waiting):
-            pairs += len(each.pairs)
+        for size, request in enumerate(self._waiting):
+            pairs += len(request.pairs)
             if size and pairs > self.max_pairs:
                 return size
         return len(self._waiting)
 
     def _score(self, batch: Sequence[_Request]) -> None:
         try:
-            scores = iter(self._metered.score([pair for each in batch for pair in each.pairs]))
+            scores = iter(
+                self._metered.score([pair for request in batch for pair in request.pairs])
+            )
         except Exception as error:
             if len(batch) > 1:
-                for each in batch:
-                    self._score([each])
+                for request in batch:
+                    self._score([request])
             else:
                 batch[0].error = error
         else:
-            for each in batch:
-                each.scores = list(islice(scores, len(each.pairs)))
+            for request in batch:
+                request.scores = list(islice(scores, len(request.pairs)))
             self._gathered += len(batch)
 
     def _hand_on(self, batch: Sequence[_Request]) -> None:
         """Wake the batch, and the next leader. Whoever has no answer, because the leader itself
         was stopped (Ctrl-C), waits on in front; the leader alone does not."""
         with self._changed:
-            self._waiting[:0] = [each for each in batch[1:] if not each.answered]
+            self._waiting[:0] = [request for request in batch[1:] if not request.answered]
             self._expected = len(batch) + len(self._waiting)
             self._led = bool(self._waiting)
             for first in self._waiting[:1]:
                 first.leads = True
                 first.woken.set()
-        for each in batch:
-            if each.answered:
-                each.woken.set()
+        for request in batch:
+            if request.answered:
+                request.woken.set()
 
     def _withdraw(self, request: _Request) -> None:
         """The caller of `request` was stopped: nobody may wait for it to lead."""

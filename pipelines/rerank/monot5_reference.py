@@ -59,7 +59,7 @@ class MonoT5Reference(Stage):
         check_columns(inp, texts, self)
         head, tail = split_head(inp, self.depth)
         # A key of our own: docnos may repeat, and the reference puts rows in another order.
-        asked = pd.DataFrame(
+        pairs = pd.DataFrame(
             {
                 "qid": head["qid"].tolist(),
                 "docno": [str(row) for row in range(len(head))],
@@ -70,8 +70,8 @@ class MonoT5Reference(Stage):
         device = choose_device()
         reference = self._references.get(None, lambda: self._load(device))
         with self._computing, within_memory(device, f"pyterrier_t5 with {self.batch_size} pairs"):
-            found = reference(asked).set_index("docno")["score"]
-        scores = found.reindex(asked["docno"]).to_numpy(dtype=float)
+            scored = reference(pairs).set_index("docno")["score"]
+        scores = scored.reindex(pairs["docno"]).to_numpy(dtype=float)
         return rejoin(head.assign(score=scores), tail)
 
     @property

@@ -32,9 +32,9 @@ def read_permutation(answer: str, size: int) -> Permutation:
     or that no passage has is dropped; passages that are missing follow in their order."""
     numbers = identifiers(answer)
     named = list(dict.fromkeys(number - 1 for number in numbers if 1 <= number <= size))
-    missing = [place for place in range(size) if place not in named]
-    whole = not missing and len(numbers) == size
-    return Permutation((*named, *missing), bool(named) and not whole, not named)
+    missing = [position for position in range(size) if position not in named]
+    complete = not missing and len(numbers) == size
+    return Permutation((*named, *missing), bool(named) and not complete, not named)
 
 
 def identifiers(answer: str) -> list[int]:
@@ -44,12 +44,12 @@ def identifiers(answer: str) -> list[int]:
     it may name passages too; without a chain all numbers in brackets (a list, say); without any
     brackets a chain of bare numbers, or an answer of nothing but numbers.
     """
-    found = _longest(_CHAIN.findall(answer)) or _IDENTIFIER.findall(answer)
-    if not found:
+    numbers = _longest(_CHAIN.findall(answer)) or _IDENTIFIER.findall(answer)
+    if not numbers:
         bare = [answer] if _NUMBERS_ONLY.fullmatch(answer) else _BARE_CHAIN.findall(answer)
-        found = _longest(bare)
+        numbers = _longest(bare)
     # Passages are numbered from 1, so that 0 names none of them.
-    return [int(number) if len(number) <= _MOST_DIGITS else 0 for number in found]
+    return [int(number) if len(number) <= _MOST_DIGITS else 0 for number in numbers]
 
 
 def without_identifiers(text: str) -> str:

@@ -29,7 +29,7 @@ def closing_token(tokens: Sequence[Token]) -> Token | None:
     """The last token that says true or false right behind `</think>`; None where there is none."""
     for position in range(len(tokens) - 1, -1, -1):
         before = tokens[max(0, position - _CLOSING_TOKENS) : position]
-        if _side(tokens[position].text) and _ends_closed("".join(each.text for each in before)):
+        if _side(tokens[position].text) and _ends_closed("".join(token.text for token in before)):
             return tokens[position]
     return None
 
@@ -48,7 +48,7 @@ def verdict(top: Mapping[str, float]) -> Relevance | None:
             sides[side].append(logprob)
     if not any(sides.values()):
         return None
-    rest = 1.0 - math.fsum(math.exp(each) for each in top.values())
+    rest = 1.0 - math.fsum(math.exp(logprob) for logprob in top.values())
     bound = min(min(top.values()), math.log(max(rest, _SMALLEST_MASS)))
     true, false = (_log_sum(sides[side]) if sides[side] else bound for side in _SIDES)
     return Relevance(_sigmoid(true - false), not all(sides.values()))
@@ -65,7 +65,7 @@ def _ends_closed(text: str) -> bool:
 
 def _log_sum(logs: Sequence[float]) -> float:
     largest = max(logs)
-    return largest + math.log(math.fsum(math.exp(each - largest) for each in logs))
+    return largest + math.log(math.fsum(math.exp(log - largest) for log in logs))
 
 
 def _sigmoid(value: float) -> float:

@@ -174,8 +174,8 @@ class RerankHead(Stage):
             return rejoin(head, tail)
         # Rows by a key of our own: docnos may repeat, and the stage may change order and columns.
         keys = [str(row) for row in range(len(head))]
-        given = head.assign(docno=keys, text=texts_of(head, texts))
-        scored = self.stage.transform(given.reset_index(drop=True))
+        rows = head.assign(docno=keys, text=texts_of(head, texts))
+        scored = self.stage.transform(rows.reset_index(drop=True))
         scores = scored.drop_duplicates("docno").set_index("docno")["score"]
         return rejoin(head.assign(score=scores.reindex(keys).to_numpy(dtype=float)), tail)
 
@@ -183,7 +183,7 @@ class RerankHead(Stage):
 def _shared(
     scorer: PairScorer, by_windows: bool, max_wait_ms: float | None
 ) -> DynamicBatcher | ScorerStats:
-    whole = BestWindow(scorer) if by_windows else scorer
-    if isinstance(whole, DynamicBatcher | ScorerStats):
-        return whole
-    return ScorerStats(whole) if max_wait_ms is None else DynamicBatcher(whole, max_wait_ms)
+    model = BestWindow(scorer) if by_windows else scorer
+    if isinstance(model, DynamicBatcher | ScorerStats):
+        return model
+    return ScorerStats(model) if max_wait_ms is None else DynamicBatcher(model, max_wait_ms)

@@ -120,14 +120,14 @@ class T5FirstTokenLogits:
 
     def _groups(self, lengths: Sequence[int]) -> Iterator[Group]:
         torch = self._torch
-        for length, found in groupby(lengths, padded):
-            some = list(found)
+        for length, neighbours in groupby(lengths, padded):
+            group = list(neighbours)
             mask = self.bias[:, :, :length, :length]
             # Once for all layers: T5 shares its position bias between them.
-            if min(some) < length:
-                hidden = self._hidden(some, length)[:, None, None]
+            if min(group) < length:
+                hidden = self._hidden(group, length)[:, None, None]
                 mask = torch.where(hidden, torch.finfo(self.dtype).min, mask)
-            yield Group(len(some), length, mask)
+            yield Group(len(group), length, mask)
 
     def _hidden(self, lengths: Sequence[int], longest: int) -> Tensor:
         """[texts, longest], true where a text has no token."""
@@ -154,33 +154,31 @@ class T5FirstTokenLogits:
             here = slice(start, start + texts * length)
             start = here.stop
             by_head = qkv[here].view(texts, length, 3, self.heads, self.size)
-            found = attention(*by_head.permute(2, 0, 3, 1, 4), attn_mask=mask, scale=1.0)
-            out[here].view(texts, length, self.heads, -1).copy_(found.transpose(1, 2))
+            attended = attention(*by_head.permute(2, 0, 3, 1, 4), attn_mask=mask, scale=1.0)
+            out[here].view(texts, length, self.heads, -1).copy_(attended.transpose(1, 2))
         return out
 
     def _decode(self, encoded: Tensor, groups: Sequence[Group], lengths: Sequence[int]) -> Tensor:
         """[all positions, d] -> [texts, rows], float32."""
         torch, linear = self._torch, self._torch.nn.functional.linear
-        each = [padded(length) for length in lengths]
-        texts = torch.nn.utils.rnn.pad_sequence(list(encoded.split(each)), batch_first=True)
+        sizes = [padded(length) for length in lengths]
+        texts = torch.nn.utils.rnn.pad_sequence(list(encoded.split(sizes)), batch_first=True)
         hidden = self._hidden(lengths, texts.shape[1])
         state = self.embedding[self.start].float().repeat(len(lengths), 1)
-        for layer, question in self.decoder:
+        for layer, cross in self.decoder:
             state += linear(linear(self._norm(state), layer.look), layer.output)
-            state += self._ask(self._norm(state), question, texts, hidden)
+            state += self._ask(self._norm(state), cross, texts, hidden)
             state += self._forward(state, layer)
         return linear(self._normalised(state), self.head)
 
-    def _ask(
-        self, state: Tensor, question: CrossAttention, texts: Tensor, hidden: Tensor
-    ) -> Tensor:
+    def _ask(self, state: Tensor, cross: CrossAttention, texts: Tensor, hidden: Tensor) -> Tensor:
         torch, linear = self._torch, self._torch.nn.functional.linear
-        query = linear(state, question.query).view(len(state), self.heads, self.size)
-        weights = torch.einsum("bhk,hkd->bhd", query, question.key) @ texts.transpose(1, 2)
+        query = linear(state, cross.query).view(len(state), self.heads, self.size)
+        weights = torch.einsum("bhk,hkd->bhd", query, cross.key) @ texts.transpose(1, 2)
         weights = weights.float().masked_fill_(hidden[:, None], -torch.inf).softmax(-1)
-        found = weights.to(self.dtype) @ texts
-        values = torch.einsum("bhd,hkd->bhk", found, question.value)
-        return linear(values.reshape(len(state), -1), question.output)
+        mixed = weights.to(self.dtype) @ texts
+        values = torch.einsum("bhd,hkd->bhk", mixed, cross.value)
+        return linear(values.reshape(len(state), -1), cross.output)
 
     def _forward(self, state: Tensor, layer: Layer) -> Tensor:
         linear = self._torch.nn.functional.linear
@@ -207,7 +205,7 @@ class T5FirstTokenLogits:
         attention, forward = parts[0].SelfAttention, parts[-1].DenseReluDense
         inner = [forward.wi_0, forward.wi_1] if self.gated else [forward.wi]
         return Layer(
-            self._after(parts[0].layer_norm.weight, *(getattr(attention, each) for each in looks)),
+            self._after(parts[0].layer_norm.weight, *(getattr(attention, part) for part in looks)),
             self._kept(attention.o.weight),
             self._after(parts[-1].layer_norm.weight, *inner),
             self._kept(forward.wo.weight),

@@ -61,13 +61,13 @@ def texts_of(frame: pd.DataFrame, texts: Texts | None) -> list[str]:
     if "text" in frame.columns:
         return [text if isinstance(text, str) else "" for text in frame["text"].tolist()]
     docnos = list(map(str, frame["docno"].tolist()))
-    asked = list(dict.fromkeys(docnos))
+    different = list(dict.fromkeys(docnos))
     try:
-        units = texts(asked) if texts and asked else []
+        units = texts(different) if texts and different else []
     except KeyError as error:
         raise InputError(
             f"the ranking names {error}, which the document store lacks",
             do="build the index and the store from the same corpus",
         ) from error
-    contents = {docno: unit.contents for docno, unit in zip(asked, units, strict=True)}
+    contents = {docno: unit.contents for docno, unit in zip(different, units, strict=True)}
     return [contents[docno] for docno in docnos]

@@ -35,9 +35,9 @@ class WithQuery(ByArguments, pt.Transformer):
                 do="let the rewriter before it keep the query in query_0, as PyTerrier does",
             )
         columns = [name for name in inp.columns if _QUERY.fullmatch(str(name))]
-        asked = inp.assign(query=inp["query_0"]) if self.query == RAW else inp
-        out = self.stage.transform(asked)
+        queries_in = inp.assign(query=inp["query_0"]) if self.query == RAW else inp
+        out = self.stage.transform(queries_in)
         own = [name for name in out.columns if _QUERY.fullmatch(str(name))]
         queries = inp[["qid", *columns]].drop_duplicates("qid").set_index("qid")
-        kept = out.drop(columns=own)
-        return kept.assign(**{name: kept["qid"].map(queries[name]) for name in columns})
+        rest = out.drop(columns=own)
+        return rest.assign(**{name: rest["qid"].map(queries[name]) for name in columns})

@@ -22,7 +22,7 @@ from pipelines.engines.lexical import LexicalEngine
 from pipelines.lexical import LexicalIndex, build, strings, top_documents
 from pipelines.lexical.scoring import best
 from pipelines.lexical.strings import Places
-from pipelines.lexical.top_documents import Sums, searches_at_once
+from pipelines.lexical.top_documents import ScoreSums, searches_at_once
 from toolkit.contracts import Unit
 from toolkit.errors import InputError
 
@@ -92,7 +92,7 @@ def test_selecting_takes_memory_by_depth_and_not_by_document(kind: str) -> None:
 
 def test_no_more_searches_have_sums_than_run_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(top_documents, "cores", lambda: 3)
-    sums = Sums(everywhere(1000), 1000)
+    sums = ScoreSums(everywhere(1000), 1000)
     lock, live, most = threading.Lock(), [0], [0]
 
     def add(values: NDArray[np.float32]) -> None:
@@ -114,7 +114,7 @@ def test_no_more_searches_have_sums_than_run_at_once(monkeypatch: pytest.MonkeyP
 
 def test_a_failed_search_gives_its_turn_back(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(top_documents, "cores", lambda: 1)
-    sums = Sums(everywhere(10), 10)
+    sums = ScoreSums(everywhere(10), 10)
 
     def fail(values: NDArray[np.float32]) -> None:
         values[3] = 1
@@ -131,7 +131,7 @@ def test_a_forked_process_searches_although_its_parents_threads_had_all_turns(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(top_documents, "cores", lambda: 1)
-    sums = Sums(everywhere(10), 10)
+    sums = ScoreSums(everywhere(10), 10)
     begun, end = threading.Event(), threading.Event()
 
     def wait(values: NDArray[np.float32]) -> None:
