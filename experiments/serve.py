@@ -170,7 +170,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 0
         serve(command)
     except (*BAD_INPUTS, HydraException) as error:
-        if not is_bad_input(error):
+        if not isinstance(error, HydraException) and not is_bad_input(error):
             raise
         tell(one_line(error))
         return BAD_INPUT

@@ -15,8 +15,10 @@ from typing import Any
 import uvicorn
 
 from experiments.serving.options import ServerOptions
+from experiments.serving.pi_serini import PiSeriniTools
+from experiments.serving.pi_serini_rpc import RpcDoor
 from experiments.serving.recording import QuestionQueue
-from experiments.serving.running import Parts, http_server, make_service
+from experiments.serving.running import Parts, http_server, listening, make_service
 from experiments.serving.service import Service
 from toolkit.contracts import Document, SearchBackend, ToolInterface, Topic
 from toolkit.llm.ledger import Ledger
@@ -118,3 +120,23 @@ def until(condition: Callable[[], Any], seconds: float = 20.0) -> None:
     while not condition():
         assert time.monotonic() < end, "waited in vain"
         time.sleep(0.01)
+
+
+@contextmanager
+def serving_rpc(server: Served, **retriever: float) -> Iterator[tuple[int, str]]:
+    """The port of Pi-Serini's TCP protocol over the same service, and its ready line."""
+    settings = server.service.interfaces["pi_serini"]
+    assert isinstance(settings, PiSeriniTools)
+    door = RpcDoor(server.service, settings, retriever)
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, daemon=True)
+    thread.start()
+    with listening("127.0.0.1", 0, "rpc_port") as listener:
+        started = asyncio.run_coroutine_threadsafe(door.start(listener), loop).result(10)
+        try:
+            yield listener.getsockname()[1], door.ready_line(started)
+        finally:
+            asyncio.run_coroutine_threadsafe(door.close(started), loop).result(10)
+            loop.call_soon_threadsafe(loop.stop)
+            thread.join(10)
+            loop.close()

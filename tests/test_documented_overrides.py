@@ -8,6 +8,7 @@ the option that has the setting where they name none.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import importlib.util
 import io
 import re
@@ -30,6 +31,8 @@ from documented_commands import (
 from entry_points import run_entry
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
+from experiments.serving.options import ServerOptions
+
 MENTIONS = [mention for path in documents() for mention in mentions(path)]
 # What documents name in the form of overrides and is none: arguments of Python functions, and an
 # option of mounts.
@@ -39,6 +42,7 @@ OPTIONS = {
     for group in GROUPS
     for path in sorted((CONF / group).rglob("*.yaml"))
 }
+SERVER = {field.name for field in dataclasses.fields(ServerOptions)}
 SETTINGS = {name for text in OPTIONS.values() for name in re.findall(r"^ *(\w+):", text, re.M)}
 
 
@@ -69,7 +73,7 @@ def wrong(mention: Mention) -> str:
     if all(re.split("[.@/]", key)[0] in roots() for key in keys):
         return wrong_alone(mention)
     # A setting without its group, or a variable of the environment.
-    known = SETTINGS | NO_OVERRIDES
+    known = SETTINGS | NO_OVERRIDES | SERVER
     unknown = [key for key in keys if key not in known and not key.isupper()]
     if not unknown:
         return ""

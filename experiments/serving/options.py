@@ -45,6 +45,8 @@ class ServerOptions:
         for name in ("threads", "max_sessions", "max_calls", "max_request_bytes"):
             if getattr(self, name) < 1:
                 raise InputError(f"{name}={getattr(self, name)}", valid="1 or more")
+        if not self.client.strip() or not self.client.isprintable():
+            raise InputError(f"client={self.client!r}", valid="a name that can be read")
         if not self.idle_seconds > 0:
             raise InputError(f"idle_seconds={self.idle_seconds}", valid="a number above 0")
         if self.token is not None and (not self.token.isascii() or not self.token.strip()):

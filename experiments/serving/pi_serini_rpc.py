@@ -7,6 +7,7 @@ Requests are `{"id", "type", ...}`; replies `{"id", "type": "response", "command
 from __future__ import annotations
 
 import asyncio
+import socket
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -22,6 +23,7 @@ from toolkit.search.schemas import MAX_CHARACTERS
 
 HOST = "127.0.0.1"
 _IDLE_SECONDS = 60.0
+_GRACE = 5.0  # seconds that open requests have at the end
 _MOST_CONNECTIONS = 512
 _MOST_EXCERPTS = 1000
 _ELLIPSIS = "..."
@@ -40,7 +42,7 @@ class RpcDoor:
         self._retriever = retriever
         self._began = time.perf_counter()
         self._init = milliseconds(service.began)
-        self._connections = 0
+        self._open: dict[asyncio.StreamWriter, asyncio.Task[None] | None] = {}
         self._commands: Mapping[str, Callable[[Command], dict[str, Any]]] = {
             "search": self._search,
             "render_search_results": self._render,
@@ -48,10 +50,19 @@ class RpcDoor:
             "ping": lambda command: {"ok": True},
         }
 
-    async def start(self, port: int) -> asyncio.Server:
-        """Listen; the server of asyncio, to be closed."""
+    async def start(self, listener: socket.socket) -> asyncio.Server:
+        """Serve the connections of a socket; the server of asyncio, to be closed."""
         most = self._service.options.max_request_bytes
-        return await asyncio.start_server(self._serve, HOST, port, limit=most)
+        return await asyncio.start_server(self._serve, sock=listener, limit=most)
+
+    async def close(self, server: asyncio.Server) -> None:
+        """Close the server and its connections, each behind the request that is under way."""
+        server.close()
+        tasks = [task for task in self._open.values() if task is not None]
+        for writer in self._open:
+            writer.close()
+        if tasks:
+            await asyncio.wait(tasks, timeout=_GRACE)
 
     def ready_line(self, server: asyncio.Server) -> str:
         """The line that tells Pi-Serini's runner where to connect."""
@@ -67,17 +78,17 @@ class RpcDoor:
         )
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._connections += 1
+        self._open[writer] = asyncio.current_task()
         try:
             with suppress(OSError, asyncio.TimeoutError):
-                if self._connections > _MOST_CONNECTIONS:
+                if len(self._open) > _MOST_CONNECTIONS:
                     refusal = RequestRefused(503, "busy", "too many connections are open")
                     writer.write(_refused(None, "unknown", str(refusal)))
                 else:
                     await self._lines(reader, writer)
                 await writer.drain()
         finally:
-            self._connections -= 1
+            del self._open[writer]
             writer.close()
 
     async def _lines(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

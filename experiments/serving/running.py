@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import resource
+import signal
+import socket
 import sys
+import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any, NamedTuple
@@ -17,7 +20,7 @@ from experiments.serving.browsecomp_plus import BrowseCompPlusTools
 from experiments.serving.mcp_doors import serve_stdio, taken_names
 from experiments.serving.options import ServerOptions
 from experiments.serving.pi_serini import PiSeriniTools
-from experiments.serving.pi_serini_rpc import RpcDoor
+from experiments.serving.pi_serini_rpc import HOST, RpcDoor
 from experiments.serving.recording import QuestionQueue
 from experiments.serving.service import Service
 from toolkit.console import VisibleFormatter, tell
@@ -51,7 +54,7 @@ def run_server(
     """Serve until Ctrl-C or SIGTERM. `folder`, if any, is open for writing, and gets a trajectory
     of each of the `topics` that is answered."""
     questions = QuestionQueue(folder, topics) if folder else None
-    with _few_surprises():
+    with prepared_process(), suppress(KeyboardInterrupt):
         asyncio.run(_serve(parts, options, questions))
 
 
@@ -62,18 +65,29 @@ async def _serve(parts: Parts, options: ServerOptions, questions: QuestionQueue 
         await service.close()
         return
     server = http_server(service)
-    async with _rpc(service, parts, options):
-        started = asyncio.create_task(_tell_address(server, options))
-        try:
-            with suppress(KeyboardInterrupt):
-                await server.serve()
-        except SystemExit:
-            raise InputError(
-                f"cannot listen on {options.host} port {options.port}",
-                do="choose another port=, or stop the process that has it",
-            ) from None
-        finally:
-            started.cancel()
+    with listening(options.host, options.port, "port") as listener:
+        async with _rpc(service, parts, options):
+            started = asyncio.create_task(_tell_address(server, options))
+            try:
+                with _ended_by_signals():
+                    await server.serve([listener])
+            finally:
+                started.cancel()
+
+
+@contextmanager
+def listening(host: str, port: int, name: str) -> Iterator[socket.socket]:
+    """A socket that listens; `InputError` where there can be none. `name` is the setting's."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        listener = socket.create_server((host, port), family=family, backlog=_BACKLOG)
+    except OSError as error:
+        raise InputError(
+            f"cannot listen on {host} {name}={port}: {error.strerror or error}",
+            do=f"choose another {name}=, or stop the process that has it",
+        ) from error
+    with listener:
+        yield listener
 
 
 def make_service(parts: Parts, options: ServerOptions, questions: QuestionQueue | None) -> Service:
@@ -124,12 +138,13 @@ async def _rpc(service: Service, parts: Parts, options: ServerOptions) -> AsyncI
     settings = service.interfaces["pi_serini"]
     assert isinstance(settings, PiSeriniTools)
     door = RpcDoor(service, settings, parts.retriever)
-    server = await door.start(options.rpc_port)
-    print(door.ready_line(server), flush=True)
-    try:
-        yield
-    finally:
-        server.close()
+    with listening(HOST, options.rpc_port, "rpc_port") as listener:
+        server = await door.start(listener)
+        print(door.ready_line(server), flush=True)
+        try:
+            yield
+        finally:
+            await door.close(server)
 
 
 async def _tell_address(server: uvicorn.Server, options: ServerOptions) -> None:
@@ -142,7 +157,7 @@ async def _tell_address(server: uvicorn.Server, options: ServerOptions) -> None:
 
 
 @contextmanager
-def _few_surprises() -> Iterator[None]:
+def prepared_process() -> Iterator[None]:
     """What a server of many connections wants of its process, and as it was behind it."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(VisibleFormatter("%(name)s: %(message)s"))
@@ -160,3 +175,17 @@ def _few_surprises() -> Iterator[None]:
         sys.setswitchinterval(switch)
         log.setLevel(level)
         log.removeHandler(handler)
+
+
+@contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """uvicorn ends well at SIGTERM and raises it again behind that, which would end this process
+    before its run is closed."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, lambda number, frame: None)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -6,23 +6,17 @@ SOUNDINGLINE_PEERS names.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import shutil
 import subprocess
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from scripted_peer import Raw, running_peer
-from served import DOCUMENTS, Served, serving
+from served import DOCUMENTS, serving, serving_rpc
 
-from experiments.serving.pi_serini import PiSeriniTools
-from experiments.serving.pi_serini_rpc import RpcDoor
 from toolkit.search import RankedBrowsing, TopK
 
 PEERS = Path(os.environ.get("SOUNDINGLINE_PEERS", ""))
@@ -176,31 +170,13 @@ def streamed(text: str) -> Raw:
     return Raw(body, "text/event-stream")
 
 
-@contextmanager
-def rpc(server: Served) -> Iterator[tuple[int, str]]:
-    """The port of the TCP protocol, and its ready line."""
-    settings = server.service.interfaces["pi_serini"]
-    assert isinstance(settings, PiSeriniTools)
-    door = RpcDoor(server.service, settings, {"k1": 25.0, "b": 1.0})
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever, daemon=True)
-    thread.start()
-    listening = asyncio.run_coroutine_threadsafe(door.start(0), loop).result(10)
-    try:
-        yield listening.sockets[0].getsockname()[1], door.ready_line(listening)
-    finally:
-        loop.call_soon_threadsafe(listening.close)
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join(10)
-
-
 def test_pi_serini_over_http_and_tcp_unmodified() -> None:
     place = PEERS / "pi-serini"
     if not (place / "node_modules").exists():
         pytest.skip("SOUNDINGLINE_PI_SERINI was not set when the environments were made")
     shutil.copy(CLIENTS / "with_pi_serini.ts", place)
     runner = place / "node_modules" / ".bin" / "tsx"
-    with serving() as server, rpc(server) as (port, ready):
+    with serving() as server, serving_rpc(server, k1=25.0, b=1.0) as (port, ready):
         given = (server.url, str(port), "Grenholm mill", "mill", ready)
         result = run(runner, place / "with_pi_serini.ts", *given, cwd=place)
     assert result["ping"]["ok"] is True and result["ready"]["port"] == port

@@ -1,0 +1,222 @@
+"""`python -m experiments.serve`: from its command line to a run that is evaluated."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.request import Request, urlopen
+
+import mcp
+import pytest
+from experiment_samples import TINY
+from served import until
+
+from experiments.serve import main, read_command
+from toolkit.runs import RunFolder
+
+ROOT = Path(__file__).resolve().parents[3]
+COMMAND = [sys.executable, "-m", "experiments.serve", *TINY]
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
+Entry = Callable[..., int]
+
+
+class Running:
+    """The command in a process of its own; `errors` is what it has written so far."""
+
+    def __init__(self, place: Path, *arguments: str) -> None:
+        self._log = place / "errors.txt"
+        with self._log.open("w") as log:
+            self.process = subprocess.Popen(
+                [*COMMAND, *arguments], cwd=place, env=ENVIRONMENT, stdout=subprocess.PIPE,
+                stderr=log,
+            )  # fmt: skip
+
+    @property
+    def errors(self) -> str:
+        return self._log.read_text(encoding="utf-8")
+
+    def address(self) -> str:
+        until(lambda: "serving at" in self.errors or self.process.poll() is not None, 90)
+        match = re.search(r"serving at (\S+)/ ", self.errors)
+        assert match, self.errors
+        return match[1]
+
+    def ask(self, path: str, **body: Any) -> Any:
+        request = Request(self.address() + path, json.dumps(body).encode())
+        with urlopen(request, timeout=60) as reply:
+            return json.load(reply)
+
+    def end(self, number: signal.Signals) -> int:
+        self.process.send_signal(number)
+        return self.process.wait(30)
+
+
+@contextmanager
+def running(place: Path, *arguments: str) -> Iterator[Running]:
+    command = Running(place, *arguments)
+    try:
+        yield command
+    finally:
+        command.process.kill()
+        command.process.wait()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_leaves_finished_questions_and_nothing_half_written(
+    number: signal.Signals, tmp_path: Path, entry: Entry
+) -> None:
+    with running(tmp_path, "port=0", "name=x", "client=stranger") as command:
+        first, second = (command.ask("/question") for _ in range(2))
+        search = {"tool": "search", "arguments": {"reason": "r", "query": first["question"]}}
+        for given in (first, second):
+            assert command.ask("/call", session=given["session"], **search)["error"] == ""
+        command.ask("/submit_answer", session=first["session"], answer="somebody")
+        assert command.end(number) == 0, command.errors
+        assert "1 of 6 questions are answered" in command.errors
+        assert "Traceback" not in command.errors
+    folder = RunFolder(tmp_path / "runs" / "x")
+    assert folder.statuses() == {first["qid"]: "completed"}
+    assert [path.name for path in folder.queries.iterdir()] == [f"{first['qid']}.json"]
+    assert folder.manifest()["factors"]["agent"] == "stranger"
+    if number == signal.SIGINT:
+        assert entry("evaluate", str(folder.path)) == 0
+        metrics = json.loads((folder.path / "metrics.json").read_text(encoding="utf-8"))
+        assert metrics["search_calls"] == 1
+
+
+def test_two_servers_do_not_write_one_run_and_another_client_is_another_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with running(tmp_path, "port=0", "name=x") as command:
+        command.address()
+        assert main([*TINY, "port=0", "name=x"]) == 2
+        assert "is being written by process" in capsys.readouterr().err
+        assert command.end(signal.SIGINT) == 0
+    assert main([*TINY, "port=0", "name=x", "client=other"]) == 2
+    assert "was made with another agent" in capsys.readouterr().err
+
+
+def test_mcp_over_standard_streams(tmp_path: Path) -> None:
+    async def conversation() -> None:
+        server = mcp.StdioServerParameters(
+            command=COMMAND[0],
+            args=[*COMMAND[1:], "stdio=true", "name=y"],
+            cwd=tmp_path,
+            env=ENVIRONMENT,
+        )
+        async with mcp.Client(server) as client:
+            names = [tool.name for tool in (await client.list_tools()).tools]
+            assert names[-2:] == ["question", "submit_answer"]
+            for tool, arguments in (
+                ("question", {}),
+                ("search", {"reason": "r", "query": "tower"}),
+                ("submit_answer", {"answer": "somebody"}),
+                ("question", {}),
+            ):
+                result = await client.call_tool(tool, arguments)
+                assert not result.is_error, result
+
+    asyncio.run(asyncio.wait_for(conversation(), 120))
+    assert set(RunFolder(tmp_path / "runs" / "y").statuses().values()) == {"completed"}
+
+
+def test_random_lines_on_standard_input_end_in_replies_and_the_server_goes_on(
+    tmp_path: Path,
+) -> None:
+    source = random.Random(4)
+    start = {
+        "protocolVersion": "2025-06-18",
+        "capabilities": {},
+        "clientInfo": {"name": "x", "version": "1"},
+    }
+    messages = [
+        {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": start},
+        {"jsonrpc": "2.0", "method": "notifications/initialized"},
+        {"jsonrpc": "2.0", "id": 2, "method": "ping"},
+    ]
+    good = [json.dumps(message).encode() for message in messages]
+    garbage = [source.randbytes(80).replace(b"\n", b"") for _ in range(50)]
+    garbage += [line[: source.randrange(len(line))] for line in good * 10]
+    lines = [*good[:2], *garbage, *good[2:]]
+    done = subprocess.run(
+        [*COMMAND, "stdio=true"],
+        input=b"".join(line + b"\n" for line in lines),
+        capture_output=True,
+        cwd=tmp_path,
+        env=ENVIRONMENT,
+        timeout=120,
+    )
+    replies = [json.loads(line) for line in done.stdout.splitlines()]
+    assert done.returncode == 0
+    assert {"jsonrpc": "2.0", "id": 2, "result": {}} in replies
+    assert b"Traceback" not in done.stdout
+
+
+def test_a_port_that_is_taken_is_told_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        for arguments in ([f"port={port}"], [f"rpc_port={port}", "port=0"]):
+            assert main([*TINY, *arguments]) == 2
+            (line,) = [line for line in capsys.readouterr().err.splitlines() if "port" in line]
+            assert str(port) in line and "choose another" in line
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["port=99999"], "port=99999. valid: 0 to 65535"),
+        (["port=x"], "port"),
+        (["prot=1"], "prot"),
+        (["host=0.0.0.0"], "SOUNDINGLINE_TOKEN"),
+        (["token=abcdefgh123"], "on the command line"),
+        (["idle_seconds=0"], "idle_seconds"),
+        (["client="], "client"),
+        (["name=x", "rpc_port=0"], "rpc_port and name do not go together"),
+        (["name=../x"], "cannot be a folder name"),
+        (["retriever=none_such"], "none_such"),
+        (["port=1,2"], "port"),
+    ],
+)
+def test_a_wrong_command_is_told_in_one_line_and_leaves_nothing(
+    arguments: list[str],
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main([*TINY, *arguments]) == 2
+    error = capsys.readouterr().err
+    assert message in error and error.count("\n") == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_token_comes_from_the_environment_and_is_never_printed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SOUNDINGLINE_TOKEN", "s3cret-of-mine")
+    assert read_command(["host=0.0.0.0"]).options.token == "s3cret-of-mine"
+    assert main(["--cfg=job", "port=8123"]) == 0
+    printed = capsys.readouterr().out
+    assert "port: 8123" in printed and "s3cret" not in printed
+
+
+def test_help_lists_the_options_of_server_and_pipeline(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == 0
+    printed = capsys.readouterr().out
+    assert "rpc_port" in printed and "ranked_browsing" in printed

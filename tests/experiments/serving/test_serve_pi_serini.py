@@ -1,0 +1,253 @@
+"""Pi-Serini's contract over HTTP, and its TCP protocol."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator
+from served import DOCUMENTS, Served, serving, serving_rpc
+
+from experiments.serving.pi_serini import PiSeriniTools
+from toolkit.contracts import Hit, SearchRequest, SearchResult
+from toolkit.runs import RunFolder
+from toolkit.search import DictionaryBackend, DictionaryStore, RankedBrowsing
+
+# The published contract: fields and types; what is optional is absent, never null.
+_NUMBER, _TEXT = {"type": "number"}, {"type": "string"}
+_TITLE = {"type": ["string", "null"]}
+_AT_LEAST_1 = {"type": "number", "minimum": 1}
+_TIMING = {
+    "type": "object",
+    "properties": {"request": _NUMBER, "backendInit": _NUMBER, "backendUptime": _NUMBER},
+    "additionalProperties": False,
+}
+
+
+def strict(required: Mapping[str, Any], **optional: Any) -> dict[str, Any]:
+    return {
+        "type": "object",
+        "properties": {**required, **optional},
+        "required": list(required),
+        "additionalProperties": False,
+    }
+
+
+_HIT = strict(
+    {"docid": {"type": "string", "minLength": 1}},
+    score=_NUMBER,
+    title=_TITLE,
+    snippet=_TEXT,
+    snippetTruncated={"type": "boolean"},
+    metadata={"type": "object"},
+)
+SEARCHED = strict(
+    {"hits": {"type": "array", "items": _HIT}, "hasMore": {"type": "boolean"}},
+    totalHits={"type": "number", "minimum": 0},
+    nextOffset=_AT_LEAST_1,
+    timingMs=_TIMING,
+)
+READ = strict(
+    {
+        **{"found": {"const": True}, "docid": {"type": "string", "minLength": 1}, "text": _TEXT},
+        **{"offset": _AT_LEAST_1, "limit": _AT_LEAST_1, "truncated": {"type": "boolean"}},
+    },
+    title=_TITLE,
+    totalUnits={"type": "number", "minimum": 0},
+    returnedOffsetStart=_AT_LEAST_1,
+    returnedOffsetEnd=_AT_LEAST_1,
+    nextOffset=_AT_LEAST_1,
+    metadata={"type": "object"},
+    timingMs=_TIMING,
+)
+MISSING = strict({"found": {"const": False}, "docid": _TEXT}, timingMs=_TIMING)
+
+
+def check(value: Any, schema: Mapping[str, Any]) -> Any:
+    Draft202012Validator(schema).validate(value)
+    return value
+
+
+def test_search_and_read_follow_the_contract() -> None:
+    with serving() as server:
+        page = check(server.ask("/pi-serini/search", query="Grenholm mill", limit=1000), SEARCHED)
+        assert page["hits"][0]["docid"] == "mill" and page["hits"][0]["title"] == "Mill"
+        assert "Brekke" in page["hits"][0]["snippet"] and page["hasMore"] is False
+        assert len(page["hits"]) == len(DOCUMENTS) - 1
+        some = check(server.ask("/pi-serini/search", query="mill", limit=2, offset=3), SEARCHED)
+        every = server.ask("/pi-serini/search", query="mill", limit=1000)["hits"]
+        assert (some["hits"], some["nextOffset"]) == (every[2:4], 5)
+        assert (
+            check(server.ask("/pi-serini/search", query="xyzzy", limit=9), SEARCHED)["hits"] == []
+        )
+        first = check(server.ask("/pi-serini/read", docid="mill", limit=1), READ)
+        assert (first["text"], first["nextOffset"]) == (
+            "Grenholm Mill was built by Torvald Brekke.",
+            2,
+        )
+        rest = check(server.ask("/pi-serini/read", docid="mill", offset=2), READ)
+        assert (rest["text"], rest["truncated"], rest["returnedOffsetEnd"]) == (
+            "It is old.",
+            False,
+            2,
+        )
+        empty = check(server.ask("/pi-serini/read", docid="empty"), READ)
+        past = check(server.ask("/pi-serini/read", docid="mill", offset=50), READ)
+        assert empty["text"] == past["text"] == "" and "returnedOffsetStart" not in past
+        check(server.ask("/pi-serini/read", docid="none"), MISSING)
+
+
+@pytest.mark.parametrize(
+    "body", [{"query": "x"}, {"query": "", "limit": 1}, {"query": "x", "limit": 1, "more": 2}]
+)
+def test_a_request_outside_the_contract_is_an_error_with_a_body(body: dict[str, Any]) -> None:
+    with serving() as server:
+        status, reply = server.post("/pi-serini/search", **body)
+        assert status == 400 and reply["message"]
+
+
+class Passages:
+    def search(self, request: SearchRequest) -> SearchResult:
+        units = ["a%p1", "b%p0", "a%p0", "a%p2"]
+        return SearchResult([Hit(unit[0], unit, n, -1.0 * n) for n, unit in enumerate(units, 1)])
+
+
+def test_a_document_stands_once_at_its_best_passage_and_surfaces_as_all() -> None:
+    texts = {f"{docid}%p{number}": f"text {docid}{number}" for docid in "ab" for number in range(3)}
+    store = DictionaryStore({docid: f"whole {docid}" for docid in "ab"}, texts)
+    session = PiSeriniTools().session(Passages(), store)
+    result = session.call("search", {"query": "text", "limit": 10})
+    hits = json.loads(result.text)["hits"]
+    assert [hit["docid"] for hit in hits] == ["a", "b"]
+    assert "text a1" in hits[0]["snippet"]
+    assert list(result.call.ranking) == ["a%p1", "b%p0", "a%p0", "a%p2"]
+    assert session.evidence.tiers["surfaced"] == ("a", "b")
+    assert session.evidence.tiers["previewed"] == ()  # the client pages by itself
+
+
+def test_a_session_in_the_address_is_recorded(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "run")
+    with serving(folder=folder) as server:
+        handle = server.ask("/question", interface="pi_serini")["session"]
+        server.ask(f"/pi-serini/search?session={handle}", query="mill", limit=1000)
+        server.ask(f"/pi-serini/read?session={handle}", docid="mill", offset=1, limit=200)
+        server.ask("/submit_answer", session=handle, answer="x")
+        other = server.ask("/question")["session"]
+        status, refusal = server.post(f"/pi-serini/search?session={other}", query="x", limit=1)
+        assert (status, refusal["error"]) == (409, "wrong_interface")
+    trajectory = folder.read("q1")
+    assert trajectory is not None
+    assert [call.name for call in trajectory.calls] == ["search", "read_document"]
+    assert len(trajectory.tiers["surfaced"]) == len(DOCUMENTS) - 1
+    assert trajectory.tiers["opened"] == ("mill",)
+
+
+class Line:
+    """One connection of the TCP protocol."""
+
+    def __init__(self, port: int) -> None:
+        self._socket = socket.create_connection(("127.0.0.1", port), timeout=20)
+        self._file = self._socket.makefile("rb")
+
+    def send(self, line: bytes) -> Any:
+        self._socket.sendall(line)
+        reply = self._file.readline()
+        return json.loads(reply) if reply else None
+
+    def ask(self, kind: str, **fields: Any) -> Any:
+        reply = self.send(json.dumps({"id": 7, "type": kind, **fields}).encode() + b"\n")
+        head = {name: reply.pop(name) for name in ("id", "type", "command")}
+        assert head == {"id": 7, "type": "response", "command": kind}
+        return reply["data"] if reply["success"] else reply["error"]
+
+    def close(self) -> None:
+        self._file.close()
+        self._socket.close()
+
+
+@contextmanager
+def line(server: Served) -> Iterator[Line]:
+    with serving_rpc(server, k1=25.0, b=1.0) as (port, ready):
+        told = json.loads(ready)
+        assert (told["type"], told["transport"], told["port"]) == ("server_ready", "tcp", port)
+        assert told["bm25"] == {"k1": 25.0, "b": 1.0}
+        connection = Line(port)
+        try:
+            yield connection
+        finally:
+            connection.close()
+
+
+def test_the_tcp_protocol_searches_renders_and_reads() -> None:
+    with serving() as server, line(server) as rpc:
+        assert rpc.ask("ping")["ok"] is True
+        found = rpc.ask("search", query="Grenholm mill", query_mode="plain", k=3, rerank_clues=[])
+        assert [set(row) for row in found["results"]] == [{"docid", "score"}] * 3
+        assert set(found["timing_ms"]) == {"command", "server_uptime", "init"}
+        clue = {"text": "Grenholm Brekke", "category": "any", "boost": 1}
+        rendered = rpc.ask(
+            "render_search_results",
+            docids=["mill", "none"],
+            snippet_max_chars=30,
+            inline_highlights=False,
+            highlight_clues=[clue],
+        )["results"]
+        assert rendered[0]["matched_terms"] == ["grenholm", "brekke"]
+        assert rendered[0]["excerpt"].startswith("Grenholm") and rendered[0]["title"] == "Mill"
+        assert rendered[0]["excerpt_truncated"] and rendered[0]["excerpt"].endswith("...")
+        assert rendered[1]["excerpt"] == "[Document not found]"
+        read = rpc.ask("read_document", docid="mill", offset=1, limit=1)
+        assert (read["total_lines"], read["next_offset"], read["truncated"]) == (2, 2, True)
+        last = rpc.ask("read_document", docid="mill", offset=2, limit=200)
+        assert (last["text"], last["next_offset"]) == ("It is old.", None)
+        assert rpc.ask("read_document", docid="none")["found"] is False
+        assert rpc.ask("read_document", docid="mill", offset=9)["returned_line_start"] == 0
+
+
+@pytest.mark.parametrize(
+    ("request_line", "message"),
+    [
+        (b"{\n", "no JSON"),
+        (b"[]\n", "a JSON object"),
+        (b'{"id": 1, "type": "x"}\n', "type must be one of"),
+        (b'{"id": 1, "type": "search", "query": " "}\n', "query must be"),
+        (b'{"id": 1, "type": "search", "query": "x", "k": 0}\n', "k must be"),
+        (b'{"id": 1, "type": "search", "query": "x", "query_mode": "lucene"}\n', "query_mode"),
+        (b'{"id": 1, "type": "render_search_results", "docids": 5}\n', "docids"),
+        (b'{"id": 1, "type": "search", "query": "\\ud800"}\n', "surrogate"),
+    ],
+)
+def test_a_wrong_line_is_told_and_the_connection_goes_on(request_line: bytes, message: str) -> None:
+    with serving() as server, line(server) as rpc:
+        reply = rpc.send(request_line)
+        assert reply["success"] is False and message in reply["error"]
+        assert rpc.ask("ping")["ok"] is True
+
+
+def test_a_line_without_an_end_ends_its_own_connection_only() -> None:
+    with serving(max_request_bytes=1000) as server, line(server) as rpc:
+        reply = rpc.send(b"x" * 5000)
+        assert reply["success"] is False and "at most 1000 bytes" in reply["error"]
+        with line(server) as other:
+            assert other.ask("ping")["ok"] is True
+
+
+def test_the_size_of_what_is_read_at_once_is_that_of_the_tool() -> None:
+    text = "\n".join(f"line {number}" for number in range(1, 101))
+    store, backend = DictionaryStore({"d": text}), DictionaryBackend({"d": text})
+    settings = PiSeriniTools.like(RankedBrowsing(max_lines=200, max_bytes=60))
+    shown, offset = [], 1
+    while offset:
+        call = settings.session(backend, store).call(
+            "read_document", {"docid": "d", "offset": offset}
+        )
+        page = json.loads(call.text)
+        assert len(page["text"].encode()) <= 60
+        shown += page["text"].split("\n")
+        offset = page.get("nextOffset", 0)
+    assert shown == text.split("\n")

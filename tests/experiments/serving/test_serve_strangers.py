@@ -1,0 +1,274 @@
+"""Random requests, broken clients and idle ones at every door: nobody else pays for them."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import socket
+import string
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from typing import Any
+
+import pytest
+from served import Served, serving, serving_rpc, until
+
+from experiments.serving.api import ENDPOINTS
+from toolkit.search import TopK
+
+# The whole count is for a quiet machine: SOUNDINGLINE_RANDOM_REQUESTS=10000.
+REQUESTS = int(os.environ.get("SOUNDINGLINE_RANDOM_REQUESTS", "250"))
+WORDS = ["mill", "search", "query", "docid", "session", "tool", "arguments", "reason", "offset"]
+WORDS += ["limit", "answer", "", " ", "\x00", "\ud800", "é“", "%p1", "read_document", "x" * 12_000]
+NUMBERS = [0, 1, -1, 5, 1.5, 1e308, 10**30, True, None]
+
+
+def value(source: random.Random, depth: int = 0) -> Any:
+    """Any JSON value, one that a client could mean more often than not."""
+    kind = source.random()
+    if kind < 0.45 or depth > 4:
+        return source.choice(WORDS)
+    if kind < 0.65:
+        return source.choice(NUMBERS)
+    if kind < 0.75:
+        return [value(source, depth + 1) for _ in range(source.randrange(4))]
+    return {source.choice(WORDS): value(source, depth + 1) for _ in range(source.randrange(4))}
+
+
+def near(source: random.Random, good: dict[str, Any]) -> Any:
+    """A good request with something changed, left out or added."""
+    fields = dict(good)
+    for name in list(fields):
+        if source.random() < 0.35:
+            fields[name] = value(source)
+        elif source.random() < 0.1:
+            del fields[name]
+    if source.random() < 0.2:
+        fields[source.choice(WORDS)] = value(source)
+    return fields
+
+
+def body(source: random.Random, good: dict[str, Any]) -> bytes:
+    kind = source.random()
+    if kind < 0.1:
+        return source.randbytes(source.randrange(200))
+    text = json.dumps(near(source, good) if kind < 0.8 else value(source))
+    return text[: source.randrange(len(text) + 1)].encode() if kind < 0.2 else text.encode()
+
+
+def check_line(text: str) -> None:
+    """One line for a person, without a traceback."""
+    assert text and "\n" not in text and len(text) < 2000, text
+    assert not re.search(r"Traceback|File \"", text), text
+
+
+def goods(server: Served) -> dict[str, dict[str, Any]]:
+    """A good request of each endpoint."""
+    handle = server.service.open
+    arguments = {"reason": "r", "query": "mill", "limit": 3}
+    requests: dict[str, dict[str, Any]] = {
+        "/open": {"interface": "tool"},
+        "/question": {},
+        "/call": {"tool": "search", "arguments": arguments},
+        "/submit_answer": {"answer": "x", "explanation": "y", "confidence": 5},
+        "/close": {},
+        "/browsecomp-plus/search": {"query": "mill", "k": 3},
+        "/browsecomp-plus/get_document": {"docid": "mill"},
+        "/pi-serini/search": {"query": "mill", "limit": 1000},
+        "/pi-serini/read": {"docid": "mill", "offset": 1, "limit": 20},
+    }
+    for path in ("/call", "/submit_answer", "/close"):
+        requests[path]["session"] = handle().handle
+    return requests
+
+
+def test_random_requests_end_in_a_line_or_a_valid_reply(caplog: pytest.LogCaptureFixture) -> None:
+    source = random.Random(1)
+    with serving(max_sessions=10**6) as server:
+        requests = goods(server)
+        posts = [each.path for each in ENDPOINTS if each.method == "POST"]
+        assert set(posts) == set(requests)
+        statuses = set()
+        for _ in range(REQUESTS):
+            path = source.choice(posts)
+            status, reply = server.request("POST", path, body(source, requests[path]))
+            content = json.loads(reply)
+            statuses.add(status)
+            if status == 200:
+                continue
+            assert 400 <= status < 500, (path, reply)
+            assert set(content) == {"error", "message"}
+            check_line(content["message"])
+        assert {200, 400, 404} <= statuses
+    assert not caplog.records
+
+
+def rpc_message(source: random.Random, method: str, params: Any) -> dict[str, Any]:
+    message = {"jsonrpc": "2.0", "id": source.choice([1, "a", 0]), "method": method}
+    return {**message, "params": params}
+
+
+def mcp_body(source: random.Random) -> bytes:
+    call = {"name": "search", "arguments": {"query": "mill"}}
+    start = {
+        "protocolVersion": "2025-06-18",
+        "capabilities": {},
+        "clientInfo": {"name": "x", "version": "1"},
+    }
+    method, params = source.choice(
+        [("tools/call", near(source, call)), ("initialize", near(source, start)), ("ping", {})]
+    )
+    message = rpc_message(source, method, params if source.random() < 0.7 else value(source))
+    return body(source, message)
+
+
+def test_random_messages_over_mcp_end_in_a_reply_and_leave_the_server_well(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    source = random.Random(2)
+    accepted = {"Accept": "application/json, text/event-stream", "Content-Type": "application/json"}
+    modern = {"MCP-Protocol-Version": "2026-07-28"}
+    with serving(TopK(), max_sessions=10**6) as server:
+        for _ in range(REQUESTS):
+            headers = {**accepted, **(modern if source.random() < 0.5 else {})}
+            if source.random() < 0.1:
+                headers["Mcp-Session-Id"] = source.choice(["x", "", "0" * 32])
+            status, reply = server.request("POST", "/mcp-http", mcp_body(source), headers)
+            assert 200 <= status < 500, reply
+            assert b"Traceback" not in reply
+        for path in ("/mcp-messages/", "/mcp-messages/?session_id=x", "/mcp-messages/a?b"):
+            status, _ = server.request("POST", path, mcp_body(source))
+            assert 400 <= status < 500
+        assert server.get("/status")[0] == 200
+    assert "Traceback" not in caplog.text and "crashed" not in caplog.text
+
+
+def test_random_lines_over_tcp_end_in_a_reply(caplog: pytest.LogCaptureFixture) -> None:
+    source = random.Random(3)
+    commands: list[dict[str, Any]] = [
+        {"type": "search", "query": "mill", "query_mode": "plain", "k": 5, "rerank_clues": []},
+        {"type": "read_document", "docid": "mill", "offset": 1, "limit": 20},
+        {"type": "render_search_results", "docids": ["mill"], "snippet_max_chars": 220},
+        {"type": "ping"},
+    ]
+    commands[2]["highlight_clues"] = [{"text": "mill", "category": "any", "boost": 1}]
+    with (
+        serving() as server,
+        serving_rpc(server) as (port, _),
+        closing(socket.create_connection(("127.0.0.1", port), timeout=30)) as connection,
+    ):
+        replies = connection.makefile("rb")
+        for _ in range(REQUESTS):
+            line = body(source, {"id": 1, **source.choice(commands)}).replace(b"\n", b" ")
+            if not line.strip():
+                continue
+            connection.sendall(line + b"\n")
+            reply = json.loads(replies.readline())
+            assert reply["type"] == "response"
+            if not reply["success"]:
+                check_line(reply["error"])
+    assert not caplog.records
+
+
+def open_sse(port: int) -> socket.socket:
+    """A connection that has been told where to post, and then says nothing."""
+    connection = socket.create_connection(("127.0.0.1", port), timeout=30)
+    connection.sendall(b"GET /mcp HTTP/1.1\r\nHost: 127.0.0.1\r\nAccept: text/event-stream\r\n\r\n")
+    heard = b""
+    while b"session_id" not in heard:
+        heard += connection.recv(4096)
+    return connection
+
+
+@pytest.fixture
+def breakers() -> dict[str, Callable[[int], None]]:
+    """What broken clients do to a port."""
+
+    def garbage(port: int) -> None:
+        with closing(socket.create_connection(("127.0.0.1", port))) as connection:
+            connection.sendall(os.urandom(500) + b"\r\n\r\n")
+
+    def killed(port: int) -> None:
+        with closing(socket.create_connection(("127.0.0.1", port))) as connection:
+            connection.sendall(
+                b"POST /open HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99\r\n\r\n{"
+            )
+            linger = b"\x01\x00\x00\x00\x00\x00\x00\x00"  # a reset in place of an orderly end
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+
+    def half_sse(port: int) -> None:
+        open_sse(port).close()
+
+    return {"garbage": garbage, "killed": killed, "half_sse": half_sse}
+
+
+def test_broken_clients_cost_the_others_nothing(
+    breakers: dict[str, Callable[[int], None]], caplog: pytest.LogCaptureFixture
+) -> None:
+    search = {"tool": "search", "arguments": {"reason": "r", "query": "mill"}}
+    with serving() as server:
+        handle = server.ask("/open")["session"]
+        with ThreadPoolExecutor(4) as pool:
+            broken = [
+                pool.submit(breaker, server.port)
+                for _ in range(15)
+                for breaker in breakers.values()
+            ]
+            for _ in range(15):
+                assert server.ask("/call", session=handle, **search)["error"] == ""
+            for each in broken:
+                each.result(20)
+        until(lambda: len(server.service) == 1)
+        assert server.get("/status")[1]["sessions"] == 1
+    assert "Traceback" not in caplog.text
+
+
+def test_a_thousand_idle_clients_cost_the_others_nothing() -> None:
+    search = {"tool": "search", "arguments": {"reason": "r", "query": "mill"}}
+
+    def seconds(server: Served, handle: str) -> float:
+        times = []
+        for _ in range(30):
+            began = time.perf_counter()
+            server.ask("/call", session=handle, **search)
+            times.append(time.perf_counter() - began)
+        return sorted(times)[len(times) // 2]
+
+    with serving(max_sessions=1001) as server, Connections() as connections:
+        handle = server.ask("/open")["session"]
+        alone = seconds(server, handle)
+        for _ in range(1000):
+            server.service.open()
+        assert server.post("/open")[0] == 503
+        for _ in range(100):
+            connections.add(open_sse(server.port))
+        # Generous, because the machine may be busy; a cost for each session would be many times it.
+        assert seconds(server, handle) < 3 * alone + 0.02
+
+
+class Connections:
+    """Open connections that are closed together."""
+
+    def __init__(self) -> None:
+        self._open: list[socket.socket] = []
+
+    def add(self, connection: socket.socket) -> None:
+        self._open.append(connection)
+
+    def __enter__(self) -> Connections:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for connection in self._open:
+            connection.close()
+
+
+def test_names_of_strangers_reach_no_terminal(capfd: pytest.CaptureFixture[str]) -> None:
+    with serving() as server:
+        server.request("GET", "/%1b%5b31m" + "".join(string.ascii_letters))
+        server.request("POST", "/call", b'{"\x1b[31m": 1}')
+    assert "\x1b" not in "".join(capfd.readouterr())
