@@ -23,7 +23,14 @@ from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 from experiments.overrides import refuse_secrets
 from experiments.schema import Root
 from experiments.settings import CONF, Settings, register
-from experiments.sweep import CellFailed, CellStatus, SweepStart, end_sweep, recorded_cell
+from experiments.sweep import (
+    CellFailed,
+    CellStatus,
+    SweepStart,
+    end_sweep,
+    recorded_cell,
+    wait_for_jobs,
+)
 from experiments.usage import FLAGS, usage
 from toolkit.console import tell, tell_defect
 from toolkit.errors import InputError
@@ -79,6 +86,10 @@ def main(task: Callable[[Settings], Any], arguments: Sequence[str] | None = None
         refuse_secrets(given)
         try:
             _compose_and_run(one_job, given)
+        except Exception:
+            if SweepStart.folder:
+                wait_for_jobs(SweepStart.folder)
+            raise
         finally:
             os.environ.pop(SWEEP, None)  # this process may go on, and belongs to no sweep then
             unfinished = end_sweep(SweepStart.folder) if SweepStart.folder else []

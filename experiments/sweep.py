@@ -13,7 +13,7 @@ import re
 import shutil
 import traceback
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,6 +31,7 @@ from toolkit.sealing import is_sealed, mark_sealed, read_text
 
 CELLS = ".cells"
 RECORD = "multirun.yaml"
+JOBS = ".submitit"  # as our presets of launchers name it; a folder a job
 RUNNING, DONE, FAILED = "running", "done", "failed"
 
 
@@ -133,6 +134,15 @@ def seal_cells(settings: Settings) -> None:
     """Have the status of this sweep's cells sealed: the reason of a failure may quote texts."""
     if settings.multirun:
         mark_sealed(Path(settings.config.paths.runs) / str(settings.config.name) / CELLS)
+
+
+def wait_for_jobs(sweep: Path) -> None:
+    """Wait for the jobs that submitit has started as processes of ours: its launcher raises where
+    one was killed, while others still run or are queued again."""
+    for folder in (sweep / JOBS).glob("*"):
+        if folder.name.isdigit():
+            with suppress(ChildProcessError):  # it has ended, or belongs to an earlier session
+                os.waitpid(int(folder.name), 0)
 
 
 def end_sweep(sweep: Path) -> list[CellStatus]:

@@ -35,6 +35,14 @@ class Failing(BM25Retriever):
             return open("/nowhere/at all")
         if self.way == "kill" and not Path("mended").exists():
             os.kill(os.getpid(), signal.SIGKILL)
+        if self.way == "preempt":
+            # As a cluster does it: submitit's signal, which queues the job again.
+            from submitit.core.job_environment import JobEnvironment
+            with open("starts", "a") as starts:
+                starts.write("started ")
+            if Path("starts").read_text().split() == ["started"]:
+                os.kill(os.getpid(), JobEnvironment._usr_sig())
+                time.sleep(60)
         if self.way == "slow":
             Path(f"begun-{os.getpid()}").touch()
             time.sleep(1)
@@ -73,7 +81,8 @@ def report(folder: Path) -> str:
     return (folder / "runs" / "s" / "report.md").read_text()
 
 
-LAUNCHERS = ["basic", "processes", "jobs_here"]
+# Jobs have a test of their own.
+LAUNCHERS = ["basic", "processes"]
 
 
 @pytest.mark.parametrize("launcher", LAUNCHERS if SOAK else ["basic"])
@@ -100,16 +109,26 @@ def test_a_defect_keeps_its_traceback_and_the_report_is_written(
     assert "FileNotFoundError" in report(folder) and "way=bad" in report(folder)
 
 
-def test_a_killed_cell_is_told_and_the_same_command_completes_it(folder: Path) -> None:
-    given = ("hydra/launcher=jobs_here", "retriever=failing", "retriever.way=kill,''")
+def test_jobs_are_pre_empted_fail_or_are_killed_and_the_same_command_completes_them(
+    folder: Path,
+) -> None:
+    ways = "retriever.way=kill,preempt,defect,one,two,''"
+    given = ("hydra/launcher=jobs_here", "retriever=failing", ways)
     done = sweep(folder, *given)
     assert done.returncode == 1
-    assert "killed" in report(folder)
+    assert "FileNotFoundError" in done.stderr and "stranger.py" in done.stderr
+    page = report(folder)
+    assert "killed" in page and "FileNotFoundError" in page and page.count("failed:") == 2
+    # The job that was pre-empted was started again, and the report waited for it, although the
+    # launcher raises as soon as it sees the one that was killed.
+    assert (folder / "starts").read_text().split() == ["started", "started"]
     before = cells(folder)
-    assert len(before) == 1
+    assert len(before) == 4 and any("preempt" in name for name in before)
     (folder / "mended").touch()
-    assert sweep(folder, *given).returncode == 0
-    assert len(cells(folder)) == 2 and "killed" not in report(folder)
+    assert sweep(folder, *given).returncode == 1  # the defect is still one
+    assert len(cells(folder)) == 5
+    page = report(folder)
+    assert "killed" not in page and page.count("failed:") == 1
 
 
 def test_cells_that_mean_the_same_are_one_cell_also_at_once(folder: Path) -> None:
