@@ -22,7 +22,7 @@ class Experiment:
 
     `Experiment.compose("benchmark=vaswani", "unit=maxp", "retriever=bm25_tuned")` takes what the
     command line takes, without a Hydra application. Nothing is read or built before it is needed;
-    what cannot work is an `InputError` before an index is built.
+    what cannot work is an `InputError` before an index is built. An index is opened once.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -46,12 +46,12 @@ class Experiment:
 
     def rank(self) -> Cell:
         """Rank the benchmark's questions without an agent; as `python -m experiments.rank`."""
-        return rank(self.settings)
+        return rank(self.settings, lambda: self.collection)
 
     def run(self) -> Cell:
         """Let the agent answer the questions, or go on where it stopped; as
         `python -m experiments.run`."""
-        return run(self.settings)
+        return run(self.settings, lambda: self.collection)
 
     def evaluate(self) -> Cell:
         """Evaluate again what the run folder holds; no agent runs."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -65,6 +65,10 @@ def caches_folder(config: DictConfig, sealed: bool) -> Path | None:
         return folder
     mark_sealed(folder / SEALED)
     return folder / SEALED
+
+
+# Gives what ranks when it is asked for, so that what cannot work is told before.
+Prepared = Callable[[], PreparedPipeline]
 
 
 def fingerprints(

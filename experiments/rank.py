@@ -15,7 +15,7 @@ import pyterrier as pt
 from experiments.build import make
 from experiments.entry import main
 from experiments.naming import RANKING, cell_name, factors
-from experiments.prepared_pipeline import fingerprints, ranking, run_folder
+from experiments.prepared_pipeline import Prepared, fingerprints, ranking, run_folder
 from experiments.recorded import recorded_option
 from experiments.settings import Settings, plain_values
 from experiments.stages import stage_counts
@@ -39,14 +39,15 @@ from toolkit.report import comparison_table
 from toolkit.runs import make_manifest
 
 
-def rank(settings: Settings) -> Cell:
-    """Rank every question, measure, print the numbers and where they stand."""
+def rank(settings: Settings, prepared: Prepared | None = None) -> Cell:
+    """Rank every question, measure, print the numbers and where they stand. `prepared` gives the
+    pipeline where it has been opened already."""
     config = settings.config
     measures = list(config.measures)
     parse_measures(measures)
     chosen = {**factors(settings, RANKING), "agent": "none"}
     folder = run_folder(settings, cell_name(settings, RANKING))
-    built = ranking(config)
+    built = prepared() if prepared else ranking(config)
     if built.sealed:
         seal_cells(settings)
     prints = fingerprints(settings, built, RANKING)
@@ -54,6 +55,7 @@ def rank(settings: Settings) -> Cell:
     manifest = make_manifest(
         plain_values(config), prints, chosen, recorded_option(settings), sealed=built.sealed
     )
+    before = stage_counts(built.parts)
     with folder.writing(manifest):
         try:
             with (
@@ -62,7 +64,7 @@ def rank(settings: Settings) -> Cell:
             ):
                 evaluation = evaluate_pipeline(built.benchmark, built.pipeline, measures)
         finally:
-            folder.add_counts(stage_counts(built.parts))
+            folder.add_counts(stage_counts(built.parts, before))
         write_evaluation(folder.path, evaluation, state=folder.state())
     cell = load_cell(folder.path)
     Console().print(comparison_table([cell], measures=measures))

@@ -27,7 +27,13 @@ from experiments.models import (
     within_window,
 )
 from experiments.naming import cell_name, factors
-from experiments.prepared_pipeline import PreparedPipeline, fingerprints, ranking, run_folder
+from experiments.prepared_pipeline import (
+    Prepared,
+    PreparedPipeline,
+    fingerprints,
+    ranking,
+    run_folder,
+)
 from experiments.recorded import recorded_option
 from experiments.run_progress import RunProgress
 from experiments.settings import Settings, plain_values
@@ -55,8 +61,9 @@ from toolkit.runs import RunFolder, make_manifest
 from toolkit.tokens import tokens_of
 
 
-def run(settings: Settings) -> Cell:
-    """Answer what is pending, then evaluate the whole run."""
+def run(settings: Settings, prepared: Prepared | None = None) -> Cell:
+    """Answer what is pending, then evaluate the whole run. `prepared` gives the pipeline where it
+    has been opened already."""
     config = settings.config
     check_concurrency(config.concurrency)
     parse_measures(list(config.measures))
@@ -66,7 +73,7 @@ def run(settings: Settings) -> Cell:
     llm = language_model(config.llm, "llm")
     budget = within_window(make(config.budget), llm)
     agent_prints = check_agent(agent_of_repeat[0], llm, budget)
-    built = ranking(config)
+    built = prepared() if prepared else ranking(config)
     if built.sealed:
         seal_cells(settings)
     prints = {**fingerprints(settings, built), **agent_prints, **counted_by(interface)}
@@ -136,7 +143,7 @@ def answer(
             f"{ledger.unpriced_before} replies of earlier starts reported no usage: their cost is "
             f"not in the ${ledger.spent_before:.4f} that count towards budget.run_dollars"
         )
-    servers: dict[str, str] = {}
+    before, servers = stage_counts(built.parts), dict[str, str]()
     with (
         running(llm, folder.path / "server.log", servers) as served,
         built.stages.asking(ledger, folder.path, servers),
@@ -164,7 +171,7 @@ def answer(
         except asyncio.CancelledError:
             raise KeyboardInterrupt from None
         finally:
-            folder.add_counts(stage_counts(built.parts))
+            folder.add_counts(stage_counts(built.parts, before))
     for line in tally.closing():
         Console(stderr=True, soft_wrap=True).print(line)
     return answering.stopped

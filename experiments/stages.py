@@ -145,12 +145,19 @@ def _chosen_model(config: DictConfig, group: str) -> LanguageModel:
     return llm
 
 
-def stage_counts(transformers: Transformers) -> dict[str, dict[str, float]]:
+def stage_counts(
+    transformers: Transformers, before: Mapping[str, Mapping[str, float]] | None = None
+) -> dict[str, dict[str, float]]:
     """What bound stages have counted, by group, and the seconds that their models took; stages
-    without counts are left out."""
-    counts = {
-        group: dict(stage.counts)
-        for group, stage in transformers.items()
-        if isinstance(stage, Stage)
-    }
+    without counts are left out. `before` are counts of the same stages that are not told again; of
+    what is called `largest_*` there is only the largest ever."""
+    counts: dict[str, dict[str, float]] = {}
+    for group, stage in transformers.items():
+        if not isinstance(stage, Stage):
+            continue
+        known = (before or {}).get(group, {})
+        counts[group] = {
+            name: number if name.startswith("largest_") else number - known.get(name, 0)
+            for name, number in stage.counts.items()
+        }
     return {group: numbers for group, numbers in counts.items() if numbers}

@@ -9,10 +9,17 @@ import sys
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import pandas as pd
 import pytest
+from experiment_samples import TINY
 
-from toolkit.contracts import Topic
+import experiments.prepared_pipeline as prepared_pipeline
+from experiments import Experiment
+from experiments.stages import stage_counts
+from pipelines.stage import Stage
+from toolkit.contracts import Benchmark, Topic
 from toolkit.evaluation import RunRow, evaluate_ranking
 
 Entry = Callable[..., int]
@@ -86,3 +93,46 @@ def test_pt_experiment_and_the_run_file_agree(entry: Entry, beir: Path) -> None:
     found = json.loads(Path("runs/x/evaluation/questions.json").read_text())
     for measure, values in again.per_question.items():
         assert found[measure] == pytest.approx(values)
+
+
+def test_an_experiment_opens_its_index_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    opened: list[str] = []
+    prepare = prepared_pipeline.prepare
+
+    def counted(benchmark: Benchmark, *others: Any) -> Any:
+        opened.append(benchmark.name)
+        return prepare(benchmark, *others)
+
+    monkeypatch.setattr(prepared_pipeline, "prepare", counted)
+    experiment = Experiment.compose(*TINY, "agent.max_searches=1")
+    assert len(experiment.pipeline().search("harbour")) >= 0
+    ranked, answered = experiment.rank(), experiment.run()
+    assert ranked.metrics["AP"] > 0 and answered.counts["completed"] == 6
+    assert len(opened) == 1
+
+
+class Counting(Stage):
+    """A stage that has counted something."""
+
+    def __init__(self, counts: dict[str, float]) -> None:
+        self.numbers = counts
+
+    def transform(self, inp: pd.DataFrame) -> pd.DataFrame:
+        return inp
+
+    @property
+    def counts(self) -> dict[str, float]:
+        return self.numbers
+
+
+def test_what_a_stage_counted_before_is_not_counted_again() -> None:
+    stage = Counting({"pairs": 10, "largest_batch": 4})
+    before = stage_counts({"reranker": stage})
+    assert before == {"reranker": {"pairs": 10, "largest_batch": 4}}
+    stage.numbers = {"pairs": 25, "largest_batch": 4, "windows": 2}
+    assert stage_counts({"reranker": stage}, before) == {
+        "reranker": {"pairs": 15, "largest_batch": 4, "windows": 2}
+    }

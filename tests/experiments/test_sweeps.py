@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -170,6 +172,19 @@ def test_the_slurm_preset_hands_its_settings_on(
     for line in ("partition: gpu", "max_num_timeout: 20", "gpus_per_node: 1", "timeout_min: 720"):
         assert line in page
     assert "submitit_launcher.SlurmLauncher" in page
+
+
+def test_jobs_that_are_processes_of_ours_are_waited_for_and_no_others(tmp_path: Path) -> None:
+    from experiments.sweep import wait_for_jobs
+
+    job = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1)"])
+    for name in (str(job.pid), str(os.getppid()), "123_0"):
+        (tmp_path / ".submitit" / name).mkdir(parents=True)
+    began = time.monotonic()
+    wait_for_jobs(tmp_path)
+    assert time.monotonic() - began > 0.5
+    assert not Path(f"/proc/{job.pid}").exists()
+    job.returncode = 0  # it has been waited for
 
 
 def test_a_status_that_cannot_be_read_is_that_of_a_killed_cell(tmp_path: Path) -> None:
