@@ -128,10 +128,10 @@ class Stage(ByArguments, pt.Transformer):
 
     def _part(self, kind: Callable[..., Part], **others: Any) -> Part:
         """A `kind` of those of this stage's arguments that its constructor takes too, and
-        `others`."""
-        names = inspect.signature(kind).parameters
-        shared = {name: value for name, value in self._arguments().items() if name in names}
-        return kind(**{**shared, **others})
+        `others`. They must be attributes already."""
+        own = inspect.signature(type(self).__init__).parameters
+        names = [name for name in inspect.signature(kind).parameters if name in own]
+        return kind(**{**{name: getattr(self, name) for name in names}, **others})
 
 
 def bound(stage: pt.Transformer, collection: Collection) -> pt.Transformer:

@@ -103,18 +103,11 @@ class ColBERT(Reranker):
         texts: Texts | None = None,
         cache: Path | str | None = None,
     ) -> None:
-        encoder = ColbertEncoder(
-            model,
-            revision=revision,
-            max_length=max_length,
-            query_max_length=query_max_length,
-            storage="float32",
-            device=device,
-            dtype=dtype,
-            batch_tokens=batch_tokens,
-        )
+        self.model, self.revision = model, revision
+        self.max_length, self.query_max_length = max_length, query_max_length
+        self.device, self.dtype, self.batch_tokens = device, dtype, batch_tokens
         super().__init__(
-            ColbertScorer(encoder),
+            ColbertScorer(self._part(ColbertEncoder, storage="float32")),
             texts=texts,
             depth=depth,
             cache=cache,

@@ -229,17 +229,11 @@ class MonoT5(Reranker):
         texts: Texts | None = None,
         cache: Path | str | None = None,
     ) -> None:
-        scorer = MonoT5Scorer(
-            model,
-            revision=revision,
-            tokenizer=tokenizer,
-            device=device,
-            dtype=dtype,
-            batch_tokens=batch_tokens,
-            max_length=max_length,
-        )
+        self.model, self.revision, self.tokenizer = model, revision, tokenizer
+        self.device, self.dtype = device, dtype
+        self.batch_tokens, self.max_length = batch_tokens, max_length
         super().__init__(
-            scorer,
+            self._part(MonoT5Scorer),
             texts=texts,
             depth=depth,
             cache=cache,

@@ -199,16 +199,10 @@ class Rank1(Reranker):
         texts: Texts | None = None,
         cache: Path | str | None = None,
     ) -> None:
-        self._asks = scorer = Rank1Scorer(
-            model,
-            base_url=base_url,
-            key_env=key_env,
-            max_tokens=max_tokens,
-            context_window=context_window,
-            concurrency=concurrency,
-            timeout=timeout,
-            price=price or UNKNOWN,
-        )
+        self.model, self.base_url, self.key_env = model, base_url, key_env
+        self.max_tokens, self.context_window = max_tokens, context_window
+        self.concurrency, self.timeout, self.price = concurrency, timeout, price
+        self._asks = scorer = self._part(Rank1Scorer, price=price or UNKNOWN)
         # Not gathered: the server batches what comes, and a slow reasoning would hold up others.
         super().__init__(
             scorer,

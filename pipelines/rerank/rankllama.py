@@ -173,21 +173,13 @@ class RankLLaMA(Reranker):
         texts: Texts | None = None,
         cache: Path | str | None = None,
     ) -> None:
-        scorer = RankLlamaScorer(
-            model,
-            base=base,
-            revision=revision,
-            device=device,
-            dtype=dtype,
-            max_length=max_length,
-            batch_tokens=batch_tokens,
-            layout=layout,
-            end_of_sequence=end_of_sequence,
-            query_prefix=query_prefix,
-            document_prefix=document_prefix,
-        )
+        self.model, self.base, self.revision = model, base, revision
+        self.device, self.dtype = device, dtype
+        self.batch_tokens, self.max_length = batch_tokens, max_length
+        self.layout, self.end_of_sequence = layout, end_of_sequence
+        self.query_prefix, self.document_prefix = query_prefix, document_prefix
         super().__init__(
-            scorer,
+            self._part(RankLlamaScorer),
             texts=texts,
             depth=depth,
             cache=cache,
