@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -13,8 +10,9 @@ from typing import Any
 
 import pytest
 from experiment_samples import TINY
+from processes import CommandProcess, run_command
 from scripted_llm import wavers
-from test_run_with_model import MODEL, command, surroundings
+from test_run_with_model import MODEL, command
 
 from toolkit.contracts import Trajectory
 from toolkit.runs import RunFolder
@@ -110,22 +108,18 @@ def test_repeats_that_cannot_be_are_refused_before_anything_is_built(
 
 def test_kill_9_in_the_second_repeat_loses_no_more_than_what_was_under_way(tmp_path: Path) -> None:
     asked = command("repeats=2")
-    process = subprocess.Popen(
-        asked, cwd=tmp_path, env=surroundings(), stderr=subprocess.DEVNULL, start_new_session=True
-    )
+    process = CommandProcess(*asked, folder=tmp_path)
     run = tmp_path / "runs" / "cut"
     until = time.monotonic() + 90
     while len(list(run.glob("repeats/2/queries/[!.]*.json"))) < 5 and time.monotonic() < until:
-        assert process.poll() is None
+        assert process.poll() is None, process.wait()
         time.sleep(0.005)
-    os.killpg(process.pid, signal.SIGKILL)
-    process.communicate()
+    process.kill()
+    process.wait()
     written = {path: path.read_bytes() for path in run.glob("**/queries/[!.]*.json")}
     assert 45 <= len(written) < 80
-    done = subprocess.run(
-        asked, cwd=tmp_path, env=surroundings(), capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
+    ended = run_command(*asked, folder=tmp_path)
+    assert ended.returncode == 0, ended.stderr
     assert all(path.read_bytes() == text for path, text in written.items())
     parts = RunFolder(run).repeats()
     assert [sorted(part.statuses().values()) for part in parts] == [["completed"] * 40] * 2
