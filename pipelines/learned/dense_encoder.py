@@ -99,7 +99,7 @@ class DenseEncoder(Placed):
                 ("max_length", self.documents),
                 ("query_max_length", self.queries),
             ):
-                check_length(self._weights.config, self._weights.whole, side.limit, setting)
+                check_length(self._weights.stored_config, self._weights.whole, side.limit, setting)
         return fingerprint("dense", self._weights.fingerprint, self.settings)
 
     @property

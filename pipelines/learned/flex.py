@@ -7,6 +7,7 @@ depth and in which order they stand, and sort every batch of documents for every
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -35,7 +36,11 @@ def write_flex(folder: Path, shards: Iterable[Shard]) -> int:
 
 def read_flex(folder: Path) -> tuple[NDArray[Any], Vectors]:
     """Unit ids (array of str objects), and the vectors [units, dimensions], mapped from disk."""
-    docnos, vectors, _ = require("pyterrier_dr").FlexIndex(str(folder), verbose=False).payload()
+    # As FlexIndex.payload does, without importing the library, which loads transformers.
+    meta = json.loads((folder / "pt_meta.json").read_text("utf-8"))
+    shape = (meta["doc_count"], meta["vec_size"])
+    vectors = np.memmap(folder / "vecs.f4", np.float32, mode="r", shape=shape)
+    docnos = require("npids").Lookup(folder / "docnos.npids")
     return np.array(list(docnos), dtype=object), np.asarray(vectors)
 
 

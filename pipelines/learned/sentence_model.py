@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipelines.learned.dense_model import Side
-from pipelines.neural.checkpoints import NO_CODE, checkpoint_config, opening, within_memory
+from pipelines.neural.checkpoints import NO_CODE, opening, stored_config, stored_file, within_memory
 from toolkit.errors import InputError
 from toolkit.extras import require
 
@@ -81,12 +81,8 @@ class SentenceModel:
 def check_pooled(model: str, revision: str | None) -> None:
     """`InputError` for a checkpoint that does not say how it is pooled: the library would take the
     mean, which is seldom right; and for a multi-vector one."""
-    with opening(model):
-        pools = require("sentence_transformers").util.is_sentence_transformer_model(
-            model, revision=revision
-        )
-    if not pools:
-        checkpoint_config(model, revision)  # tells a missing model from one without pooling
+    if not stored_file(model, "modules.json", revision):
+        stored_config(model, revision)  # tells a missing model from one without pooling
         raise InputError(
             f"'{model}' does not say how its vectors are pooled (no modules.json)",
             valid="pooling: last, mean, cls",

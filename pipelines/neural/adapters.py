@@ -15,6 +15,8 @@ from pipelines.neural.checkpoints import (
     checkpoint_config,
     checkpoint_fingerprint,
     opening,
+    stored_config,
+    stored_file,
     within_memory,
 )
 from toolkit.errors import InputError
@@ -73,6 +75,11 @@ class Checkpoint:
     def config(self) -> Any:
         """The configuration of what is adapted, or of the whole."""
         return checkpoint_config(self.whole, self._whole_revision)
+
+    @cached_property
+    def stored_config(self) -> Any:
+        """The same as it is stored, without importing transformers."""
+        return stored_config(self.whole, self._whole_revision)
 
     @property
     def fingerprint(self) -> str:
@@ -141,10 +148,7 @@ class Checkpoint:
 
     @cached_property
     def _adapter(self) -> Path | None:
-        with opening(self.model):
-            find = require("transformers.utils.peft_utils").find_adapter_config_file
-            file = find(self.model, revision=self.revision)
-        return None if file is None else Path(file)
+        return stored_file(self.model, "adapter_config.json", self.revision)
 
     @property
     def _whole_revision(self) -> str | None:

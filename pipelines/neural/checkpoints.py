@@ -5,16 +5,18 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import sys
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
 from pickle import UnpicklingError
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 from toolkit.errors import InputError
 from toolkit.extras import require
@@ -36,6 +38,36 @@ def checkpoint_config(model: str, revision: str | None = None) -> Any:
         return transformers.AutoConfig.from_pretrained(model, revision=revision, **NO_CODE)
 
 
+def stored_config(model: str, revision: str | None = None) -> SimpleNamespace:
+    """What the config.json of a checkpoint says, without the defaults that transformers fills in
+    and without importing it. `InputError` where it cannot be had."""
+    with opening(model, files_only=True):
+        values = json.loads(_file(model, "config.json", revision).read_text("utf-8"))
+        if not isinstance(values, dict):
+            raise ValueError("config.json holds no object")
+    return SimpleNamespace(**values)
+
+
+def stored_file(model: str, name: str, revision: str | None = None) -> Path | None:
+    """A file of a checkpoint; None where it has none, and where there is no such checkpoint.
+    `InputError` where that cannot be learned."""
+    absent = require("huggingface_hub.errors").EntryNotFoundError
+    with opening(model, files_only=True):
+        try:
+            path = _file(model, name, revision)
+        except absent:
+            return None
+    return path if path.exists() else None
+
+
+def _file(model: str, name: str, revision: str | None) -> Path:
+    folder = Path(model)
+    if folder.is_dir():
+        return folder / name
+    hub = require("huggingface_hub.file_download")
+    return Path(hub.hf_hub_download(model, name, revision=revision))
+
+
 def checkpoint_fingerprint(model: str, revision: str | None = None) -> str:
     """What the checkpoint is, for keys of indexes and caches: the commit of one from the hub, a
     hash over all files of a folder. Equal content, equal fingerprint; reads no weights into memory.
@@ -44,42 +76,62 @@ def checkpoint_fingerprint(model: str, revision: str | None = None) -> str:
     if folder.is_dir():
         files = sorted({path for pattern in _CONTENT for path in folder.rglob(pattern)})
         return _hashed(folder, tuple((path, *_state(path)) for path in files))
-    hub = require("huggingface_hub.file_download")
-    with opening(model):
-        path = hub.hf_hub_download(model, "config.json", revision=revision)
+    with opening(model, files_only=True):
+        path = _file(model, "config.json", revision)
     # <cache>/models--<name>/snapshots/<commit>/config.json
-    return f"{model}@{Path(path).parent.name}"
+    return f"{model}@{path.parent.name}"
 
 
 @contextmanager
-def opening(model: str) -> Iterator[None]:
+def opening(model: str, *, files_only: bool = False) -> Iterator[None]:
     """Around whatever loads from a checkpoint: one clear line where it cannot be had, instead of
-    what the libraries say beside it. Whether all weights are there is for the caller to check."""
+    what the libraries say beside it. Whether all weights are there is for the caller to check.
+    With `files_only`, for what reads files and makes no model, transformers is not imported."""
     folder = Path(model)
     written_as_path = folder.is_absolute() or model.startswith((".", "~")) or model.count("/") > 1
     if written_as_path and not folder.is_dir():
         raise InputError(f"there is no folder '{model}' with a model", do="check the path")
     damaged = require("safetensors").SafetensorError
     try:
-        with _quiet():
+        with _quiet(_hub_bars() if files_only else _all_bars()):
             yield
     except (OSError, ValueError, UnpicklingError, damaged) as error:
         raise InputError(_cannot(model, folder, error), do=_how(model, folder)) from error
 
 
+class _Bars(NamedTuple):
+    """The progress bars of a library: whether they are on, and how to turn them off and on."""
+
+    on: bool
+    hide: Callable[[], None]
+    show: Callable[[], None]
+
+
+def _hub_bars() -> _Bars:
+    hub = require("huggingface_hub.utils")
+    on = not hub.are_progress_bars_disabled()
+    return _Bars(on, hub.disable_progress_bars, hub.enable_progress_bars)
+
+
+def _all_bars() -> _Bars:
+    """Those of transformers, which turns off the hub's with its own."""
+    bars = require("transformers.utils.logging")
+    on = bars.is_progress_bar_enabled()
+    return _Bars(on, bars.disable_progress_bar, bars.enable_progress_bar)
+
+
 @contextmanager
-def _quiet() -> Iterator[None]:
+def _quiet(bars: _Bars) -> Iterator[None]:
     """Without the libraries' talk (each try of a download, tables of weights, warnings of
     each other's) and, because they do not ask whether they write to a terminal, their bars."""
-    bars = require("transformers.utils.logging")
-    hidden = not sys.stderr.isatty() and bars.is_progress_bar_enabled()
+    hidden = not sys.stderr.isatty() and bars.on
     loggers = [logging.getLogger(name) for name in _LIBRARIES]
     levels = [logger.level for logger in loggers]
     try:
         for logger in loggers:
             logger.setLevel(logging.ERROR)
         if hidden:
-            bars.disable_progress_bar()
+            bars.hide()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
@@ -87,7 +139,7 @@ def _quiet() -> Iterator[None]:
         for logger, level in zip(loggers, levels, strict=True):
             logger.setLevel(level)
         if hidden:
-            bars.enable_progress_bar()
+            bars.show()
 
 
 def check_kind(config: Any, model: str, kinds: tuple[str, ...], what: str) -> None:

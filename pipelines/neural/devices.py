@@ -68,5 +68,7 @@ class Placed:
 
     @property
     def precision(self) -> str:
-        """`bfloat16` or `float32`."""
+        """`bfloat16` or `float32`. Only a precision that was not given asks the device."""
+        if self._dtype in DTYPES:
+            return self._dtype
         return str(self.dtype).removeprefix("torch.")

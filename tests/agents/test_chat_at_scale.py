@@ -204,6 +204,7 @@ def strange_call(
     return ToolCallRequest(identifier, name, text)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("interface", INTERFACES)
 def test_ten_thousand_strange_calls_end_in_results_or_tool_errors(interface: str) -> None:
     session, right = INTERFACES[interface]

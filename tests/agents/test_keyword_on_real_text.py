@@ -49,6 +49,7 @@ def corpus(data_root: Path) -> dict[str, Document]:
     return {row["_id"]: Document(row["_id"], row["title"], row["text"]) for row in rows}
 
 
+@pytest.mark.slow
 def test_on_long_articles_it_finds_evidence_mostly_and_answers_sometimes(
     data_root: Path, corpus: dict[str, Document]
 ) -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import Entry
+from experiment_samples import TINY
 
+Entry = Callable[..., int]
 ROOT = Path(__file__).resolve().parents[2]
 MODELS = ["torch", "transformers", "sentence_transformers", "pyterrier_dr", "pyterrier_alpha"]
 # What takes longer than a tenth of a second to import.
@@ -66,6 +68,30 @@ for retriever, arguments in given.items():
 
 def test_composing_learned_stages_imports_no_library_of_models() -> None:
     assert imported(LEARNED, MODELS) == []
+
+
+def test_a_dense_run_that_searches_nothing_yet_imports_no_library_of_models(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("pyterrier_dr")
+    import tiny_embedder
+
+    from experiments import Experiment
+
+    torch.set_num_threads(1)
+    monkeypatch.chdir(tmp_path)
+    model = tiny_embedder.save_qwen(tmp_path / "model")
+    dense = ("retriever=dense", f"retriever.model={model}", "retriever.pooling=last")
+    given = [*TINY, *dense, "retriever.dtype=float32"]
+    Experiment.compose(*given).pipeline()  # builds the indexes
+    code = f"""
+import os
+os.chdir({str(tmp_path)!r})
+from experiments import Experiment
+assert len(Experiment.compose(*{given!r}).collection.prepared.index) == 64
+"""
+    assert imported(code, MODELS) == []
 
 
 def test_the_help_lists_every_option_and_what_it_is(

@@ -73,6 +73,7 @@ weights = st.dictionaries(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=cases(40), deadline=None)
 @given(
     corpus=st.lists(texts, min_size=1, max_size=60),

@@ -156,6 +156,7 @@ def test_any_depth_gives_the_best_documents(
         check(index, corpus, query, 0.9, 0.4, kind, depth)
 
 
+@pytest.mark.slow
 def test_collections_beyond_one_block_of_documents_are_scored_whole(tmp_path: Path) -> None:
     chance = np.random.default_rng(11)
     words = np.minimum(chance.geometric(0.15, (34_000, 3)), 60).tolist()

@@ -68,6 +68,7 @@ def test_it_is_a_benchmark() -> None:
     assert set(world.answers) == set(world.judgements["evidence"]) == set(world.judgements["gold"])
 
 
+@pytest.mark.slow
 def test_every_process_makes_the_same_world() -> None:
     assert digest(PYTHONHASHSEED="1") == digest(PYTHONHASHSEED="2", LC_ALL="C", TZ="Asia/Tokyo")
 

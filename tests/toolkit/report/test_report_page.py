@@ -177,6 +177,7 @@ def elsewhere() -> dict:
     return json.loads(done.stdout)
 
 
+@pytest.mark.slow
 def test_equal_input_gives_equal_text_in_another_process(six: Report, elsewhere: dict) -> None:
     here = hashlib.sha256((six.html + six.markdown).encode()).hexdigest()
     assert elsewhere["digest"] == here
