@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import difflib
 import os
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -26,6 +28,7 @@ from experiments.naming import RANKING, factors
 from experiments.overrides import refuse_secrets
 from experiments.prepared_pipeline import PreparedPipeline, fingerprints, ranking
 from experiments.recorded import recorded_option
+from experiments.schema import Root
 from experiments.serving.options import ServerOptions
 from experiments.settings import Settings, key_of, plain_values
 from experiments.stages import stage_counts
@@ -119,7 +122,13 @@ def _manifest(
     # Two agents in one run would be one row of a table.
     prints["agent"] = fingerprint("client", options.client)
     chosen = {**factors(settings, _GROUPS), "agent": options.client}
-    return make_manifest(plain_values(settings.config), prints, chosen, recorded_option(settings))
+    return make_manifest(
+        plain_values(settings.config),
+        prints,
+        chosen,
+        recorded_option(settings),
+        sealed=built.sealed,
+    )
 
 
 def read_command(arguments: Sequence[str]) -> Command:
@@ -128,8 +137,22 @@ def read_command(arguments: Sequence[str]) -> Command:
     refuse_secrets(given.overrides)
     own = [item for item in given.overrides if key_of(item) in _OWN]
     others = [item for item in given.overrides if key_of(item) not in _OWN]
+    for item in others:
+        _check_known(re.split("[./@]", key_of(item))[0])
     search = [f"file://{Path(given.config_dir).resolve()}"] if given.config_dir else []
     return Command(_options(own), Settings.compose(others, search))
+
+
+def _check_known(root: str) -> None:
+    """`InputError` for a key that belongs neither to the server nor to the pipeline."""
+    known = _OWN | {field.name for field in dataclasses.fields(Root)}
+    if root not in known | {"experiment", "hydra"}:
+        close = difflib.get_close_matches(root, known, n=1)
+        raise InputError(
+            f"there is no group or key {root!r}",
+            valid=", ".join(sorted(known)),
+            do=f"did you mean {close[0]}?" if close else "",
+        )
 
 
 def _options(overrides: Sequence[str]) -> ServerOptions:

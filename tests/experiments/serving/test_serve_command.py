@@ -11,7 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,13 +20,15 @@ from urllib.request import Request, urlopen
 import mcp
 import pytest
 from experiment_samples import TINY
+from sealed_benchmark import ANSWERS, CANARY, QUESTIONS, SENTENCES, VARIABLE, write_benchmark
 from served import until
 
 from experiments.serve import main, read_command
 from toolkit.runs import RunFolder
 
 ROOT = Path(__file__).resolve().parents[3]
-COMMAND = [sys.executable, "-m", "experiments.serve", *TINY]
+SERVE = [sys.executable, "-m", "experiments.serve"]
+COMMAND = [*SERVE, *TINY]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
 Entry = Callable[..., int]
 
@@ -34,13 +36,16 @@ Entry = Callable[..., int]
 class Running:
     """The command in a process of its own; `errors` is what it has written so far."""
 
-    def __init__(self, place: Path, *arguments: str) -> None:
+    def __init__(self, place: Path, *arguments: str, benchmark: Sequence[str] = TINY) -> None:
         self._log = place / "errors.txt"
         with self._log.open("w") as log:
             self.process = subprocess.Popen(
-                [*COMMAND, *arguments], cwd=place, env=ENVIRONMENT, stdout=subprocess.PIPE,
+                [*SERVE, *benchmark, *arguments],
+                cwd=place,
+                env=ENVIRONMENT,
+                stdout=subprocess.PIPE,
                 stderr=log,
-            )  # fmt: skip
+            )
 
     @property
     def errors(self) -> str:
@@ -63,8 +68,8 @@ class Running:
 
 
 @contextmanager
-def running(place: Path, *arguments: str) -> Iterator[Running]:
-    command = Running(place, *arguments)
+def running(place: Path, *arguments: str, benchmark: Sequence[str] = TINY) -> Iterator[Running]:
+    command = Running(place, *arguments, benchmark=benchmark)
     try:
         yield command
     finally:
@@ -93,6 +98,31 @@ def test_ctrl_c_leaves_finished_questions_and_nothing_half_written(
         assert entry("evaluate", str(folder.path)) == 0
         metrics = json.loads((folder.path / "metrics.json").read_text(encoding="utf-8"))
         assert metrics["search_calls"] == 1
+
+
+def test_a_served_run_on_a_sealed_benchmark_holds_nothing_of_its_texts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(VARIABLE, CANARY)
+    monkeypatch.setitem(ENVIRONMENT, VARIABLE, CANARY)
+    benchmark = write_benchmark(tmp_path / "published")
+    with running(tmp_path, "port=0", "name=s", benchmark=benchmark) as command:
+        given = command.ask("/question")
+        assert given["question"] == QUESTIONS[given["qid"]]
+        arguments = {"reason": "r", "query": given["question"]}
+        page = command.ask("/call", session=given["session"], tool="search", arguments=arguments)[
+            "text"
+        ]
+        assert any(sentence[:30] in page for sentence in SENTENCES)
+        command.ask("/submit_answer", session=given["session"], answer=ANSWERS[given["qid"]])
+        assert command.end(signal.SIGINT) == 0, command.errors
+    folder = RunFolder(tmp_path / "runs" / "s")
+    contents = [path.read_bytes() for path in folder.path.rglob("*") if path.is_file()]
+    hidden = [*QUESTIONS.values(), *ANSWERS.values(), *SENTENCES]
+    assert not [text for text in hidden for content in contents if text.encode() in content]
+    trajectory = folder.read(given["qid"])
+    assert trajectory is not None and trajectory.question == given["question"]
+    assert trajectory.answer.exact == ANSWERS[given["qid"]]
 
 
 def test_two_servers_do_not_write_one_run_and_another_client_is_another_run(
@@ -181,7 +211,8 @@ def test_a_port_that_is_taken_is_told_in_one_line(
     [
         (["port=99999"], "port=99999. valid: 0 to 65535"),
         (["port=x"], "port"),
-        (["prot=1"], "prot"),
+        (["prot=1"], "did you mean port?"),
+        (["benchmrk.documents=3"], "did you mean benchmark?"),
         (["host=0.0.0.0"], "SOUNDINGLINE_TOKEN"),
         (["token=abcdefgh123"], "on the command line"),
         (["idle_seconds=0"], "idle_seconds"),
