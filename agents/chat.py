@@ -93,7 +93,7 @@ class ChatAgent(BaseAgent):
 
     def bind(self, resources: Resources) -> ChatAgent:
         """See `BaseAgent`."""
-        return ChatAgent(
+        return type(self)(
             model=resources.model,
             prompt=self._prompt,
             budget=resources.budget,

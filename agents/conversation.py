@@ -176,7 +176,7 @@ class Conversation:
         tool = self.episode.tool
         if newest := turn.reasoning or turn.text:
             tool.reasoning = newest
-        self.refused_turns += self.steered
+        self.refused_turns += self.steered or not self._tools
         for call in turn.tool_calls:
             if self._calls_used_up() or self._steering_due():
                 self.close_tools()

@@ -50,7 +50,7 @@ def ranking(config: DictConfig) -> PreparedPipeline:
         Console(stderr=True).print(note, soft_wrap=True)
     sealed = bool(config.sealed) and is_sealed(benchmark)
     caches = caches_folder(config, sealed)
-    parts = stages.bind(prepared, segmenter, caches)
+    parts = stages.bind(prepared, segmenter, caches, benchmark.judgements)
     pipeline = composed(parts, aggregate=segmenter.aggregate)
     return PreparedPipeline(benchmark, segmenter, prepared, pipeline, stages, parts, sealed)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pyterrier as pt
@@ -45,10 +45,16 @@ class Stages:
         composed(self.transformers)
 
     def bind(
-        self, prepared: PreparedCollection, segmenter: Segmenter, caches: Path | None
+        self,
+        prepared: PreparedCollection,
+        segmenter: Segmenter,
+        caches: Path | None,
+        judgements: Mapping[str, Mapping[str, Mapping[str, int]]] | None = None,
     ) -> Transformers:
-        """The stages, each bound to the collection that was prepared."""
+        """The stages, each bound to the collection that was prepared; the benchmark's `judgements`
+        are for the oracle."""
         collection = self.collection(prepared, segmenter, caches)
+        collection = replace(collection, judgements=judgements)
         enrichment = self.transformers.get("enrichment")
         if isinstance(enrichment, Stage):
             # Every stage ranks in the enriched index, where the corpus is enriched.

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pipelines.lexical.indexer import LexicalIndexer
     from pipelines.lexical.retriever import BM25, QueryLikelihood
     from pipelines.lexical.rm3 import RM3
+    from pipelines.oracle import OracleRetriever
     from pipelines.rerank.base import PairScorer
     from pipelines.rerank.colbert import ColBERT
     from pipelines.rerank.listwise import Listwise
@@ -41,6 +42,7 @@ _HOMES = {
     "Listwise": "rerank.listwise",
     "MaxP": "aggregation",
     "MonoT5": "rerank.monot5",
+    "OracleRetriever": "oracle",
     "PairScorer": "rerank.base",
     "PipelineBackend": "backend",
     "Q2Q": "rewrite.q2q",
@@ -69,6 +71,7 @@ __all__ = [
     "Listwise",
     "MaxP",
     "MonoT5",
+    "OracleRetriever",
     "PairScorer",
     "PipelineBackend",
     "QueryLikelihood",

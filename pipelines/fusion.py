@@ -58,7 +58,7 @@ class Fusion(Stage):
 
     def transform(self, inp: pd.DataFrame) -> pd.DataFrame:
         pt.validate.query_frame(inp, extra_columns=["query"], context=self)
-        first, second = (_ranking(stage.transform(inp)) for stage in (self.first, self.second))
+        first, second = (ordered_rows(stage.transform(inp)) for stage in (self.first, self.second))
         # The library fails on a query that nothing was found for by anyone.
         fused = self.fused(first, second) if len(first) or len(second) else {}
         return ranked(inp, [fused.get(str(qid), NOTHING) for qid in inp["qid"]])
@@ -93,7 +93,7 @@ class ReciprocalRankFusion(Fusion):
             for ranking in (first, second)
         ]
         fused = rr_fusion(*by_rank, k=self.k + 1, num_results=self.depth)
-        return {qid: RankedList(docnos, scores) for qid, docnos, scores in _lists(fused)}
+        return {qid: RankedList(docnos, scores) for qid, docnos, scores in lists_by_query(fused)}
 
 
 class Interpolation(Fusion):
@@ -130,7 +130,7 @@ class Interpolation(Fusion):
     def _scores(self, ranking: pd.DataFrame) -> dict[str, dict[str, float]]:
         """By qid and docno, normalised where that is asked for."""
         by_query = {}
-        for qid, docnos, scores in _lists(ranking):
+        for qid, docnos, scores in lists_by_query(ranking):
             values = _minmax(scores) if self.normalise else scores
             by_query[qid] = dict(zip(docnos, values, strict=True))
         return by_query
@@ -152,7 +152,7 @@ class Interpolation(Fusion):
         return 0.0 if self.normalise else min(scores.values(), default=0.0)
 
 
-def _ranking(frame: pd.DataFrame) -> pd.DataFrame:
+def ordered_rows(frame: pd.DataFrame) -> pd.DataFrame:
     """What is fused of a ranking, best first. The query is left out: one that a retriever rewrote
     for itself must not keep a document apart from the other's."""
     pt.validate.result_frame(frame, extra_columns=["score"])
@@ -168,7 +168,7 @@ def _minmax(scores: Sequence[float]) -> list[float]:
     return [(score - low) / (high - low) if high > low else 1.0 for score in scores]
 
 
-def _lists(ranking: pd.DataFrame) -> list[tuple[str, list[str], list[float]]]:
+def lists_by_query(ranking: pd.DataFrame) -> list[tuple[str, list[str], list[float]]]:
     """(qid, docnos, scores) of each query, rows in their order."""
     return [
         (str(qid), hits["docno"].tolist(), hits["score"].tolist())

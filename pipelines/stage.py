@@ -42,6 +42,7 @@ class Collection:
     - `whole_documents`: whether a unit is a whole document, which may be longer than any model
       reads.
     - `caches`: the folder where stages keep results between runs; None: nowhere.
+    - `judgements`: the benchmark's, by tier, qid and docid, for `oracle` alone; None: not given.
     - `model`: a `BlockingModel` for stages that ask a language model; None: there is none.
     """
 
@@ -52,6 +53,9 @@ class Collection:
     whole_documents: bool = field(default=False, compare=False)
     caches: Path | None = field(default=None, compare=False)
     model: Any = field(default=None, compare=False)
+    judgements: Mapping[str, Mapping[str, Mapping[str, int]]] | None = field(
+        default=None, compare=False
+    )
 
     def __reduce__(self) -> Any:
         # In another process a bound stage works on what it has opened; connections, models and

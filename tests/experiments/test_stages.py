@@ -302,7 +302,7 @@ def test_the_rewriting_experiment_runs_with_an_agent_without_a_language_model(
     entry: Entry,
 ) -> None:
     given = (*TINY, SEARCHPATH, "experiment=text_ranking/rq3_q2q", "retriever=bm25_default")
-    own = ("llm@rewriter_llm=scripted", SAYS, "rewriter_llm.price=1")
+    own = ("llm@rewriter_llm=scripted", SAYS, "rewriter_llm.price=1", "tool.tokenizer=null")
     assert entry("run", *given, *own) == 0
     (sweep,) = Path("runs").iterdir()
     cells = {path.parent.name: str(path.parent) for path in sweep.glob("*/metrics.json")}
@@ -329,7 +329,8 @@ def test_table_13_gives_the_question_to_the_reranker_alone(
     given = (*TINY, f"hydra.searchpath=[file://{OPTIONS},file://{own}]", "retriever=tiny")
     models_of = ("reranker=tiny", "llm@rewriter_llm=scripted", SAYS, "rewriter_llm.price=1")
     table = ("experiment=text_ranking/table13", "reranker.depth=2,4", "agent.max_searches=1")
-    assert entry("run", *given, *models_of, *table, "tool=ranked_browsing") == 0
+    tool = ("tool=ranked_browsing", "tool.tokenizer=null")
+    assert entry("run", *given, *models_of, *table, *tool) == 0
     (sweep,) = Path("runs").iterdir()
     cells = {path.parent.name: str(path.parent) for path in sweep.glob("*/metrics.json")}
     raw = {name: rankings(run) for name, run in cells.items() if "q2q" not in name}

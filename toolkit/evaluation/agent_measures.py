@@ -13,6 +13,7 @@ from toolkit.evaluation.answers import AnswerVerdict
 from toolkit.evaluation.calibration import calibration_error
 from toolkit.evaluation.funnel import SHOWN, Judgements, reach_by_tier, relevant_documents
 from toolkit.llm.accounts import known
+from toolkit.search.answers import invented_citations
 
 PerQuestion = dict[str, dict[str, float]]
 
@@ -57,6 +58,16 @@ def citations(ended: Sequence[Trajectory], evidence: Judgements) -> PerQuestion:
         "citation_precision": scores(relevant, precision),
         "citation_recall": scores(relevant, recall),
     }
+
+
+def invented(ended: Sequence[Trajectory]) -> PerQuestion:
+    """`citations_invented` of every question that did not fail."""
+    counts = {}
+    for trajectory in ended:
+        shown = {docid for docids in trajectory.tiers.values() for docid in docids}
+        answer = f"{trajectory.answer.explanation}\n{trajectory.answer.exact}"
+        counts[trajectory.qid] = float(len(invented_citations(answer, shown)))
+    return {"citations_invented": counts}
 
 
 def effort(recorded: Sequence[Trajectory]) -> PerQuestion:

@@ -22,6 +22,7 @@ from toolkit.evaluation.agent_measures import (
     answer_measures,
     citations,
     effort,
+    invented,
     over_answers,
     recalls,
     scores,
@@ -61,6 +62,8 @@ def evaluate_run(
     - `recall_<exposure tier>`: over questions with a relevant document in `judgements[tier]`.
     - `citation_precision`, `citation_recall`: of the documents that the answer cites, over the
       same questions; an answer without citations counts 0 in both.
+    - `citations_invented`: citations in the answer that name no document which this question
+      brought up (`search.answers.invented_citations`), over questions that did not fail.
     - `calibration_error`: over answers with a stated confidence, 0 to 100.
     - `search_calls`, `browse_calls`, `read_calls` (successful ones), `tool_calls`, `tool_errors`,
       `documents_exposed` (distinct documents previewed or opened), `tokens_exposed` (of all tool
@@ -87,6 +90,7 @@ def evaluate_run(
         "completion": scores(questions, {t.qid: float(t.status == "completed") for t in ended}),
         **recalls(ended, evidence),
         **citations(ended, evidence),
+        **invented(ended),
         **effort(recorded),
     }
     by_question = {verdict.qid: verdict.correct for verdict in verdicts}

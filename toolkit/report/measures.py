@@ -51,6 +51,12 @@ _AGENT = (
     Measure("recall_cited", 3, HIGHER, _RECALL.format("cited in its answer"), _PI_SERINI),
     Measure("citation_precision", 3, HIGHER, "Share of cited documents that are evidence.", _BCP),
     Measure("citation_recall", 3, HIGHER, "Share of evidence documents that are cited.", _BCP),
+    Measure(
+        "citations_invented",
+        2,
+        LOWER,
+        "Citations an answer that name no document which its question brought up.",
+    ),
     Measure("completion", 3, HIGHER, "Share of questions with exit status completed.", _BCP),
     Measure(
         "calibration_error",

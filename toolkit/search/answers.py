@@ -93,6 +93,23 @@ def find_citations(text: str, known: Collection[str]) -> Sequence[str]:
     return tuple(dict.fromkeys(cited))
 
 
+def invented_citations(text: str, known: Collection[str]) -> Sequence[str]:
+    """What stands in square brackets as a docid does and names none of `known`, each once, in
+    order: a part between commas or semicolons, without white space, that holds a digit. `[sic]`
+    and the text of a Markdown link are no citations; a footnote's `[1]` is taken for one."""
+    text = text.replace("【", "[").replace("】", "]")
+    names = []
+    for match in _BRACKETS.finditer(text):
+        if text[match.end() : match.end() + 1] == "(" or _document(match[1], known):
+            continue
+        for part in _SEPARATOR.split(match[1])[::2]:
+            name = _PREFIX.sub("", _without_locator(part.strip()).strip("`*\"' "), count=1)
+            number = any(map(str.isdecimal, name))
+            if number and len(name.split()) == 1 and not _document(part, known):
+                names.append(name)
+    return tuple(dict.fromkeys(names))
+
+
 def _ids(inner: str, known: Collection[str], widths: Sequence[int]) -> Iterator[str]:
     """The documents of one pair of brackets: the longest known stretches between separators.
     `widths`: how many separators a known docid may hold, the most first."""

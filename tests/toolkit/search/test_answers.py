@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from toolkit.contracts import Answer
 from toolkit.search import format_answer, parse_answer
-from toolkit.search.answers import find_citations
+from toolkit.search.answers import find_citations, invented_citations
 
 KNOWN = ("d1", "d2", "12", "an id", "a_b", "x%y", "Foo [band]", "Rome, Italy", "100%")
 
@@ -178,3 +178,19 @@ def test_what_is_written_is_read_back(
 @given(st.text(max_size=200), st.lists(st.text(max_size=5), max_size=4))
 def test_any_text_is_survived(text: str, known: list[str]) -> None:
     assert set(parse_answer(text, known).citations) <= set(known)
+
+
+@pytest.mark.parametrize(
+    ("text", "invented"),
+    [
+        ("known [d1], [d1%p3], [d1_2] and 【d1†L3】", ()),
+        ("a [d7] and [d7] again, [d1, d8; 12]", ("d7", "d8", "12")),
+        ("[docid=d9] 【d9†L3-L5】 [`d9`]", ("d9",)),
+        ("[sic], [two words 2], [see](http://x/1), [], [[3]]", ("3",)),
+        ("[a,1] is one docid", ()),
+    ],
+)
+def test_citations_of_nothing_that_was_shown_are_told_apart(
+    text: str, invented: tuple[str, ...]
+) -> None:
+    assert invented_citations(text, {"d1", "a,1"}) == invented
