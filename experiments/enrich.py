@@ -16,7 +16,7 @@ from experiments.build import make
 from experiments.collection import PreparedCollection, StoredUnits, prepare
 from experiments.entry import main
 from experiments.naming import RANKING, cell_label, factors, lasting
-from experiments.prepared_pipeline import run_folder
+from experiments.prepared_pipeline import caches_folder, form_of, run_folder, seals
 from experiments.recorded import recorded_option
 from experiments.run_progress import expected
 from experiments.settings import Settings, plain_values
@@ -26,7 +26,7 @@ from pipelines.enrich.stage import REASONS, Enrichment
 from pipelines.lexical.enriched import EnrichedIndex
 from pipelines.stage import Collection
 from toolkit.console import Console
-from toolkit.contracts import Unit
+from toolkit.contracts import Benchmark, Unit
 from toolkit.errors import InputError
 from toolkit.files import fingerprint
 from toolkit.llm.estimate import estimate
@@ -63,10 +63,13 @@ def enrich(settings: Settings) -> None:
             "this enrichment has no corpus side",
             valid="one with phrases for documents, such as enrichment=sira",
         )
-    prepared = prepare(make(config.benchmark), segmenter, engine, Path(config.paths.indexes))
-    collection = stages.collection(prepared, segmenter, Path(config.paths.caches))
+    benchmark: Benchmark = make(config.benchmark)
+    prepared = prepare(benchmark, segmenter, engine, Path(config.paths.indexes))
+    caches = caches_folder(config, seals(config, benchmark))
+    collection = stages.collection(prepared, segmenter, caches)
     if isinstance(stage.corpus, ModelPhrases):
-        ask_missing(settings, stages, stage.corpus, prepared, collection)
+        form = form_of(config, benchmark)
+        ask_missing(settings, stages, stage.corpus, prepared, collection, form)
     enriched = stage.enriched(collection).index
     tell_overlay(enriched)
 
@@ -77,8 +80,10 @@ def ask_missing(
     source: ModelPhrases,
     prepared: PreparedCollection,
     collection: Collection,
+    form: Mapping[str, str],
 ) -> None:
-    """Ask for the documents without phrases: some first, then an estimate, then the rest."""
+    """Ask for the documents without phrases: some first, then an estimate, then the rest. `form` is
+    that of texts on disk."""
     config = settings.config
     units = StoredUnits(prepared.store)
     missing = sum(1 for _ in source.missing(units, collection))
@@ -88,7 +93,7 @@ def ask_missing(
         return
     digest = fingerprint(lasting(settings, RANKING), source.fingerprint)[:8]
     folder = run_folder(settings, f"enrichment-{cell_label(settings, RANKING)}-{digest}")
-    prints = {"corpus": prepared.corpus, "phrases": source.fingerprint}
+    prints = {"corpus": prepared.corpus, "phrases": source.fingerprint, **form}
     manifest = make_manifest(
         plain_values(config), prints, factors(settings, RANKING), recorded_option(settings)
     )

@@ -16,10 +16,11 @@ from experiments.build import make
 from experiments.entry import CommandParser, one_path, run_command
 from experiments.judging import check_judge, evaluate_recorded
 from experiments.naming import factors
+from experiments.prepared_pipeline import form_of
 from experiments.recorded import recorded_option
 from experiments.settings import Settings, plain_values
 from toolkit.console import Console
-from toolkit.contracts import Benchmark, Trajectory, is_sealed
+from toolkit.contracts import Benchmark, Trajectory
 from toolkit.errors import InputError
 from toolkit.exchange import browsecomp_plus, inspect_log, pi_serini
 from toolkit.exchange.run_files import run_files, run_paths
@@ -111,14 +112,12 @@ def _manifest(
         **({"llm": str(imported["model"])} if imported["model"] else {}),
     }
     config = {"benchmark": plain_values(settings.config.benchmark)}
-    prints = {"benchmark": benchmark.fingerprint, "imported": file_fingerprint(*files)}
-    manifest = make_manifest(
-        config,
-        prints,
-        chosen,
-        recorded_option(settings),
-        sealed=bool(settings.config.sealed) and is_sealed(benchmark),
-    )
+    prints = {
+        "benchmark": benchmark.fingerprint,
+        "imported": file_fingerprint(*files),
+        **form_of(settings.config, benchmark),
+    }
+    manifest = make_manifest(config, prints, chosen, recorded_option(settings))
     return {**manifest, "imported": dict(imported)}
 
 

@@ -19,9 +19,8 @@ from toolkit.console import Console
 from toolkit.contracts import Benchmark, Segmenter, is_sealed
 from toolkit.files import fingerprint
 from toolkit.runs import RunFolder
+from toolkit.runs.manifest import SEALED
 from toolkit.sealing import mark_sealed
-
-SEALED = "sealed"
 
 
 @dataclass(frozen=True)
@@ -48,11 +47,22 @@ def ranking(config: DictConfig) -> PreparedPipeline:
     prepared = prepare(benchmark, segmenter, engine, Path(config.paths.indexes))
     for note in notes(benchmark, prepared):
         Console(stderr=True).print(note, soft_wrap=True)
-    sealed = bool(config.sealed) and is_sealed(benchmark)
+    sealed = seals(config, benchmark)
     caches = caches_folder(config, sealed)
     parts = stages.bind(prepared, segmenter, caches, benchmark.judgements)
     pipeline = composed(parts, aggregate=segmenter.aggregate)
     return PreparedPipeline(benchmark, segmenter, prepared, pipeline, stages, parts, sealed)
+
+
+def seals(config: DictConfig, benchmark: Benchmark) -> bool:
+    """Whether what is written of the benchmark's texts is to be obfuscated."""
+    return bool(config.sealed) and is_sealed(benchmark)
+
+
+def form_of(config: DictConfig, benchmark: Benchmark) -> dict[str, str]:
+    """For a run's fingerprints: the form of its texts, where the benchmark is sealed. A run holds
+    all of its texts in one form: with the setting changed it is another run."""
+    return {SEALED: "yes" if seals(config, benchmark) else "no"} if is_sealed(benchmark) else {}
 
 
 def caches_folder(config: DictConfig, sealed: bool) -> Path | None:
@@ -77,11 +87,9 @@ def fingerprints(
     """What must be equal for a run to be resumed: benchmark, indexes, each group's settings, and
     the models of stages."""
     values = lasting(settings, [group for group in groups if group != "benchmark"])
-    # A run holds all of its texts in one form: with the setting changed it is another run.
-    form = {"sealed": "yes" if built.sealed else "no"} if is_sealed(built.benchmark) else {}
     return {
         "benchmark": built.benchmark.fingerprint,
-        **form,
+        **form_of(settings.config, built.benchmark),
         "index": built.prepared.fingerprint,
         **built.prepared.others,
         **{group: fingerprint(chosen) for group, chosen in values.items()},

@@ -52,9 +52,7 @@ def rank(settings: Settings, prepared: Prepared | None = None) -> Cell:
         seal_cells(settings)
     prints = fingerprints(settings, built, RANKING)
     cap = make(config.budget).run_dollars
-    manifest = make_manifest(
-        plain_values(config), prints, chosen, recorded_option(settings), sealed=built.sealed
-    )
+    manifest = make_manifest(plain_values(config), prints, chosen, recorded_option(settings))
     before = stage_counts(built.parts)
     with folder.writing(manifest):
         try:

@@ -88,7 +88,6 @@ def run(settings: Settings, prepared: Prepared | None = None) -> Cell:
         prints,
         factors(settings),
         recorded_option(settings),
-        sealed=built.sealed,
     )
     with (
         folder.writing(manifest),

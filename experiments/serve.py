@@ -41,6 +41,7 @@ from toolkit.files import fingerprint
 from toolkit.llm.ledger import Ledger
 from toolkit.llm.ledger_file import ledger_on_record
 from toolkit.runs import RunFolder, make_manifest
+from toolkit.sealing import mark_sealed
 
 TOKEN = "SOUNDINGLINE_TOKEN"
 _OWN = {field.name for field in dataclasses.fields(ServerOptions)}
@@ -102,6 +103,9 @@ def _accounts(
         if folder is None:
             ledger = Ledger(cap=budget.run_dollars, question_cap=budget.dollars)
             logs = Path(settings.config.paths.runs)
+            if built.sealed:
+                logs /= "served"
+                mark_sealed(logs)
         else:
             stack.enter_context(folder.writing(_manifest(settings, options, built)))
             stack.callback(lambda: folder.add_counts(stage_counts(built.parts)))

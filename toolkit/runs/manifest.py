@@ -15,6 +15,7 @@ from toolkit.errors import InputError
 from toolkit.masking import masked
 
 FORMAT = 1
+SEALED = "sealed"
 PACKAGES = (
     "soundingline",
     "pyterrier",
@@ -47,19 +48,17 @@ def make_manifest(
     fingerprints: Mapping[str, str],
     factors: Mapping[str, str] | None = None,
     benchmark: Mapping[str, Any] | None = None,
-    *,
-    sealed: bool = False,
 ) -> dict[str, Any]:
     """The manifest of a run that starts now.
 
     - `config`: the resolved configuration, plain values. A record for readers: nothing is made
       from it again.
     - `fingerprints`: hash by name of whatever changes results (benchmark, index, pipeline, agent,
-      tool, prompts). Resuming with other fingerprints is refused.
+      tool, prompts). Resuming with other fingerprints is refused. Of a run on a sealed benchmark
+      they hold `SEALED`, `yes` or `no`: whether what it writes of the texts is obfuscated.
     - `factors`: option names by configuration group, shown as the run's coordinates in a sweep.
     - `benchmark`: `option`, a name, and `arguments`, plain values, from which an evaluation makes
       the benchmark again.
-    - `sealed`: whether what the run writes of the benchmark's texts is obfuscated.
 
     Secrets are masked in all of it (`toolkit.masking`): a manifest is made to be shown.
     """
@@ -68,7 +67,7 @@ def make_manifest(
         "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "factors": masked(dict(factors or {})),
         **({} if benchmark is None else {"benchmark": masked(benchmark)}),
-        **({"sealed": True} if sealed else {}),
+        **({SEALED: True} if fingerprints.get(SEALED) == "yes" else {}),
         "fingerprints": dict(fingerprints),
         "config": masked(config),
         "versions": _versions(),
