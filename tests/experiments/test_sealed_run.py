@@ -13,7 +13,7 @@ from tiny_tokenizer import write_tokenizer
 
 from toolkit import tokens
 from toolkit.evaluation.verdict_files import verdicts_in
-from toolkit.runs import RunFolder
+from toolkit.runs import RunFolder, make_manifest
 from toolkit.sealing import read_text
 
 Entry = Callable[..., int]
@@ -178,3 +178,17 @@ def test_the_manifest_names_the_tokenizer_and_another_one_is_another_run(
     assert entry("run", *benchmark, "name=u", "tool=top_k", "tool.tokenizer=nowhere.json") == 2
     assert "no tokenizer at nowhere.json" in one_line(capsys)
     assert not Path("runs/u").exists()
+
+
+def test_phrases_of_a_sealed_corpus_are_sealed(entry: Entry, benchmark: tuple[str, ...]) -> None:
+    phrases = json.dumps({"keywords": [SENTENCES[0].rstrip(".")]})
+    model = ("llm@enrichment_llm=scripted", f"enrichment_llm.says='{phrases}'")
+    enrichment = (SCRIPTED[0], *model, "enrichment=sira_corpus")
+    assert entry("enrich", *benchmark, *enrichment) == 0
+    assert list(Path("caches/sealed").glob("*.sqlite"))
+    assert not list(leaks("caches"))  # the run's manifest has what the test tells its model
+
+
+def test_any_run_that_says_so_in_its_fingerprints_is_sealed() -> None:
+    assert make_manifest({}, {"sealed": "yes"})["sealed"] is True
+    assert "sealed" not in make_manifest({}, {"sealed": "no"})
