@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Mapping
 from typing import Any
 
-from jsonschema import Draft202012Validator
-from starlette.requests import Request
 from starlette.responses import Response
 
 from experiments.serving import browsecomp_plus, pi_serini
 from experiments.serving.answers import HOW, answer_text
+from experiments.serving.endpoint import Body, Endpoint, Schema, record
 from experiments.serving.errors import RequestRefused
-from experiments.serving.json_bodies import read_json, reply, text_reply
+from experiments.serving.json_bodies import text_reply
 from experiments.serving.service import Handout, Service
 from experiments.serving.sessions import ServedSession
 from toolkit.search.schemas import FAR, MAX_CHARACTERS
-
-Schema = Mapping[str, Any]
-Body = dict[str, Any]
 
 _HANDLE: Schema = {"type": "string", "description": "The handle of a session."}
 _INTERFACE: Schema = {
@@ -34,50 +28,6 @@ _COUNT: Schema = {"type": "integer", "minimum": 1, "maximum": FAR}
 _NUMBER: Schema = {"type": "integer", "minimum": 0}
 
 
-def record(required: Mapping[str, Schema], **optional: Schema) -> Schema:
-    """The schema of an object with these fields and no others."""
-    return {
-        "type": "object",
-        "properties": {**required, **optional},
-        "required": list(required),
-        "additionalProperties": False,
-    }
-
-
-@dataclass(frozen=True)
-class Endpoint:
-    """One path of the API. `serve` gets the service, the checked body, and the parameters of the
-    query; it gives a JSON value, or a reply. `body` is the schema of the request (None: it has
-    none), `result` that of the reply; `query` names parameters of the query."""
-
-    method: str
-    path: str
-    summary: str
-    serve: Callable[[Service, Body, Mapping[str, str]], Awaitable[Any]]
-    body: Schema | None = None
-    result: Schema | None = None
-    query: tuple[str, ...] = ()
-
-    @cached_property
-    def _validator(self) -> Draft202012Validator:
-        return Draft202012Validator(self.body or {})
-
-    async def answer(self, service: Service, request: Request) -> Response:
-        """The reply to one request; `RequestRefused` where it is wrong."""
-        body: Any = {}
-        if self.body is not None:
-            body = await read_json(request, service.options.max_request_bytes)
-            error = next(self._validator.iter_errors(body), None)
-            if error is not None:
-                place = ".".join(map(str, error.absolute_path)) or "the body"
-                message = f"{place}: {error.message[:200]}"
-                raise RequestRefused(400, "wrong_body", message)
-        result = await self.serve(service, body, request.query_params)
-        if isinstance(result, Response):
-            return result
-        return reply(result, most=service.options.max_result_bytes)
-
-
 async def _status(service: Service, body: Body, query: Mapping[str, str]) -> Any:
     questions = service.questions
     counts = questions and {
@@ -89,7 +39,7 @@ async def _status(service: Service, body: Body, query: Mapping[str, str]) -> Any
     return {
         "run": questions.folder.name if questions else None,
         "questions": counts,
-        "sessions": len(service),
+        "sessions": len(service.sessions),
         "interfaces": list(service.interfaces),
     }
 
@@ -104,12 +54,12 @@ async def _open(service: Service, body: Body, query: Mapping[str, str]) -> Any:
 
 
 async def _close(service: Service, body: Body, query: Mapping[str, str]) -> Any:
-    service.drop(service.session(body["session"]))
+    service.sessions.drop(service.sessions.get(body["session"]))
     return {"closed": True}
 
 
 async def _call(service: Service, body: Body, query: Mapping[str, str]) -> Any:
-    session = service.session(body["session"])
+    session = service.sessions.get(body["session"])
     result = await service.call(session, body["tool"], body["arguments"], body.get("reasoning", ""))
     shown = [] if result.details is None else list(getattr(result.details, "shown", ()))
     return {
@@ -121,12 +71,12 @@ async def _call(service: Service, body: Body, query: Mapping[str, str]) -> Any:
 
 
 async def _question(service: Service, body: Body, query: Mapping[str, str]) -> Any:
-    session = service.session(body["session"]) if "session" in body else None
+    session = service.sessions.get(body["session"]) if "session" in body else None
     return handout(await service.question(session, _known(service, body.get("interface", "tool"))))
 
 
 async def _submit(service: Service, body: Body, query: Mapping[str, str]) -> Any:
-    session = service.session(body["session"])
+    session = service.sessions.get(body["session"])
     text = answer_text(body["answer"], body.get("explanation", ""), body.get("confidence"))
     return await submitted(service, session, text)
 
@@ -155,7 +105,7 @@ async def _pi_read(service: Service, body: Body, query: Mapping[str, str]) -> An
 async def _pi(service: Service, tool: str, body: Body, query: Mapping[str, str]) -> Response:
     """A call of Pi-Serini's client, whose text is the reply; `?session=` names the session."""
     if "session" in query:
-        session = service.session(query["session"])
+        session = service.sessions.get(query["session"])
         if not isinstance(session.interface, pi_serini.PiSeriniTools):
             message = "this session was not opened with the interface pi_serini"
             raise RequestRefused(409, "wrong_interface", message)
@@ -200,45 +150,60 @@ _NULLABLE: Schema = {"type": ["string", "null"]}
 ENDPOINTS = (
     Endpoint("GET", "/status", "Sessions, and how far the run is.", _status),
     Endpoint(
-        *("GET", "/tools", "The tools of an interface, in the function-calling form.", _tools),
+        "GET",
+        "/tools",
+        "The tools of an interface, in the function-calling form.",
+        _tools,
         result=record({"tools": _TOOLS_RESULT}),
         query=("interface",),
     ),
     Endpoint(
-        *("POST", "/open", "Open a session without a question.", _open),
+        "POST",
+        "/open",
+        "Open a session without a question.",
+        _open,
         body=record({}, interface=_INTERFACE),
         result=record({"session": _HANDLE, "tools": _TOOLS_RESULT}),
     ),
     Endpoint(
-        *(
-            "POST",
-            "/question",
-            "The run's next question, and the session to work on it.",
-            _question,
-        ),
+        "POST",
+        "/question",
+        "The run's next question, and the session to work on it.",
+        _question,
         body=record({}, session=_HANDLE, interface=_INTERFACE),
         result=record(
             {
-                **{"session": _NULLABLE, "qid": _NULLABLE, "question": _NULLABLE},
-                **{"waiting": _NUMBER, "under_way": _NUMBER},
+                "session": _NULLABLE,
+                "qid": _NULLABLE,
+                "question": _NULLABLE,
+                "waiting": _NUMBER,
+                "under_way": _NUMBER,
             }
         ),
     ),
     Endpoint(
-        *("POST", "/call", "Call a tool; its text is for the agent.", _call),
+        "POST",
+        "/call",
+        "Call a tool; its text is for the agent.",
+        _call,
         body=record(
             {"session": _HANDLE, "tool": _TEXT, "arguments": {"type": "object"}},
             reasoning={"type": "string", "description": "What the agent thought last."},
         ),
         result=record(
             {
-                **{"text": _TEXT, "error": _TEXT, "seconds": {"type": "number"}},
+                "text": _TEXT,
+                "error": _TEXT,
+                "seconds": {"type": "number"},
                 "shown": {"type": "array", "items": _TEXT},
             }
         ),
     ),
     Endpoint(
-        *("POST", "/submit_answer", "Answer the session's question, which ends it.", _submit),
+        "POST",
+        "/submit_answer",
+        "Answer the session's question, which ends it.",
+        _submit,
         body=record(
             {"session": _HANDLE, "answer": {"type": "string", "description": HOW}},
             explanation=_TEXT,
@@ -246,39 +211,50 @@ ENDPOINTS = (
         ),
         result=record(
             {
-                **{"exact": _TEXT, "confidence": {"type": ["number", "null"]}},
+                "exact": _TEXT,
+                "confidence": {"type": ["number", "null"]},
                 "citations": {"type": "array", "items": _TEXT},
             }
         ),
     ),
     Endpoint(
-        *("POST", "/close", "Close a session; its question is handed out again.", _close),
+        "POST",
+        "/close",
+        "Close a session; its question is handed out again.",
+        _close,
         body=record({"session": _HANDLE}),
         result=record({"closed": {"type": "boolean"}}),
     ),
     Endpoint(
-        *(
-            "POST",
-            "/browsecomp-plus/search",
-            "Hits with whole texts, for their searcher.",
-            _bcp_search,
-        ),
+        "POST",
+        "/browsecomp-plus/search",
+        "Hits with whole texts, for their searcher.",
+        _bcp_search,
         body=record({"query": _QUERY}, k={**_COUNT, "maximum": browsecomp_plus.MOST_HITS}),
         result={"type": "array", "items": {"type": "object"}},
     ),
     Endpoint(
-        *("POST", "/browsecomp-plus/get_document", "A document, or null.", _bcp_document),
+        "POST",
+        "/browsecomp-plus/get_document",
+        "A document, or null.",
+        _bcp_document,
         body=record({"docid": _DOCID}),
         result={"type": ["object", "null"]},
     ),
     Endpoint(
-        *("POST", "/pi-serini/search", "Pi-Serini's contract: rank.", _pi_search),
+        "POST",
+        "/pi-serini/search",
+        "Pi-Serini's contract: rank.",
+        _pi_search,
         body=record({"query": _QUERY, "limit": _COUNT}, offset=_COUNT),
         result={"type": "object"},
         query=("session",),
     ),
     Endpoint(
-        *("POST", "/pi-serini/read", "Pi-Serini's contract: read lines.", _pi_read),
+        "POST",
+        "/pi-serini/read",
+        "Pi-Serini's contract: read lines.",
+        _pi_read,
         body=record({"docid": _DOCID}, offset=_COUNT, limit=_COUNT),
         result={"type": "object"},
         query=("session",),

@@ -15,7 +15,8 @@ from starlette.routing import Mount, Route
 from starlette.types import ASGIApp
 
 from experiments.serving import openapi
-from experiments.serving.api import ENDPOINTS, Endpoint
+from experiments.serving.api import ENDPOINTS
+from experiments.serving.endpoint import Endpoint
 from experiments.serving.errors import RequestRefused
 from experiments.serving.guard import DEFECT, Guard
 from experiments.serving.json_bodies import reply
@@ -36,7 +37,7 @@ def application(service: Service, sse_interface: str = "tool") -> ASGIApp:
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
-        tidying = asyncio.create_task(service.keep_tidy())
+        tidying = asyncio.create_task(service.sessions.keep_tidy())
         try:
             async with streamable.manager.run():
                 yield

@@ -59,7 +59,7 @@ class McpTools:
         try:
             yield name
         finally:
-            self._service.drop_connection(name)
+            self._service.sessions.drop_connection(name)
 
     async def _list(self, context: Any, params: Any) -> types.ListToolsResult:
         return types.ListToolsResult(tools=self.tools)
@@ -85,7 +85,7 @@ class McpTools:
         """The text of a call, and whether it failed."""
         service = self._service
         handle = arguments.pop("session", None)
-        session = service.session(handle) if handle is not None else None
+        session = service.sessions.get(handle) if handle is not None else None
         if name == "open_session" and self._handles:
             opened = service.open(self._interface)
             return json.dumps({"session": opened.handle}), False
@@ -171,7 +171,7 @@ class StreamableDoor:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self.manager.handle_request(scope, receive, send)
         if scope["method"] == "DELETE":
-            self._service.drop_connection(Headers(scope=scope).get(_CONNECTION_HEADER, ""))
+            self._service.sessions.drop_connection(Headers(scope=scope).get(_CONNECTION_HEADER, ""))
 
 
 async def serve_stdio(service: Service) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from html import escape
 from typing import Any
 
-from experiments.serving.api import Endpoint
+from experiments.serving.endpoint import Endpoint
 
 _REFUSAL = {
     "description": "What was wrong, in one line.",

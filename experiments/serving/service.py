@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
 import traceback
-from collections.abc import Callable, Coroutine, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar
 
@@ -16,7 +14,8 @@ from experiments.answering import stops_run
 from experiments.serving.errors import RequestRefused
 from experiments.serving.options import ServerOptions
 from experiments.serving.recording import QuestionQueue
-from experiments.serving.sessions import NO_TOPIC, ServedSession
+from experiments.serving.sessions import NO_TOPIC, ServedSession, SessionTable
+from experiments.serving.threads import Threads
 from toolkit.contracts import (
     RUN_OUT_OF_MONEY,
     Answer,
@@ -34,7 +33,6 @@ from toolkit.llm.ledger import Ledger
 T = TypeVar("T")
 _LOG = logging.getLogger(__name__)
 _MOST_WAITING = 16  # calls that wait for one session
-_MOST_PENDING = 2000  # calls of all sessions
 _NO_QUESTION = "there is no question yet: call question first, and send its session"
 
 
@@ -75,94 +73,27 @@ class Service:
         self.ledger = ledger or Ledger()
         self.began = time.perf_counter()
         self._backend_of = backend
-        self._sessions: dict[str, ServedSession] = {}
-        self._connections: dict[str, str] = {}
-        self._pending = 0
-        self._pool = ThreadPoolExecutor(options.threads, "search")
-        self._tasks: set[asyncio.Task[Any]] = set()
-
-    def __len__(self) -> int:
-        return len(self._sessions)
-
-    # Sessions.
+        self._threads = Threads(options.threads)
+        self.sessions = SessionTable(options.max_sessions, options.idle_seconds, self._ended)
 
     def open(self, interface: str = "tool", connection: str = "") -> ServedSession:
         """A new session without a question; `connection` is the one that it belongs to."""
         if interface not in self.interfaces:
             names = ", ".join(self.interfaces)
             raise RequestRefused(400, "unknown_interface", f"the interfaces are: {names}")
-        if len(self._sessions) >= self.options.max_sessions:
-            self.drop_idle()
-        if len(self._sessions) >= self.options.max_sessions:
-            raise RequestRefused(
-                503,
-                "too_many_sessions",
-                f"{len(self._sessions)} sessions are open, as many as may be. Close one, or wait.",
-            )
-        tool = self._tool(interface, "")
-        session = ServedSession(
-            self.interfaces[interface], Episode(NO_TOPIC, tool), connection=connection
-        )
-        self._sessions[session.handle] = session
-        if connection:
-            self._connections[connection] = session.handle
-        return session
-
-    def session(self, handle: object) -> ServedSession:
-        """The open session of a handle."""
-        session = self._sessions.get(handle) if isinstance(handle, str) else None
-        if session is None:
-            raise RequestRefused(
-                404, "unknown_session", "there is no such session. Open one and send its handle."
-            )
-        session.used = time.monotonic()
+        self.sessions.make_room()
+        episode = Episode(NO_TOPIC, self._tool(interface, ""))
+        session = ServedSession(self.interfaces[interface], episode, connection=connection)
+        self.sessions.add(session)
         return session
 
     def of_connection(self, connection: str, interface: str = "tool") -> ServedSession:
         """The session of a connection, opened with its first call."""
-        handle = self._connections.get(connection)
-        if handle is None or handle not in self._sessions:
-            return self.open(interface, connection)
-        return self.session(handle)
-
-    def drop(self, session: ServedSession) -> None:
-        """Close a session. Its question, if it was not answered, is handed out again, after the
-        call that is under way."""
-        if self._sessions.pop(session.handle, None) is None:
-            return
-        if self._connections.get(session.connection) == session.handle:
-            del self._connections[session.connection]
-        session.closed = True
-        if session.turn.locked():
-            self._task(self._give_back_later(session))
-        else:
-            self._give_back(session)
-
-    def drop_connection(self, connection: str) -> None:
-        """Close the session of a connection that has ended, if it had one."""
-        handle = self._connections.get(connection)
-        if handle is not None and handle in self._sessions:
-            self.drop(self._sessions[handle])
-
-    def drop_idle(self) -> None:
-        """Close the sessions that nobody has used for too long."""
-        oldest = time.monotonic() - self.options.idle_seconds
-        sessions = list(self._sessions.values())
-        for session in sessions:
-            if session.used < oldest and not session.busy:
-                self.drop(session)
-
-    async def keep_tidy(self) -> None:
-        """Close idle sessions for ever, until cancelled."""
-        while True:
-            await asyncio.sleep(min(30.0, self.options.idle_seconds / 4))
-            self.drop_idle()
+        return self.sessions.of_connection(connection) or self.open(interface, connection)
 
     async def close(self) -> None:
         """Let what has begun end. Trajectories that were being written are on disk."""
-        while self._tasks:
-            await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._pool.shutdown(wait=True, cancel_futures=True)
+        await self._threads.close()
 
     def specs(self, interface: str) -> list[dict[str, Any]]:
         """The tools of an interface, as its sessions describe them."""
@@ -174,7 +105,7 @@ class Service:
         self, session: ServedSession, name: str, arguments: Any, reasoning: str = ""
     ) -> ToolResult:
         """Serve one tool call of a session."""
-        return await self._whole(self._call(session, name, arguments, reasoning))
+        return await self._threads.whole(self._call(session, name, arguments, reasoning))
 
     async def call_once(self, interface: str, name: str, arguments: Any) -> ToolResult:
         """Serve a tool call that belongs to no session, which no run can record."""
@@ -231,7 +162,7 @@ class Service:
         named = name if isinstance(name, str) else repr(name)
         given = arguments if isinstance(arguments, Mapping) else {"arguments": arguments}
         try:
-            return await self._in_thread(lambda: episode.call(named, given))
+            return await self._threads.run(lambda: episode.call(named, given))
         except RequestRefused:
             raise
         except Exception as error:
@@ -278,7 +209,7 @@ class Service:
     async def submit(self, session: ServedSession, text: str) -> Answer:
         """The session's answer, in the three-line format. It ends the question, whose trajectory is
         on disk when this returns."""
-        return await self._whole(self._submit(session, text))
+        return await self._threads.whole(self._submit(session, text))
 
     async def _submit(self, session: ServedSession, text: str) -> Answer:
         questions = self._recorded()
@@ -309,6 +240,13 @@ class Service:
             )
         return self.questions
 
+    def _ended(self, session: ServedSession) -> None:
+        """Hand out the question of a closed session again, behind the call that is under way."""
+        if session.turn.locked():
+            self._threads.task(self._give_back_later(session))
+        else:
+            self._give_back(session)
+
     async def _give_back_later(self, session: ServedSession) -> None:
         async with session.turn:
             self._give_back(session)
@@ -329,36 +267,11 @@ class Service:
     async def _guarded(self, work: Callable[[], T]) -> T:
         """Work in a thread; what it raises is told in one line."""
         try:
-            return await self._in_thread(work)
+            return await self._threads.run(work)
         except RequestRefused:
             raise
         except Exception as error:
             raise self._defect(error) from error
-
-    async def _in_thread(self, work: Callable[[], T]) -> T:
-        if self._pending >= _MOST_PENDING:
-            raise RequestRefused(503, "busy", "the server has too much to do. Try again later.")
-        self._pending += 1
-        try:
-            return await asyncio.get_running_loop().run_in_executor(self._pool, work)
-        finally:
-            self._pending -= 1
-
-    async def _whole(self, work: Coroutine[Any, Any, T]) -> T:
-        """Let work end that has begun, also where its client has gone: its session must not be used
-        by two calls at a time, and an answer must not be lost."""
-        task = self._task(work)
-        try:
-            return await asyncio.shield(task)
-        except asyncio.CancelledError:
-            task.add_done_callback(_consume)
-            raise
-
-    def _task(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
 
     def _defect(self, error: Exception) -> RequestRefused:
         if isinstance(error, InputError):
@@ -366,9 +279,3 @@ class Service:
         _LOG.error("a request failed", exc_info=error)
         line = f"{type(error).__name__} in the pipeline; the server's log has its traceback"
         return RequestRefused(500, "pipeline", line)
-
-
-def _consume(task: asyncio.Task[Any]) -> None:
-    """Nobody waits for it any more; asyncio complains of an error that nobody has seen."""
-    if not task.cancelled():
-        task.exception()

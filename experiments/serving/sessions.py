@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from agents.base import Episode
+from experiments.serving.errors import RequestRefused
 from toolkit.contracts import SearchTool, ToolInterface, Topic
 
 NO_TOPIC = Topic("", "")
@@ -43,3 +45,80 @@ class ServedSession:
         self.topic = topic
         self.episode = Episode(topic or NO_TOPIC, tool)
         self.calls = 0
+
+
+class SessionTable:
+    """The open sessions, at most `most`; one that nobody uses for `idle_seconds` is closed. `ended`
+    is told of each that closes. Every method belongs to the event loop."""
+
+    def __init__(
+        self, most: int, idle_seconds: float, ended: Callable[[ServedSession], None]
+    ) -> None:
+        self._most = most
+        self._idle_seconds = idle_seconds
+        self._ended = ended
+        self._open: dict[str, ServedSession] = {}
+        self._connections: dict[str, str] = {}
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def make_room(self) -> None:
+        """Refuse where there is no room for one more session."""
+        if len(self._open) >= self._most:
+            self.drop_idle()
+        if len(self._open) >= self._most:
+            raise RequestRefused(
+                503,
+                "too_many_sessions",
+                f"{len(self._open)} sessions are open, as many as may be. Close one, or wait.",
+            )
+
+    def add(self, session: ServedSession) -> None:
+        """One more session."""
+        self._open[session.handle] = session
+        if session.connection:
+            self._connections[session.connection] = session.handle
+
+    def get(self, handle: object) -> ServedSession:
+        """The open session of a handle."""
+        session = self._open.get(handle) if isinstance(handle, str) else None
+        if session is None:
+            raise RequestRefused(
+                404, "unknown_session", "there is no such session. Open one and send its handle."
+            )
+        session.used = time.monotonic()
+        return session
+
+    def of_connection(self, connection: str) -> ServedSession | None:
+        """The open session of a connection, if it has one."""
+        handle = self._connections.get(connection, "")
+        return self.get(handle) if handle in self._open else None
+
+    def drop(self, session: ServedSession) -> None:
+        """Close a session."""
+        if self._open.pop(session.handle, None) is None:
+            return
+        if self._connections.get(session.connection) == session.handle:
+            del self._connections[session.connection]
+        session.closed = True
+        self._ended(session)
+
+    def drop_connection(self, connection: str) -> None:
+        """Close the session of a connection that has ended, if it had one."""
+        session = self.of_connection(connection)
+        if session is not None:
+            self.drop(session)
+
+    def drop_idle(self) -> None:
+        """Close the sessions that nobody has used for too long."""
+        oldest = time.monotonic() - self._idle_seconds
+        for session in list(self._open.values()):
+            if session.used < oldest and not session.busy:
+                self.drop(session)
+
+    async def keep_tidy(self) -> None:
+        """Close idle sessions for ever, until cancelled."""
+        while True:
+            await asyncio.sleep(min(30.0, self._idle_seconds / 4))
+            self.drop_idle()

@@ -87,7 +87,7 @@ def test_the_question_of_a_closed_or_idle_session_is_handed_out_again(tmp_path: 
         server.ask("/close", session=first["session"])
         second = server.ask("/question")
         assert second["qid"] == first["qid"]
-        until(lambda: len(server.service) == 0)
+        until(lambda: len(server.service.sessions) == 0)
         assert server.ask("/question")["qid"] == first["qid"]
     assert folder.statuses() == {}
     assert not folder.queries.exists() or not list(folder.queries.iterdir())

@@ -63,7 +63,7 @@ def test_a_connection_has_a_session_of_its_own(door: str) -> None:
     with serving() as server:
         assert talk(server, door, conversation) == expected
         if door == "sse":
-            until(lambda: len(server.service) == 0)  # the connections have ended
+            until(lambda: len(server.service.sessions) == 0)  # the connections have ended
 
 
 def test_without_connections_the_state_rides_on_the_handle() -> None:
@@ -136,7 +136,7 @@ def test_the_question_of_a_connection_that_ends_is_handed_out_again(
     with serving(folder=RunFolder(tmp_path / "run"), topics=TOPICS[:1]) as server:
         for _ in range(3):
             assert talk(server, door, conversation) == TOPICS[0].qid
-            until(lambda: len(server.service) == 0)
+            until(lambda: len(server.service.sessions) == 0)
 
 
 @pytest.mark.parametrize(("query", "count"), [("xyz", 0), ("Torvald", 1), ("mill", 3)])

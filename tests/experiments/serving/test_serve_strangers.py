@@ -222,7 +222,7 @@ def test_broken_clients_cost_the_others_nothing(
                 assert server.ask("/call", session=handle, **search)["error"] == ""
             for each in broken:
                 each.result(20)
-        until(lambda: len(server.service) == 1)
+        until(lambda: len(server.service.sessions) == 1)
         assert server.get("/status")[1]["sessions"] == 1
     assert "Traceback" not in caplog.text
 
