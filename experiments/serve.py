@@ -126,13 +126,7 @@ def _manifest(
     # Two agents in one run would be one row of a table.
     prints["agent"] = fingerprint("client", options.client)
     chosen = {**factors(settings, _GROUPS), "agent": options.client}
-    return make_manifest(
-        plain_values(settings.config),
-        prints,
-        chosen,
-        recorded_option(settings),
-        sealed=built.sealed,
-    )
+    return make_manifest(plain_values(settings.config), prints, chosen, recorded_option(settings))
 
 
 def read_command(arguments: Sequence[str]) -> Command:
