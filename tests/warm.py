@@ -7,6 +7,7 @@ from pathlib import Path
 
 import scipy.stats  # noqa: F401
 
+import experiments.enrich
 import experiments.evaluate
 import experiments.rank
 import experiments.run  # noqa: F401

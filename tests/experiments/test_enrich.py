@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -14,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from experiment_samples import TINY
+from processes import CommandProcess, run_command
 from scripted_peer import Fail, Peer, Request, Say, running_peer
 
 Entry = Callable[..., int]
@@ -76,19 +73,14 @@ def peer() -> Iterator[Peer]:
         yield server
 
 
-def command(peer: Peer, *arguments: str) -> list[str]:
+def command(peer: Peer, *arguments: str) -> tuple[str, ...]:
     llm = (
         *("llm@enrichment_llm=openai_compatible", "enrichment_llm.model=m"),
         *(f"enrichment_llm.base_url={peer.openai_url}", "enrichment_llm.concurrency=4"),
         "enrichment_llm.client.attempts=1",
     )
     options = ("enrichment=sira_corpus", "name=r")
-    return [sys.executable, "-m", "experiments.enrich", *TINY, *options, *llm, *arguments]
-
-
-def surroundings() -> dict[str, str]:
-    root = Path(__file__).resolve().parents[2]
-    return {**os.environ, "PYTHONPATH": f"{root}{os.pathsep}{root / 'tests'}"}
+    return ("enrich", *TINY, *options, *llm, *arguments)
 
 
 def prompts(requests: list[Request]) -> Counter[str]:
@@ -105,28 +97,17 @@ def test_a_kill_and_a_failing_server_cost_nothing_twice(tmp_path: Path, peer: Pe
         return Say(text=KEYWORDS)
 
     peer.default = slowly
-    with subprocess.Popen(
-        command(peer),
-        cwd=tmp_path,
-        env=surroundings(),
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    ) as process:
-        until = time.monotonic() + 90
-        while answered < 30 and time.monotonic() < until:
-            assert process.poll() is None
-            time.sleep(0.001)
-        os.killpg(process.pid, signal.SIGKILL)
+    process = CommandProcess(*command(peer), folder=tmp_path)
+    until = time.monotonic() + 90
+    while answered < 30 and time.monotonic() < until:
+        assert process.poll() is None
+        time.sleep(0.001)
+    process.kill()
+    process.wait()
     assert 30 <= answered < DOCUMENTS
     # One document's request fails: it is told, and tried again by the same command.
     peer.script.append(Fail(400, "no", "invalid_request_error"))
-    runs = [
-        subprocess.run(
-            command(peer), cwd=tmp_path, env=surroundings(), capture_output=True, text=True
-        )
-        for _ in range(2)
-    ]
+    runs = [run_command(*command(peer), folder=tmp_path) for _ in range(2)]
     assert runs[1].returncode == 0, runs[1].stderr
     assert "64 documents" in runs[1].stdout
     counts = prompts(peer.requests)
