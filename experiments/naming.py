@@ -81,6 +81,8 @@ def lasting(settings: Settings, groups: Sequence[str] = AGENT) -> dict[str, Any]
             values[group][key] = PurePath(place).name
         elif key == "tokenizer" and group in values:
             values[group].pop(key, None)  # As in runs from before there was this setting.
+    if values.get("benchmark", {}).get("sets") is False:
+        del values["benchmark"]["sets"]  # Likewise.
     values.get("retriever", {}).pop("path", None)  # of a tuning, whose choice stands beside it
     return values
 

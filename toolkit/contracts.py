@@ -6,8 +6,8 @@ was retrieved: a `docid`, or `<docid>%p<n>` for the n-th passage of that documen
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 PASSAGE_MARK = "%p"
@@ -30,6 +30,13 @@ class Document(NamedTuple):
     title: str
     text: str
     url: str = ""
+
+
+class Link(NamedTuple):
+    """A reference of one document to another, such as a citation."""
+
+    docid: str
+    linked: str
 
 
 class Topic(NamedTuple):
@@ -222,12 +229,17 @@ class ToolResult:
 @dataclass(frozen=True)
 class Answer:
     """The parts of a final answer: `Explanation`, `Exact Answer`, `Confidence` (0 to 100, or None
-    where the answer gives none), and the docids cited in the explanation, in order."""
+    where the answer gives none), and the docids cited in the explanation, in order.
+
+    `documents` answers a question that asks for documents: their docids, the best first, each
+    once. It is empty for other answers.
+    """
 
     explanation: str = ""
     exact: str = ""
     confidence: float | None = None
     citations: Sequence[str] = ()
+    documents: Sequence[str] = ()
 
 
 STATUSES = (
@@ -279,8 +291,11 @@ class Benchmark(Protocol):
     `judgements[tier][qid][docid]` is a grade (int); tiers are `evidence` and, where the benchmark
     tells which documents hold the answer itself, `gold`. `answers[qid]` lists accepted short
     answers. `fingerprint` is a hash of the content (not of the path); `corpus_fingerprint` of the
-    documents alone, which is what an index depends on. One whose texts must not be published has an
-    attribute `sealed` that is true; see `is_sealed`.
+    documents alone, which is what an index depends on.
+
+    Optional parts, read by the functions below: `sealed` is true for one whose texts must not be
+    published (`is_sealed`); `targets`, `checklists` and `satisfaction` belong to questions that ask
+    for documents (`document_sets`); `links()` yields the links between documents (`links_of`).
     """
 
     name: str
@@ -301,6 +316,34 @@ def is_sealed(benchmark: Benchmark) -> bool:
     """Whether what a run writes of the benchmark's texts is to be obfuscated
     (`toolkit.sealing`)."""
     return bool(getattr(benchmark, "sealed", False))
+
+
+@dataclass(frozen=True)
+class DocumentSets:
+    """What a benchmark knows of its questions that ask for documents; empty where none does.
+
+    - `targets[qid]`: the documents asked for, those that meet every requirement; perhaps none.
+    - `checklists[qid]`: the requirements in words; left out where they are not known.
+    - `satisfaction[qid][docid]`: whether the document meets each requirement, in the order of the
+      checklist, where that is known.
+    """
+
+    targets: Mapping[str, Collection[str]] = field(default_factory=dict)
+    checklists: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    satisfaction: Mapping[str, Mapping[str, Sequence[bool]]] = field(default_factory=dict)
+
+
+def document_sets(benchmark: Benchmark) -> DocumentSets:
+    """The optional attributes `targets`, `checklists` and `satisfaction` of a benchmark."""
+    return DocumentSets(
+        **{part.name: getattr(benchmark, part.name, None) or {} for part in fields(DocumentSets)}
+    )
+
+
+def links_of(benchmark: Benchmark) -> Iterator[Link] | None:
+    """The links between a benchmark's documents; None where it has no such part."""
+    links = getattr(benchmark, "links", None)
+    return None if links is None else links()
 
 
 class Segmenter(Protocol):

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from toolkit.benchmarks.judged import JudgedBenchmark
+from toolkit.benchmarks.links import read_links
 from toolkit.benchmarks.reading import (
     Judgements,
     Place,
@@ -18,7 +19,8 @@ from toolkit.benchmarks.reading import (
     records,
     text_field,
 )
-from toolkit.contracts import Document, Topic
+from toolkit.benchmarks.sets import AskedSets, read_asked_sets, read_satisfaction, with_targets
+from toolkit.contracts import Document, Link, Topic
 from toolkit.errors import InputError
 from toolkit.files import fingerprint
 
@@ -33,6 +35,12 @@ class BeirBenchmark(JudgedBenchmark):
     `qrels/<split>.tsv` holds `query-id, corpus-id, score` under a header line (TREC's four columns
     are read too) and gives the tier `evidence`; `qrels/<split>.gold.tsv`, where there is one, gives
     the tier `gold`.
+
+    Questions that ask for documents have `checklist`, a list of requirements, or `targets`, a list
+    of docids, in `queries.jsonl`; with `sets` every question asks for documents. Targets are the
+    documents with a grade above 0; those of the field count as graded 1. `satisfaction.jsonl`
+    (`query-id, corpus-id, satisfied`) tells which requirements a document meets, and `links.tsv`
+    (`docid, linked`) which documents a document refers to; both are optional.
 
     A named `split` selects the questions that its qrels name; `split=None` selects every question
     and the union of all qrels. Questions keep the order of queries.jsonl, and `limit` keeps the
@@ -51,14 +59,22 @@ class BeirBenchmark(JudgedBenchmark):
         split: str | None = "test",
         limit: int | None = None,
         origin: str = "",
+        sets: bool = False,
     ) -> None:
         self.path = Path(path)
         self.split = split
+        self.sets = sets
         self._corpus = _required(self.path, "corpus.jsonl", origin)
         self._queries = _required(self.path, "queries.jsonl", origin)
         self._qrels = _qrels_files(self.path, split)
         tiers = {tier: read_qrels(files) for tier, files in self._qrels.items()}
         topics, answers = read_queries(self._queries)
+        asked = read_asked_sets(self._queries)
+        tiers["evidence"] = with_targets(
+            tiers["evidence"], self._in_split(asked, tiers["evidence"])
+        )
+        self._satisfaction = self._optional("satisfaction.jsonl")
+        self._links = self._optional("links.tsv")
         super().__init__(
             name or self.path.resolve().name,
             self._selected(topics, tiers["evidence"]),
@@ -66,7 +82,21 @@ class BeirBenchmark(JudgedBenchmark):
             answers,
             limit=limit,
             known=[topic.qid for topic in topics],
+            sets=sets or asked.qids,
+            checklists=asked.checklists,
+            satisfaction=read_satisfaction(self._satisfaction, asked.checklists)
+            if self._satisfaction
+            else None,
         )
+
+    def _in_split(self, asked: AskedSets, evidence: Judgements) -> Mapping[str, Sequence[str]]:
+        """The targets of the questions that the split selects; qrels alone name those."""
+        chosen = asked.targets if self.split is None else set(evidence) & set(asked.targets)
+        return {qid: asked.targets[qid] for qid in chosen}
+
+    def _optional(self, name: str) -> Path | None:
+        path = self.path / name
+        return path if path.is_file() else None
 
     def _selected(self, topics: Sequence[Topic], evidence: Judgements) -> Sequence[Topic]:
         if self.split is not None:
@@ -86,10 +116,18 @@ class BeirBenchmark(JudgedBenchmark):
 
     @property
     def fingerprint(self) -> str:
-        """Hash of the corpus, the questions, the qrels in use, and the selection among them."""
+        """Hash of the corpus, the questions, the qrels in use and what is known of requirements,
+        and of the selection among the questions."""
         files = [*self._qrels["evidence"], *self._qrels.get("gold", [])]
+        files += [self._satisfaction] if self._satisfaction else []
         hashes = [content_hash(path) for path in (self._corpus, self._queries, *files)]
-        return fingerprint("beir", *hashes, self.split, self.limit)
+        sets = ["sets"] if self.sets else []
+        return fingerprint("beir", *hashes, self.split, self.limit, *sets)
+
+    def links(self) -> Iterator[Link] | None:
+        """The rows of `links.tsv`; None where there is no such file. They are no part of the
+        fingerprint: what uses them has the fingerprint of their graph."""
+        return iter(read_links(self._links)) if self._links else None
 
     def documents(self) -> Iterator[Document]:
         """The corpus in the file's order."""

@@ -55,6 +55,7 @@ class IrDatasetsBenchmark(JudgedBenchmark):
     - `split` names another dataset of the same documents by the last part of its id: the one below
       `dataset` (`train` below `beir/scifact`) or beside it (`train` beside `beir/scifact/test`).
       Where there are both, it is refused.
+    - `sets`: every question asks for documents, those with a grade above 0.
     - `name`: the id of the documents with dashes unless given, so that all splits share an index.
 
     `corpus_fingerprint` is a hash of the documents, which takes a pass over them. It is kept in the
@@ -71,6 +72,7 @@ class IrDatasetsBenchmark(JudgedBenchmark):
         name: str | None = None,
         split: str | None = None,
         limit: int | None = None,
+        sets: bool = False,
     ) -> None:
         self.split = split
         self.dataset = with_split(dataset, split)
@@ -80,7 +82,12 @@ class IrDatasetsBenchmark(JudgedBenchmark):
         topics, answers = united_topics(self._queries(), self.dataset)
         tiers = {"evidence": united(self._grades())}
         super().__init__(
-            name or self._documents_id.replace("/", "-"), topics, tiers, answers, limit=limit
+            name or self._documents_id.replace("/", "-"),
+            topics,
+            tiers,
+            answers,
+            limit=limit,
+            sets=sets,
         )
 
     def documents(self) -> Iterator[Document]:

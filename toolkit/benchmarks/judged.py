@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from toolkit.benchmarks.reading import Judgements
@@ -36,6 +36,10 @@ class JudgedBenchmark:
     gives grades by qid and docid: `evidence`, and perhaps `gold`. `judgements` and `answers` are
     those of the questions kept, zero grades included. `known` are the qids of all questions of the
     collection, where `topics` is a part of them.
+
+    Questions that ask for documents: those with a checklist, those that `sets` names, and all of
+    them where `sets` is True. Their `targets` are the documents of the tier `evidence` with a grade
+    above 0. See `contracts.DocumentSets` for `checklists` and `satisfaction`.
     """
 
     def __init__(
@@ -47,6 +51,9 @@ class JudgedBenchmark:
         *,
         limit: int | None = None,
         known: Iterable[str] | None = None,
+        sets: bool | Collection[str] = False,
+        checklists: Mapping[str, Sequence[str]] | None = None,
+        satisfaction: Mapping[str, Mapping[str, Sequence[bool]]] | None = None,
     ) -> None:
         self.name = name
         self.limit = checked_limit(limit)
@@ -58,6 +65,15 @@ class JudgedBenchmark:
         }
         self.answers: Mapping[str, Sequence[str]] = {
             qid: texts for qid, texts in (answers or {}).items() if qid in chosen
+        }
+        self.checklists = {qid: texts for qid, texts in (checklists or {}).items() if qid in chosen}
+        self.satisfaction = {
+            qid: rows for qid, rows in (satisfaction or {}).items() if qid in self.checklists
+        }
+        self.targets = {
+            topic.qid: _relevant(self.judgements["evidence"].get(topic.qid, {}))
+            for topic in self.topics
+            if sets is True or topic.qid in self.checklists or topic.qid in (sets or ())
         }
         everyone = {topic.qid for topic in topics} if known is None else set(known)
         named = {qid: None for rows in tiers.values() for qid in rows}
@@ -78,8 +94,12 @@ class JudgedBenchmark:
 
     @property
     def fingerprint(self) -> str:
-        """Hash of the documents, the questions kept, their answers and their judgements."""
-        return fingerprint(self.corpus_fingerprint, self.topics, self.answers, self.judgements)
+        """Hash of the documents, the questions kept, their answers and their judgements, and of
+        what is known of the documents that they ask for."""
+        sets = [self.checklists, self.satisfaction, sorted(self.targets)] if self.targets else []
+        return fingerprint(
+            self.corpus_fingerprint, self.topics, self.answers, self.judgements, *sets
+        )
 
     @property
     def unjudged(self) -> list[str]:
@@ -109,6 +129,10 @@ class JudgedBenchmark:
             unknown_judged=self.unknown_judged(present),
             unknown_questions=self.unknown_questions,
         )
+
+
+def _relevant(grades: Mapping[str, int]) -> frozenset[str]:
+    return frozenset(docid for docid, grade in grades.items() if grade > 0)
 
 
 def documents_fingerprint(documents: Iterable[Document]) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from toolkit.benchmarks import BeirBenchmark
-from toolkit.contracts import Benchmark, Document, Topic
+from toolkit.contracts import Benchmark, Document, Link, Topic, document_sets, links_of
 from toolkit.errors import InputError
 
 CORPUS: list[dict[str, Any]] = [
@@ -279,3 +279,90 @@ def test_cacm_keeps_its_judgements_of_absent_documents(data_root: Path) -> None:
     report = benchmark.report()
     assert (report.questions, report.judged) == (64, 52)
     assert len(report.unknown_judged) == 55
+
+
+SET_QUERIES: list[dict[str, Any]] = [
+    {"_id": "q1", "text": "one?", "checklist": ["It is first.", "It is old."]},
+    {"_id": "q2", "text": "two?", "targets": ["d3", "d2", "d2"]},
+    {"_id": "q3", "text": "three?"},
+    {"_id": "q4", "text": "none?", "targets": []},
+]
+
+
+def test_questions_with_a_checklist_or_targets_ask_for_documents(tmp_path: Path) -> None:
+    folder = write(tmp_path, queries=SET_QUERIES, test=HEADER + "q1\td1\t2\nq1\td2\t0\nq3\td3\t1\n")
+    (folder / "satisfaction.jsonl").write_text(
+        '{"query-id": "q1", "corpus-id": "d2", "satisfied": [true, false]}\n', encoding="utf-8"
+    )
+    asked = document_sets(BeirBenchmark(folder, split=None))
+    assert asked.targets == {"q1": {"d1"}, "q2": {"d2", "d3"}, "q4": set()}
+    assert asked.checklists == {"q1": ["It is first.", "It is old."]}
+    assert asked.satisfaction == {"q1": {"d2": (True, False)}}
+    test = BeirBenchmark(folder)
+    assert [topic.qid for topic in test.topics] == ["q1", "q3"]
+    assert document_sets(test).targets == {"q1": {"d1"}}
+
+
+def test_a_list_of_targets_needs_no_qrels(tmp_path: Path) -> None:
+    """Queries with lists of ids, the shape of LitSearch and SAGE."""
+    folder = write(tmp_path, queries=SET_QUERIES[1:2], test=HEADER)
+    (folder / "qrels" / "test.tsv").unlink()
+    benchmark = BeirBenchmark(folder, split=None)
+    assert benchmark.judgements["evidence"] == {"q2": {"d3": 1, "d2": 1}}
+    assert benchmark.targets == {"q2": {"d2", "d3"}}
+
+
+def test_a_folder_of_judgements_alone_asks_for_documents_where_it_is_told_to(folder: Path) -> None:
+    assert not document_sets(BeirBenchmark(folder)).targets
+    benchmark = BeirBenchmark(folder, sets=True)
+    assert document_sets(benchmark).targets == {"q1": {"d1"}, "q3": set()}
+    assert benchmark.fingerprint != BeirBenchmark(folder).fingerprint
+    assert benchmark.corpus_fingerprint == BeirBenchmark(folder).corpus_fingerprint
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("checklist", [], "with 0 items"),
+        ("checklist", ["x"] * 200, "with 200 items"),
+        ("checklist", ["  "], "checklist"),
+        ("checklist", "one", "checklist"),
+        ("targets", "d1", "targets"),
+        ("targets", [None], "targets"),
+    ],
+)
+def test_a_checklist_or_targets_of_another_shape_are_refused(
+    tmp_path: Path, field: str, value: Any, message: str
+) -> None:
+    folder = write(tmp_path, queries=[{"_id": "q1", "text": "one?", field: value}])
+    with pytest.raises(InputError, match=rf"queries\.jsonl:1.*{message}"):
+        BeirBenchmark(folder)
+
+
+def test_requirements_in_any_script_are_read(tmp_path: Path) -> None:
+    texts = ["実験は三回行われた。", "Исследование проведено до 1990 года."]
+    folder = write(tmp_path, queries=[{"_id": "q1", "text": "one?", "checklist": texts}])
+    assert BeirBenchmark(folder).checklists == {"q1": texts}
+
+
+def test_satisfaction_must_fit_the_checklist(tmp_path: Path) -> None:
+    folder = write(tmp_path, queries=SET_QUERIES)
+    (folder / "satisfaction.jsonl").write_text(
+        '{"query-id": "q1", "corpus-id": "d2", "satisfied": [true]}\n', encoding="utf-8"
+    )
+    with pytest.raises(InputError, match="a list of 2 values"):
+        BeirBenchmark(folder)
+
+
+def test_a_target_that_the_qrels_grade_irrelevant_is_refused(tmp_path: Path) -> None:
+    folder = write(tmp_path, queries=SET_QUERIES, test=HEADER + "q2\td2\t0\n")
+    with pytest.raises(InputError, match="'d2' is a target of question 'q2'"):
+        BeirBenchmark(folder)
+
+
+def test_links_are_an_optional_file(folder: Path) -> None:
+    assert links_of(BeirBenchmark(folder)) is None
+    before = BeirBenchmark(folder).fingerprint
+    (folder / "links.tsv").write_text("docid\tlinked\nd1\td2\n", encoding="utf-8")
+    assert list(links_of(BeirBenchmark(folder)) or ()) == [Link("d1", "d2")]
+    assert BeirBenchmark(folder).fingerprint == before

@@ -16,7 +16,13 @@ import numpy as np
 from toolkit.benchmarks.fictional.data import load
 from toolkit.benchmarks.fictional.filler import REGIONS, Filler
 from toolkit.benchmarks.fictional.hashing import Draws, key, mix
-from toolkit.benchmarks.fictional.schema import BY_NAME, Attribute, EntityType, Number
+from toolkit.benchmarks.fictional.schema import (
+    BY_NAME,
+    Attribute,
+    EntityType,
+    Number,
+    Relation,
+)
 from toolkit.benchmarks.fictional.world import Entity, World
 from toolkit.contracts import Document
 
@@ -86,11 +92,28 @@ class Articles:
 
     def _mentions(self, index: int, length: int, draws: Draws) -> list[str]:
         """Sentences that name other entities and say nothing about them."""
-        count = min(MOST_MENTIONS, length // MENTION_WORDS)
-        others = [draws.below(self.world.size) for _ in range(count)]
-        names = [self.world.name(self.world.entity(other)) for other in others if other != index]
+        others = self._mentioned(index, length, draws)
+        names = [self.world.name(self.world.entity(other)) for other in others]
         frames = PHRASES["mentions"]
         return [capitalised(draws.choice(frames).format(n=name)) for name in names]
+
+    def _mentioned(self, index: int, length: int, draws: Draws) -> list[int]:
+        count = min(MOST_MENTIONS, length // MENTION_WORDS)
+        others = [draws.below(self.world.size) for _ in range(count)]
+        return [other for other in others if other != index]
+
+    def named(self, index: int) -> list[int]:
+        """The numbers of the documents about entities that document `index` names, each once:
+        those of its facts, then those of its mentions."""
+        entity = self.world.entity(index)
+        draws = Draws("article", self.world.seed, index)
+        numbers = []
+        for attribute in BY_NAME[entity.kind].attributes:
+            self.sentence(entity, attribute, draws)  # for the draws, which mentions come after
+            if isinstance(attribute, Relation):
+                numbers.append(self.world.index(self.world.target(entity, attribute)))
+        numbers += self._mentioned(index, self.words(index), draws)
+        return [number for number in dict.fromkeys(numbers) if number != index]
 
     def statistics(self, sample: int) -> dict[str, float]:
         """See `FictionalWorld.statistics`."""
@@ -118,6 +141,14 @@ class Articles:
 def docid(index: int) -> str:
     """The docid of document number `index`."""
     return f"fw{index:07d}"
+
+
+def number_of(name: str, size: int) -> int:
+    """The number of the document with this docid among `size`. `KeyError` where there is none."""
+    match = re.fullmatch(r"fw(\d{7,})", name)
+    if not match or int(match[1]) >= size or docid(int(match[1])) != name:
+        raise KeyError(name)
+    return int(match[1])
 
 
 def shown(attribute: Attribute, value: str) -> str:

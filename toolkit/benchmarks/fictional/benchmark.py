@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
-from toolkit.benchmarks.fictional.articles import Articles, docid
+from toolkit.benchmarks.fictional.articles import Articles, docid, number_of
 from toolkit.benchmarks.fictional.hashing import Draws
+from toolkit.benchmarks.fictional.links import links
 from toolkit.benchmarks.fictional.questions import Question, QuestionMaker
+from toolkit.benchmarks.fictional.set_wording import (
+    Satisfaction,
+    WordedSetQuestion,
+    WordedSets,
+)
+from toolkit.benchmarks.fictional.sets import SetQuestionMaker
 from toolkit.benchmarks.fictional.wording import Wording, answers
 from toolkit.benchmarks.fictional.world import PERIOD, Fact, World
 from toolkit.checks import check_integer, check_number
-from toolkit.contracts import Document, Topic
+from toolkit.contracts import Document, Link, Topic
 from toolkit.errors import InputError
 from toolkit.files import fingerprint
 
 VERSION = 1  # of the generator: raised whenever the same settings give another world
+SETS_VERSION = 1  # of the questions that ask for documents, likewise
+SETS, SET_QUESTIONS = "sets", 100
 SPLITS = ("dev", "test")
 FEWEST, MOST = 4 * PERIOD, 5_000_000
 
@@ -37,7 +45,9 @@ class FictionalWorld:
     Everything is a function of the arguments: the same ones give the same bytes in every process,
     on every platform. Nothing of a document is kept once it has been yielded.
 
-    - `documents`: how many entities, and pages; `questions`: how many before `split` selects.
+    - `documents`: how many entities, and pages; `questions`: how many before `split` selects, or
+      `sets` for 100 questions that ask for documents (`sets:50`: 50 of them), in which `hops` and
+      `clues` play no part.
     - `hops`: documents that each question chains, 1 to 4.
     - `median_words`, `p90_words`: of the log-normal lengths.
     - `twins`: share of entities that are near copies of another one, 0 to 0.5.
@@ -54,7 +64,7 @@ class FictionalWorld:
     def __init__(
         self,
         documents: int = 2000,
-        questions: int = 100,
+        questions: int | str = SET_QUESTIONS,
         hops: int = 2,
         seed: int = 7,
         median_words: int = 1500,
@@ -66,7 +76,8 @@ class FictionalWorld:
         split: str | None = None,
     ) -> None:
         check_integer("documents", documents, least=FEWEST, most=MOST)
-        check_integer("questions", questions, most=max(1, documents // 2))
+        self.asks_sets, count = _asked(questions)
+        check_integer("questions", count, most=max(1, documents // 2))
         check_integer("hops", hops, most=4)
         check_integer("clues", clues, most=5)
         check_integer("seed", seed, least=0, most=2**63 - 1)
@@ -78,7 +89,7 @@ class FictionalWorld:
             raise InputError(
                 f"split={split!r}", valid=f"{', '.join(SPLITS)}, or null for all questions"
             )
-        self.size, self.count, self.hops, self.clues = documents, questions, hops, clues
+        self.size, self.count, self.hops, self.clues = documents, count, hops, clues
         self.seed, self.median_words, self.p90_words = seed, median_words, p90_words
         self.twins, self.obfuscation = float(twins), float(obfuscation)
         self.name = name
@@ -95,7 +106,10 @@ class FictionalWorld:
     @property
     def fingerprint(self) -> str:
         """Hash of all settings that documents, questions and judgements depend on."""
-        settings = (self.count, self.hops, self.clues, self.obfuscation, self.split)
+        settings: tuple[object, ...] = (self.count, self.hops, self.clues)
+        if self.asks_sets:
+            settings = ("sets", SETS_VERSION, self.count)
+        settings = (*settings, self.obfuscation, self.split)
         return fingerprint(self.corpus_fingerprint, settings)
 
     def documents(self, start: int = 0, stop: int | None = None) -> Iterator[Document]:
@@ -122,15 +136,23 @@ class FictionalWorld:
         """All that a document tells about its entity. `KeyError` for an unknown docid."""
         return self.world.facts(self.world.entity(self._index(docid)))
 
+    def has_document(self, docid: str) -> bool:
+        """Whether there is a document of this id."""
+        try:
+            return self._index(docid) >= 0
+        except KeyError:
+            return False
+
+    def links(self) -> Iterator[Link]:
+        """Who names whom, thinned; see `toolkit.benchmarks.fictional.links`."""
+        return links(self._articles)
+
     def _index(self, name: str) -> int:
-        match = re.fullmatch(r"fw(\d{7,})", name)
-        if not match or int(match[1]) >= self.size or docid(int(match[1])) != name:
-            raise KeyError(name)
-        return int(match[1])
+        return number_of(name, self.size)
 
     @cached_property
     def worded_questions(self) -> Sequence[WordedQuestion]:
-        """The questions of the split with their formal shapes. Made when first asked for."""
+        """The chained questions of the split, with their formal shapes. Made when first used."""
         maker = QuestionMaker(self.world, self.hops, self.clues)
         questions = list(maker.questions(self.count))
         if len(questions) < self.count:
@@ -148,18 +170,63 @@ class FictionalWorld:
         return WordedQuestion(f"q{number:04d}", text, answers(self.world, question), question)
 
     @cached_property
+    def _sets(self) -> WordedSets:
+        return WordedSets(SetQuestionMaker(self.world), self.count, self.obfuscation)
+
+    @cached_property
+    def worded_sets(self) -> Sequence[WordedSetQuestion]:
+        """The questions of the split that ask for documents; none where questions are chained."""
+        worded = self._sets.questions if self.asks_sets else []
+        if self.asks_sets and len(worded) < self.count:
+            raise InputError(
+                f"{self.size} documents hold only {len(worded)} of {self.count} questions that ask"
+                " for documents",
+                do="Ask for fewer questions, or more documents",
+            )
+        return worded if self.split is None else worded[SPLITS.index(self.split) :: 2]
+
+    @cached_property
+    def targets(self) -> Mapping[str, frozenset[str]]:
+        """The documents that each question asks for; see `contracts.DocumentSets`."""
+        return {worded.qid: self._sets.targets(worded.question) for worded in self.worded_sets}
+
+    @cached_property
+    def checklists(self) -> Mapping[str, Sequence[str]]:
+        """The requirements of each question that asks for documents."""
+        return {worded.qid: worded.checklist for worded in self.worded_sets}
+
+    @cached_property
+    def satisfaction(self) -> Mapping[str, Satisfaction]:
+        """Which requirements each document meets."""
+        maker = self._sets.maker if self.asks_sets else None
+        return {
+            worded.qid: Satisfaction(maker, worded.question) for worded in self.worded_sets if maker
+        }
+
+    @cached_property
     def topics(self) -> Sequence[Topic]:
         """The questions of the split."""
+        if self.asks_sets:
+            return [Topic(worded.qid, worded.text) for worded in self.worded_sets]
         return [Topic(worded.qid, worded.text) for worded in self.worded_questions]
 
     @cached_property
     def answers(self) -> Mapping[str, Sequence[str]]:
-        """Accepted short answers: a name, a number, a year, or yes/no."""
+        """Accepted short answers: a name, a number, a year, or yes/no. None where questions ask for
+        documents."""
+        if self.asks_sets:
+            return {}
         return {worded.qid: worded.answers for worded in self.worded_questions}
 
     @cached_property
     def judgements(self) -> Mapping[str, Mapping[str, Mapping[str, int]]]:
-        """The tiers `evidence` and `gold`."""
+        """The tiers `evidence` and `gold`; where questions ask for documents, `evidence` alone."""
+        if self.asks_sets:
+            return {
+                "evidence": {
+                    qid: dict.fromkeys(sorted(ids), 1) for qid, ids in self.targets.items()
+                }
+            }
         evidence: dict[str, dict[str, int]] = {}
         gold: dict[str, dict[str, int]] = {}
         for worded in self.worded_questions:
@@ -167,3 +234,15 @@ class FictionalWorld:
             evidence[worded.qid] = dict.fromkeys(path, 1)
             gold[worded.qid] = {path[-1]: 1}
         return {"evidence": evidence, "gold": gold}
+
+
+def _asked(questions: int | str) -> tuple[bool, int]:
+    """Whether questions ask for documents, and how many there are."""
+    if not isinstance(questions, str):
+        return False, questions
+    kind, colon, count = questions.partition(":")
+    if kind != SETS or (colon and not count.isdecimal()):
+        raise InputError(
+            f"questions={questions!r}", valid="a number, or sets, or sets:50 for 50 of those"
+        )
+    return True, int(count) if colon else SET_QUESTIONS

@@ -4,6 +4,8 @@ the rate `obfuscation`, in other words: once for the phrase and once for the val
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from toolkit.benchmarks.fictional.articles import capitalised
 from toolkit.benchmarks.fictional.data import load
 from toolkit.benchmarks.fictional.hashing import Draws
@@ -38,6 +40,22 @@ def answers(world: World, question: Question) -> list[str]:
     if isinstance(attribute, Year):
         return [str(value)]
     return list(dict.fromkeys([f"{value:,}", str(value)]))
+
+
+def clue_phrase(kind: str, clue: Clue, one_of: Callable[[tuple[str, str]], str]) -> str:
+    """What a clue says of an entity of the type `kind`, from its verb on. `one_of` chooses between
+    the pages' own words and a paraphrase: for the phrase, then for the value."""
+    attribute = attribute_of(kind, clue.relation, Clueable)
+    phrase = one_of(attribute.clues)
+    if isinstance(attribute, Choice):
+        paraphrase = LEXICONS[attribute.lexicon][clue.value]
+        return phrase.format(v=one_of((clue.value, paraphrase)))
+    if isinstance(attribute, Number):
+        frames = PHRASES["numbers"]
+    else:
+        decade = clue.low % 10 == 0 and clue.high == clue.low + 9
+        frames = PHRASES["decade" if decade else "years"]
+    return phrase.format(r=one_of(frames).format(low=clue.low, high=clue.high))
 
 
 class Wording:
@@ -99,7 +117,7 @@ class Wording:
         if not clues:
             return f"{article} {noun}"
         pronoun = "who" if self.question.kinds[position] == "person" else "that"
-        return f"{article} {noun} {pronoun} {_enumerated(clues)}"
+        return f"{article} {noun} {pronoun} {enumerated(clues)}"
 
     def _linked(self, link: Link, introduced: bool) -> str:
         old, new = sorted((link.subject, link.object))
@@ -110,17 +128,7 @@ class Wording:
         return capitalised(phrase.format(a=names[link.subject], b=names[link.object])) + "."
 
     def _clue(self, clue: Clue) -> str:
-        attribute = attribute_of(self.question.kinds[clue.position], clue.relation, Clueable)
-        phrase = self._one_of(attribute.clues)
-        if isinstance(attribute, Choice):
-            paraphrase = LEXICONS[attribute.lexicon][clue.value]
-            return phrase.format(v=self._one_of((clue.value, paraphrase)))
-        if isinstance(attribute, Number):
-            frames = PHRASES["numbers"]
-        else:
-            decade = clue.low % 10 == 0 and clue.high == clue.low + 9
-            frames = PHRASES["decade" if decade else "years"]
-        return phrase.format(r=self._one_of(frames).format(low=clue.low, high=clue.high))
+        return clue_phrase(self.question.kinds[clue.position], clue, self._one_of)
 
     def _inquiry(self, subject: str) -> str:
         question = self.question
@@ -133,5 +141,6 @@ class Wording:
         return attribute.ask.format(s=subject)
 
 
-def _enumerated(parts: list[str]) -> str:
+def enumerated(parts: list[str]) -> str:
+    """`a, b and c`."""
     return " and ".join([", ".join(parts[:-1]), parts[-1]] if len(parts) > 1 else parts)
