@@ -37,13 +37,14 @@ class PreparedPipeline:
     sealed: bool = False
 
 
-def ranking(config: DictConfig) -> PreparedPipeline:
-    """Build what ranks. Settings are checked before any index is built."""
+def ranking(config: DictConfig, benchmark: Benchmark | None = None) -> PreparedPipeline:
+    """Build what ranks, over `benchmark` (None: the configuration's). Settings are checked before
+    any index is built."""
     engine = make(config.engine)
     segmenter = make(config.unit)
     stages = make_stages(config)
     stages.check(engine)
-    benchmark = make(config.benchmark)
+    benchmark = benchmark or make(config.benchmark)
     prepared = prepare(benchmark, segmenter, engine, Path(config.paths.indexes))
     for note in notes(benchmark, prepared):
         Console(stderr=True).print(note, soft_wrap=True)

@@ -19,6 +19,8 @@ def parent(unit_id: str) -> str:
 
     Only a final `%p<digits>` counts, so that a docid which holds `%p` elsewhere stays whole.
     """
+    if PASSAGE_MARK not in unit_id:  # called for every hit of every ranking
+        return unit_id
     head, mark, tail = unit_id.rpartition(PASSAGE_MARK)
     return head if mark and tail.isdecimal() else unit_id
 

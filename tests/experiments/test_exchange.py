@@ -320,3 +320,25 @@ def test_a_run_of_a_sealed_benchmark_is_sealed_when_it_comes_in_and_told_when_it
     assert run_entry("export", "runs/secret", "format=browsecomp_plus", f"out={out}") == 0
     assert "sealed benchmark" in capsys.readouterr().err
     assert "Wilhelmina" in (out / "run_1.json").read_text(encoding="utf-8")
+
+
+def test_a_replay_through_the_recorded_pipeline_changes_nothing_and_another_is_tested(
+    working: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_entry("replay", "runs/demo", "name=again") == 0
+    assert "(100.0%) before the first changed page" in capsys.readouterr().err
+    assert run_entry("replay", "runs/demo", "name=again", "retriever=bm25_tuned") == 0
+    cells = {path.name: metrics(path) for path in Path("runs/again").iterdir() if path.is_dir()}
+    assert len(cells) == 3
+    recorded = cells.pop("recorded")
+    same, other = sorted(cells.values(), key=lambda cell: -cell["unchanged_calls"])
+    assert same["unchanged_calls"] == same["overlap@10"] == 1
+    assert same["evidence_moved"] == 0
+    ours = metrics(working / "runs/demo")
+    for name in ("recall_surfaced", "recall_previewed", "recall_opened", "tokens_exposed"):
+        assert recorded[name] == same[name] == same[f"{name}_unchanged"] == ours[name]
+    assert other["unchanged_calls"] < 1
+    assert other["recall_previewed_unchanged"] <= other["recall_previewed"]
+    verdicts = json.loads((working / "runs/again/verdicts.json").read_text(encoding="utf-8"))
+    assert {row["b"] for row in verdicts} == {"recorded"}
+    assert "first_evidence_call" in {row["measure"] for row in verdicts}

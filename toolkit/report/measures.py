@@ -99,7 +99,15 @@ _PUBLISHED = tuple(
         ("search_calls", 2, "the file's own count."),
     )
 )
-_BY_NAME = {measure.name: measure for measure in (*_AGENT, *_PUBLISHED)}
+# Of recorded calls through another pipeline: see toolkit.evaluation.replayed.
+_UNCHANGED = "_unchanged"
+_REPLAYED = (
+    Measure("first_evidence_call", 2, LOWER, "Call that first showed evidence; calls + 1 if none."),
+    Measure("overlap@10", 3, NEITHER, "Share of a recorded ranking’s top 10 in the new top 10."),
+    Measure("evidence_moved", 1, HIGHER, "Ranks by which evidence came nearer to the top."),
+    Measure("unchanged_calls", 3, NEITHER, "Share of calls before the first page that differs."),
+)
+_BY_NAME = {measure.name: measure for measure in (*_AGENT, *_PUBLISHED, *_REPLAYED)}
 
 _RANKING = {
     "AP": "Average precision of the ranking.",
@@ -152,6 +160,10 @@ def describe(name: str) -> Measure:
         return _BY_NAME[name]
     if is_usage(name):
         return _usage(name)
+    if name.endswith(_UNCHANGED):
+        whole = describe(name.removesuffix(_UNCHANGED))
+        definition = f"{whole.definition} Of the calls before the first page that differs."
+        return whole._replace(name=name, definition=definition)
     match = _IR_NAME.fullmatch(name)
     text = _RANKING.get(match["family"]) if match else None
     if match and text:

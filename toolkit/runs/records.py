@@ -11,6 +11,7 @@ import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -80,7 +81,8 @@ class Outcome(NamedTuple):
 
 def surfaced(calls: Iterable[ToolCall]) -> tuple[str, ...]:
     """Documents of all rankings, each once, in order of first appearance."""
-    return tuple(dict.fromkeys(parent(unit) for call in calls for unit in call.ranking))
+    units = dict.fromkeys(chain.from_iterable(call.ranking for call in calls))
+    return tuple(dict.fromkeys(map(parent, units)))
 
 
 def to_record(trajectory: Trajectory) -> dict[str, Any]:

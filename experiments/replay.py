@@ -1,0 +1,242 @@
+"""`python -m experiments.replay runs/<name> retriever=... unit=... reranker=...`: recorded calls
+through another pipeline, no agent's model asked.
+
+The queries of each question go through the pipeline in their order, and what its pages would have
+shown is measured and tested against what was recorded. What an agent would have seen differs from
+its first changed page on: `<measure>_unchanged` counts the calls before that point alone, and
+`unchanged_calls` tells their share. Each replay is a cell of `runs/<name=>`, which holds the
+report; the tool is the recorded one, or the one that its format has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from experiments.build import make, make_interface
+from experiments.comparison import compare_folders
+from experiments.entry import CommandParser, one_path, run_command
+from experiments.naming import RANKING, cell_name, factors
+from experiments.prepared_pipeline import fingerprints, ranking
+from experiments.recorded import Options, recorded_benchmark
+from experiments.run import check_concurrency
+from experiments.settings import Settings, key_of, plain_values
+from experiments.stages import stage_counts
+from pipelines.backend import PipelineBackend
+from toolkit.console import Console
+from toolkit.contracts import Benchmark, DocumentStore, ToolInterface, Trajectory
+from toolkit.errors import InputError
+from toolkit.evaluation import Evaluation, evaluate_run, write_evaluation
+from toolkit.evaluation.agent_run import lean
+from toolkit.evaluation.evaluations import denominators, means
+from toolkit.evaluation.funnel import relevant_documents
+from toolkit.evaluation.replayed import (
+    EFFORT,
+    PREFIX,
+    TIERS,
+    Replayed,
+    calls_until_evidence,
+    first_calls,
+    replay,
+    without_answer,
+)
+from toolkit.files import write_json
+from toolkit.llm.ledger_file import ledger_on_record
+from toolkit.progress import track
+from toolkit.runs import RunFolder, make_manifest
+
+RECORDED = "recorded"
+TESTED = ("recall_surfaced", "recall_previewed", "recall_opened", *EFFORT, "first_evidence_call")
+_TOOLS = {"browsecomp_plus": "top_k", "pi_serini": "ranked_browsing"}
+_BEFORE_CHANGE = (*(f"recall_{tier}" for tier in TIERS), *EFFORT)
+_KEPT = (*_BEFORE_CHANGE, "search_calls", "tool_errors")
+
+
+@dataclass
+class Side:
+    """One side of a comparison: trajectories without texts, values by measure and question, and of
+    a replay the trajectories before the first changed page."""
+
+    rows: list[Trajectory] = field(default_factory=list)
+    values: dict[str, dict[str, float]] = field(default_factory=dict)
+    heads: list[Trajectory] = field(default_factory=list)
+
+    def add(self, row: Trajectory, values: Mapping[str, float | None]) -> None:
+        """One question."""
+        self.rows.append(lean(row))
+        for name, value in values.items():
+            if value is not None:
+                self.values.setdefault(name, {})[row.qid] = value
+
+
+class Replaying:
+    """Recorded runs through a backend. `recorded` and `replayed` are the two sides, `calls` the
+    numbers of calls and of unchanged ones by question; `evidence` are relevant docids by qid."""
+
+    def __init__(
+        self,
+        backend: PipelineBackend,
+        store: DocumentStore,
+        interface: ToolInterface,
+        evidence: Mapping[str, frozenset[str]],
+    ) -> None:
+        self.recorded, self.replayed = Side(), Side()
+        self.calls: dict[str, dict[str, int]] = {}
+        self._backend = backend
+        self._store = store
+        self._interface = interface
+        self._evidence = evidence
+
+    def replay(self, run: RunFolder, concurrency: int) -> None:
+        """Replay every question, at most `concurrency` at once."""
+        pending = track(run.trajectories(), "Replaying", len(run.statuses()))
+        with ThreadPoolExecutor(concurrency, "replay") as pool:
+            for before, after in _in_turn(pool, self._one, iter(pending), concurrency):
+                self._add(before, after)
+        if not self.calls:
+            raise InputError(f"the run {run.path} has no trajectories", do="replay one that has")
+
+    def _one(self, recorded: Trajectory) -> tuple[Trajectory, Replayed]:
+        session = self._interface.session(self._backend.asked_by(recorded.qid), self._store)
+        relevant = self._evidence.get(recorded.qid, frozenset())
+        return without_answer(recorded, recorded.calls), replay(recorded, session, relevant)
+
+    def _add(self, before: Trajectory, after: Replayed) -> None:
+        relevant = self._evidence.get(before.qid, frozenset())
+        self.recorded.add(before, _first(before, relevant))
+        compared = {"overlap@10": after.overlap, "evidence_moved": after.moved}
+        share = {"unchanged_calls": after.unchanged / after.calls if after.calls else 1.0}
+        values = {**share, **compared, **_first(after.trajectory, relevant)}
+        self.replayed.add(after.trajectory, values)
+        self.replayed.heads.append(lean(first_calls(after.trajectory, after.unchanged)))
+        self.calls[before.qid] = {"calls": after.calls, "unchanged": after.unchanged}
+
+
+def evidence_of(benchmark: Benchmark) -> dict[str, frozenset[str]]:
+    """The relevant documents of each question."""
+    return relevant_documents(benchmark.judgements.get("evidence", {}))
+
+
+def replay_run(settings: Settings, paths: Sequence[str]) -> None:
+    """Replay the run in the folder `paths[0]`, write the cell, and report all cells there are."""
+    run = RunFolder(one_path(paths, "a run folder"))
+    manifest = run.manifest()
+    benchmark = recorded_benchmark(run, settings, Options(settings))
+    settings = with_tool(settings, manifest)
+    config = settings.config
+    check_concurrency(config.concurrency)
+    interface = make_interface(config.tool)
+    root = RunFolder.named(Path(config.paths.runs), config.name or f"{run.name[:150]}-replay").path
+    folder = RunFolder.named(root, cell_name(settings, (*RANKING, "tool")))
+    built = ranking(config, benchmark)
+    described = dict(manifest.get("factors", {}))
+    of_benchmark = {n: v for n, v in described.items() if n.startswith("benchmark")}
+    chosen = {**factors(settings, (*RANKING, "tool")), **of_benchmark, "agent": "replay"}
+    prints = {**fingerprints(settings, built, (*RANKING, "tool")), "replayed": run.state()}
+    written = make_manifest(
+        plain_values(config), prints, chosen, manifest.get("benchmark"), sealed=built.sealed
+    )
+    backend = PipelineBackend(built.pipeline, built.segmenter.name)
+    replaying = Replaying(backend, built.prepared.store, interface, evidence_of(benchmark))
+    with folder.writing(written):
+        try:
+            with (
+                ledger_on_record(folder.ledger_path, cap=make(config.budget).run_dollars) as ledger,
+                built.stages.asking(ledger, folder.path),
+            ):
+                replaying.replay(run, config.concurrency)
+        finally:
+            folder.add_counts(stage_counts(built.parts))
+        write_json(folder.path / "replay.json", replaying.calls)
+        _write(folder, replaying.replayed, benchmark)
+    reference = RunFolder.named(root, RECORDED)
+    described["agent"] = RECORDED
+    shared = {name: prints[name] for name in ("benchmark", "replayed")}
+    with reference.writing({**written, "factors": described, "fingerprints": shared}):
+        _write(reference, replaying.recorded, benchmark)
+    _tell(run, replaying.calls)
+    cells = sorted(path.parent for path in root.glob("*/metrics.json"))
+    ordered = [reference.path, *(cell for cell in cells if cell.name != RECORDED)]
+    compare_folders(ordered, root, title=root.name, tested=TESTED, baseline=RECORDED)
+
+
+def with_tool(settings: Settings, manifest: Mapping[str, Any]) -> Settings:
+    """With the tool that the run was made with, where the command line chooses none: the option of
+    its name here, with the plain values that its manifest holds."""
+    if any(key_of(item).partition(".")[0] == "tool" for item in settings.overrides):
+        return settings
+    imported = manifest.get("imported") or {}
+    name = manifest.get("factors", {}).get("tool") or _TOOLS.get(str(imported.get("format")), "")
+    if name not in settings.option_names("tool"):
+        return settings
+    option = settings.option("tool", name)
+    recorded = (manifest.get("config") or {}).get("tool")
+    values = recorded if isinstance(recorded, Mapping) else {}
+    given = [
+        f"tool.{key}={'null' if value is None else value}"
+        for key, value in values.items()
+        if key in option and not key.startswith("_") and value != option[key]
+        if value is None or isinstance(value, (bool, int, float))
+    ]
+    return Settings.compose([*settings.overrides, f"tool={name}", *given], settings.search_path)
+
+
+def _in_turn(pool: Any, work: Any, items: Iterator[Trajectory], ahead: int) -> Iterator[Any]:
+    """Results in the order of the items, of which at most twice `ahead` are held."""
+    waiting = [pool.submit(work, item) for item in islice(items, 2 * ahead)]
+    while waiting:
+        yield waiting.pop(0).result()
+        waiting += [pool.submit(work, item) for item in islice(items, 1)]
+
+
+def _first(trajectory: Trajectory, relevant: frozenset[str]) -> dict[str, float]:
+    return {"first_evidence_call": calls_until_evidence(trajectory, relevant)} if relevant else {}
+
+
+def _write(folder: RunFolder, side: Side, benchmark: Benchmark) -> None:
+    """The evaluation of one side: what is retrieved and shown, and no answer."""
+    evaluation = _evaluated(side.rows, benchmark)
+    whole = evaluation.per_question
+    heads = _evaluated(side.heads, benchmark).per_question if side.heads else {}
+    values = {
+        **{name: whole[name] for name in _KEPT if name in whole},
+        **side.values,
+        **{f"{name}{PREFIX}": heads[name] for name in _BEFORE_CHANGE if name in heads},
+    }
+    changed = replace(
+        evaluation,
+        per_question=values,
+        metrics=means(values),
+        denominators=denominators(values),
+    )
+    write_evaluation(folder.path, changed, state=folder.state())
+
+
+def _evaluated(rows: Sequence[Trajectory], benchmark: Benchmark) -> Evaluation:
+    return evaluate_run(
+        rows, topics=benchmark.topics, judgements=benchmark.judgements, answers={}, measures=()
+    )
+
+
+def _tell(run: RunFolder, shares: Mapping[str, Mapping[str, int]]) -> None:
+    calls = sum(row["calls"] for row in shares.values())
+    unchanged = sum(row["unchanged"] for row in shares.values())
+    console = Console(stderr=True, soft_wrap=True)
+    console.print(
+        f"{calls:,} calls of {len(shares):,} questions; {unchanged:,} "
+        f"({unchanged / max(1, calls):.1%}) before the first changed page of their question"
+    )
+    if "imported" in run.manifest():
+        console.print(
+            "the run was imported: pages of a tool that is not ours differ from the first one on"
+        )
+
+
+PARSER = CommandParser(__doc__, "RUN")
+
+if __name__ == "__main__":
+    run_command(replay_run, PARSER)
