@@ -48,6 +48,7 @@ from toolkit.files import write_json
 from toolkit.llm.ledger_file import ledger_on_record
 from toolkit.progress import track
 from toolkit.runs import RunFolder, make_manifest
+from toolkit.runs.manifest import SEALED
 
 RECORDED = "recorded"
 TESTED = ("recall_surfaced", "recall_previewed", "recall_opened", *EFFORT, "first_evidence_call")
@@ -137,9 +138,7 @@ def replay_run(settings: Settings, paths: Sequence[str]) -> None:
     of_benchmark = {n: v for n, v in described.items() if n.startswith("benchmark")}
     chosen = {**factors(settings, (*RANKING, "tool")), **of_benchmark, "agent": "replay"}
     prints = {**fingerprints(settings, built, (*RANKING, "tool")), "replayed": run.state()}
-    written = make_manifest(
-        plain_values(config), prints, chosen, manifest.get("benchmark"), sealed=built.sealed
-    )
+    written = make_manifest(plain_values(config), prints, chosen, manifest.get("benchmark"))
     backend = PipelineBackend(built.pipeline, built.segmenter.name)
     replaying = Replaying(backend, built.prepared.store, interface, evidence_of(benchmark))
     with folder.writing(written):
@@ -155,7 +154,7 @@ def replay_run(settings: Settings, paths: Sequence[str]) -> None:
         _write(folder, replaying.replayed, benchmark)
     reference = RunFolder.named(root, RECORDED)
     described["agent"] = RECORDED
-    shared = {name: prints[name] for name in ("benchmark", "replayed")}
+    shared = {name: prints[name] for name in ("benchmark", SEALED, "replayed") if name in prints}
     with reference.writing({**written, "factors": described, "fingerprints": shared}):
         _write(reference, replaying.recorded, benchmark)
     _tell(run, replaying.calls)

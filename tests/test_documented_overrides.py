@@ -36,7 +36,7 @@ from experiments.serving.options import ServerOptions
 MENTIONS = [mention for path in documents() for mention in mentions(path)]
 # What documents name in the form of overrides and is none: arguments of Python functions, and an
 # option of mounts.
-NO_OVERRIDES = {"lengths", "query_weighted", "local_lock", "n", "offset"}
+NO_OVERRIDES = {"lengths", "query_weighted", "local_lock", "n", "offset", "canary_env"}
 OPTIONS = {
     f"{group}={path.relative_to(CONF / group).with_suffix('')}": path.read_text(encoding="utf-8")
     for group in GROUPS
