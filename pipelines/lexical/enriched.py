@@ -12,8 +12,11 @@ from numpy.typing import NDArray
 from pipelines.lexical import smallfloat
 from pipelines.lexical.extra_postings import ExtraPostings
 from pipelines.lexical.index import LexicalIndex, weights_of
+from pipelines.lexical.merged_postings import EnrichedTerm, MergedIndex
 from pipelines.lexical.overlay import Overlay
 from pipelines.lexical.scoring import idf
+from pipelines.lexical.storage import Arrays, Statistics
+from pipelines.lexical.strings import to_bytes
 from pipelines.lexical.top_documents import TopDocuments, check_settings
 from toolkit.errors import InputError
 
@@ -21,7 +24,6 @@ if TYPE_CHECKING:
     from pipelines.lexical.retriever import BM25
 
 COUNTED = ("length", "average", "df")
-_NO_TERMS = np.empty(0, np.int64)
 
 
 class EnrichedIndex:
@@ -35,7 +37,8 @@ class EnrichedIndex:
 
     All three, the default, is what SIRA's released code does. A term that only phrases have and
     that `df` does not count has the document frequency 0. Feedback (`vectors`) and texts are those
-    of `base`. Scores are exact: one pass over the base's postings and one over the overlay's.
+    of `base`. One pass over the postings of both: scores are those of an index of text and phrases
+    together, to the last bit.
     """
 
     def __init__(
@@ -53,10 +56,11 @@ class EnrichedIndex:
         if "df" in self.counted:
             statistics = statistics._replace(documents_with_terms=with_terms)
         self.statistics = statistics
-        self._terms: dict[str, tuple[int, int, int]] = {}
+        self._terms: dict[str, EnrichedTerm] = {}
 
     @cached_property
-    def _top_documents(self) -> TopDocuments:
+    def _enriched(self) -> tuple[Arrays, Statistics]:
+        """The base's arrays and statistics with the lengths that count."""
         arrays, statistics = self.base._arrays, self.base.statistics
         extra = self.overlay.lengths.astype(np.int64)
         lengths = arrays.lengths + extra
@@ -70,7 +74,11 @@ class EnrichedIndex:
             arrays = arrays._replace(
                 lengths=lengths.astype(np.int32), length_codes=smallfloat.encode(lengths)
             )
-        return TopDocuments(arrays, statistics)
+        return arrays, statistics
+
+    @cached_property
+    def _top_documents(self) -> TopDocuments:
+        return TopDocuments(*self._enriched)
 
     @property
     def lengths(self) -> NDArray[np.int32]:
@@ -92,8 +100,8 @@ class EnrichedIndex:
     def document_frequency(self, terms: str | Iterable[str]) -> int | NDArray[np.int64]:
         """See `LexicalIndex`; phrases count where `counted` has `df`."""
         if isinstance(terms, str):
-            return self._term(terms)[2]
-        return np.array([self._term(term)[2] for term in terms], dtype=np.int64)
+            return self._term(terms).document_frequency
+        return np.array([self._term(term).document_frequency for term in terms], dtype=np.int64)
 
     def search(
         self,
@@ -105,20 +113,19 @@ class EnrichedIndex:
     ) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
         """BM25 of index terms or of weights by index term; see `LexicalIndex.search`."""
         check_settings(k1, b, depth, lengths)
-        own: list[tuple[int, float]] = []
-        added: list[tuple[int, float]] = []
-        documents = self.statistics.documents_with_terms
-        for name, weight in weights_of(query).items():
-            base, extra, frequency = self._term(name)
-            value = weight * idf(documents, frequency)
-            if base >= 0:
-                own.append((base, value))
-            if extra >= 0:
-                added.append((extra, value))
-        if not own and not added:
+        base, extra, weights = self._weighted(query)
+        if not len(weights):
             return np.empty(0, np.int32), np.empty(0, np.float32)
-        more = ExtraPostings(self.overlay.arrays, *_columns(added)) if added else None
-        return self._top_documents.bm25(*_columns(own), k1, b, depth, lengths, more)
+        added = ExtraPostings(self.overlay.arrays, base, extra, weights)
+        return self._top_documents.bm25_with(added, k1, b, depth, lengths)
+
+    def merged(self, queries: Iterable[Mapping[str, float] | Sequence[str]]) -> MergedIndex:
+        """The postings of text and phrases together, in memory, of the terms of `queries`: what a
+        search finds for them there is what it finds here, to the last bit of its scores."""
+        names = {name for query in queries for name in weights_of(query)}
+        terms = {name: self._term(name) for name in sorted(names, key=to_bytes)}
+        known = {name: term for name, term in terms.items() if term.base >= 0 or term.extra >= 0}
+        return MergedIndex.of(self, known)
 
     def vectors(
         self, numbers: NDArray[Any], largest_share: float = 1.0
@@ -134,17 +141,34 @@ class EnrichedIndex:
 
         return BM25(self, k1=k1, b=b, depth=depth, lengths=lengths)
 
-    def _term(self, term: str) -> tuple[int, int, int]:
-        """A term's number in the base and in the overlay (-1 where it has none), and its document
-        frequency."""
-        known = self._terms.get(term)
+    def _weighted(
+        self, query: Mapping[str, float] | Sequence[str]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]:
+        """Of the known terms of weight above 0, in the order of their bytes: numbers in the base
+        and in the overlay (-1: not there), and weight times idf."""
+        weights = weights_of(query)
+        documents = self.statistics.documents_with_terms
+        rows = [
+            (term.base, term.extra, weights[name] * idf(documents, term.document_frequency))
+            for name in sorted(weights, key=to_bytes)
+            if (term := self._term(name)).base >= 0 or term.extra >= 0
+        ]
+        base, extra, products = zip(*rows, strict=True) if rows else ((), (), ())
+        return (
+            np.array(base, dtype=np.int64),
+            np.array(extra, dtype=np.int64),
+            np.array(products, dtype=np.float32),
+        )
+
+    def _term(self, name: str) -> EnrichedTerm:
+        known = self._terms.get(name)
         if known is None:
-            base = self.base._term(term)
-            extra = self.overlay.term(term)
+            base = self.base._term(name)
+            extra = self.overlay.term(name)
             frequency = base.document_frequency if base else 0
             if extra >= 0 and "df" in self.counted:
                 frequency += self.overlay.new_documents(extra)
-            known = self._terms[term] = (base.number if base else -1, extra, frequency)
+            known = self._terms[name] = EnrichedTerm(base.number if base else -1, extra, frequency)
         return known
 
     def __repr__(self) -> str:
@@ -166,10 +190,3 @@ class EnrichedIndex:
 
 def _reopen(base: LexicalIndex, path: str, counted: Sequence[str]) -> EnrichedIndex:
     return EnrichedIndex(base, Overlay.open(path, base), counted)
-
-
-def _columns(terms: list[tuple[int, float]]) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-    """Numbers of terms, ascending, and their weights."""
-    ordered = sorted(terms)
-    numbers = np.array([number for number, _ in ordered], dtype=np.int64)
-    return numbers, np.array([weight for _, weight in ordered], dtype=np.float32)

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from pipelines.lexical.grid_kernel import GridTables, Postings, judged_scores, rank_judged
 from pipelines.lexical.grid_tables import grid_tables
 from pipelines.lexical.index import LexicalIndex
+from pipelines.lexical.merged_postings import MergedIndex
 from pipelines.lexical.strings import Places
 from pipelines.lexical.top_documents import check_settings
 from toolkit.contracts import parent
@@ -42,6 +43,7 @@ class JudgedQuery(NamedTuple):
 class GridBM25:
     """BM25 over an index in all `cells` (k1, b).
 
+    `index`: of an enriched one, the postings of the questions' terms (`EnrichedIndex.merged`).
     `depth`: units that a ranking holds; `lengths`: as of `LexicalIndex.search`. A unit id
     `d1%p3` belongs to document `d1`: documents rank by their best unit. `InputError` for bad
     settings, and where a document's passages do not stand together in the index.
@@ -49,7 +51,7 @@ class GridBM25:
 
     def __init__(
         self,
-        index: LexicalIndex,
+        index: LexicalIndex | MergedIndex,
         cells: Sequence[tuple[float, float]],
         *,
         depth: int = 1000,
@@ -170,7 +172,7 @@ class _Documents(NamedTuple):
     blocks: NDArray[np.int64]
 
     @classmethod
-    def of(cls, index: LexicalIndex) -> _Documents:
+    def of(cls, index: LexicalIndex | MergedIndex) -> _Documents:
         starts, hashes = array("q"), array("q")
         before = None
         for unit in range(len(index)):

@@ -182,6 +182,11 @@ class LexicalIndex(OpenedIndex):
             return found.document_frequency if found else 0
         return np.array([self.document_frequency(term) for term in terms], dtype=np.int64)
 
+    @property
+    def document_frequencies(self) -> NDArray[np.int64]:
+        """In how many documents each term of `vocabulary` occurs."""
+        return np.diff(self._arrays.offsets)
+
     def postings(self, term: str) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
         """The numbers of the documents that hold an index term, ascending, and its frequencies."""
         entry = self._term(term)

@@ -90,23 +90,33 @@ class TopDocuments:
         b: float,
         depth: int,
         lengths: str,
-        extra: ExtraPostings | None = None,
     ) -> Numbered:
-        """`weights`: weight times idf. `extra`: terms of an overlay, whose occurrences count in
-        addition to those of the index."""
-        average = self._statistics.average_length
-        saturation = self._kept(
-            (Saturation, k1, b, lengths),
-            lambda: Saturation.of(k1, b, average, self._exact(lengths)),
-        )
+        """`weights`: weight times idf."""
+        saturation = self._saturation(k1, b, lengths)
 
         def add(sums: NDArray[np.float32]) -> None:
             saturation.add(self._arrays, terms, weights, sums)
-            if extra is not None:
-                extra.add(saturation, self._arrays.length_codes, sums)
 
-        more = [(extra.arrays, extra.terms)] if extra is not None else []
-        return self._sums.best(terms, add, depth, more)
+        return self._sums.best(terms, add, depth)
+
+    def bm25_with(
+        self, extra: ExtraPostings, k1: float, b: float, depth: int, lengths: str
+    ) -> Numbered:
+        """The same with the occurrences of terms in an overlay."""
+        saturation = self._saturation(k1, b, lengths)
+
+        def add(sums: NDArray[np.float32]) -> None:
+            extra.add(saturation, self._arrays, sums)
+
+        own = extra.base_terms[extra.base_terms >= 0]
+        return self._sums.best(own, add, depth, [(extra.arrays, extra.in_overlay)])
+
+    def _saturation(self, k1: float, b: float, lengths: str) -> Saturation:
+        average = self._statistics.average_length
+        return self._kept(
+            (Saturation, k1, b, lengths),
+            lambda: Saturation.of(k1, b, average, self._exact(lengths)),
+        )
 
     def likelihood(
         self,

@@ -13,8 +13,9 @@ import pytest
 from scripted_prompts import ScriptedPrompts
 
 from pipelines.enrich.df_filter import DfFilter
+from pipelines.enrich.feedback import FeedbackPhrases
 from pipelines.enrich.model_phrases import ModelPhrases
-from pipelines.enrich.sources import FeedbackPhrases, PhraseFile
+from pipelines.enrich.sources import PhraseFile
 from pipelines.enrich.stage import DECISIONS, Enrichment, OverlayEngine
 from pipelines.lexical import LexicalIndex
 from pipelines.lexical.enriched import EnrichedIndex

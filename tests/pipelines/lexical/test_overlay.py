@@ -11,11 +11,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from effort import cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipelines.lexical import LexicalIndex
 from pipelines.lexical.enriched import COUNTED, EnrichedIndex
+from pipelines.lexical.grid import GridBM25, JudgedQuery
 from pipelines.lexical.overlay import Overlay
 from toolkit.errors import InputError
 
@@ -79,7 +81,7 @@ def brute_force(
     return scores
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=cases(60), deadline=None)
 @given(
     documents=st.lists(texts, min_size=1, max_size=6).filter(
         lambda all_: any(t.strip() for t in all_)
@@ -120,6 +122,63 @@ def test_scores_of_an_enriched_index_equal_brute_force(
     for number, score in enumerate(expected):
         assert found.get(number, 0.0) == pytest.approx(score, rel=1e-5, abs=1e-6)
     assert overlay.manifest["counts"]["unknown"] == len(added) - len(known)
+
+
+@settings(max_examples=cases(40), deadline=None)
+@given(
+    documents=st.lists(texts, min_size=1, max_size=40),
+    added=st.dictionaries(st.integers(0, 39), phrases, max_size=20),
+    weights=st.dictionaries(
+        st.sampled_from([*WORDS, "unknown"]), st.sampled_from([0.0, 0.5, 1.0, 2.0]), max_size=5
+    ),
+    often=st.sampled_from([1, 100, 254, 300]),
+    counted=st.lists(st.sampled_from(COUNTED), unique=True),
+    lengths=st.sampled_from(["lucene", "exact"]),
+)
+def test_an_enriched_index_and_its_merged_postings_score_as_an_index_of_the_joined_texts(
+    tmp_path_factory: pytest.TempPathFactory,
+    documents: list[str],
+    added: dict[int, list[str]],
+    weights: dict[str, float],
+    often: int,
+    counted: list[str],
+    lengths: str,
+) -> None:
+    folder = tmp_path_factory.mktemp("joined")
+    documents = [*documents, "brel " * often + "tide", "tide"]
+    added = {number: ps for number, ps in added.items() if number < len(documents)}
+    added[len(documents) - 2] = ["brel brel", "tide"]
+
+    def build(name: str, texts_: list[str]) -> LexicalIndex:
+        units = [{"docno": f"d{number}", "text": text} for number, text in enumerate(texts_)]
+        return LexicalIndex.build(units, folder / name, analyzer="whitespace", processes=1)
+
+    base = build("base", documents)
+    overlay = Overlay.build(base, ((f"d{n}", ps) for n, ps in added.items()), folder / "overlay")
+    everything = EnrichedIndex(base, overlay)
+    joined = build(
+        "joined", [" ".join([text, *added.get(n, [])]) for n, text in enumerate(documents)]
+    )
+    cells = [(0.0, 0.4), (0.9, 0.0), (1.5, 0.75), (25.0, 1.0)]
+    for cell in cells:
+        for mine, theirs in zip(
+            everything.search(weights, *cell, 50, lengths),
+            joined.search(weights, *cell, 50, lengths),
+            strict=True,
+        ):
+            assert mine.tolist() == theirs.tolist()  # bit by bit
+    index = EnrichedIndex(base, overlay, counted)
+    names = [f"d{number}" for number in range(len(documents))]
+    grid = GridBM25(index.merged([weights]), cells, depth=50, lengths=lengths)
+    question = JudgedQuery("q", weights, names)
+    [(_, ranks)] = grid.ranks([question])
+    scores = grid.scores(question)
+    for place, cell in enumerate(cells):
+        numbers, found = index.search(weights, *cell, 50, lengths)
+        expected = {int(number): rank for rank, number in enumerate(numbers, start=1)}
+        assert ranks[:, place].tolist() == [expected.get(n, 0) for n in range(len(documents))]
+        values = dict(zip(numbers.tolist(), found.tolist(), strict=True))
+        assert scores[:, place].tolist() == [values.get(n, 0.0) for n in range(len(documents))]
 
 
 @pytest.fixture

@@ -1,0 +1,232 @@
+"""Phrases from the documents that a search finds: a reference that needs no model, and that a model
+must beat."""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cached_property
+from itertools import islice
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipelines.enrich.phrases import Limits
+from pipelines.enrich.sources import PhraseSource, Query
+from pipelines.lexical.analyzer import is_ngram
+from pipelines.lexical.rm3 import check_feedback
+from pipelines.lexical.scoring import idf
+from pipelines.stage import Collection, Texts
+from toolkit.contracts import Unit
+from toolkit.errors import InputError
+from toolkit.files import fingerprint
+
+_BATCH = 512  # documents whose neighbours' terms are read in one walk through the postings
+_UNITS_KEPT = 256
+
+Numbers = NDArray[np.int32]
+
+
+class FeedbackPhrases(PhraseSource):
+    """The heaviest words of the documents that a search finds.
+
+    A query is searched with BM25 (`k1`, `b`); a document is searched with the `query_terms` of its
+    terms of highest tf-idf. Of the best `fb_docs` other documents, the words are weighted as RM3
+    weighs terms (share of the document's tokens times the document's score), and the `phrases`
+    heaviest words that the text lacks are proposed, numbers aside. Each is written as in the first
+    document of the index that has it, where in several ways as most often there.
+    """
+
+    def __init__(
+        self,
+        *,
+        phrases: int = 10,
+        fb_docs: int = 10,
+        query_terms: int = 20,
+        k1: float = 0.9,
+        b: float = 0.4,
+    ) -> None:
+        check_feedback(phrases, fb_docs, 0.5)
+        self.phrases, self.fb_docs, self.query_terms = phrases, fb_docs, query_terms
+        self.k1, self.b = k1, b
+        self.limits = Limits(phrases, 1).checked()
+        if isinstance(query_terms, bool) or query_terms < 1:
+            raise InputError(f"query_terms is {query_terms!r}", valid="a whole number from 1")
+        self._spellings: dict[tuple[str, str], str] = {}
+
+    @property
+    def fingerprint(self) -> str:
+        settings = (self.phrases, self.fb_docs, self.query_terms, self.k1, self.b)
+        return fingerprint("feedback", 2, *settings)
+
+    def for_documents(
+        self, units: Iterable[Unit], collection: Collection
+    ) -> Iterator[tuple[str, Sequence[str]]]:
+        feedback = _Feedback(self, collection)
+        unit_ids = (unit.unit_id for unit in units)
+        while batch := list(islice(unit_ids, _BATCH)):
+            yield from zip(batch, feedback.of_documents(batch), strict=True)
+
+    def for_queries(self, queries: Sequence[Query], collection: Collection) -> list[Sequence[str]]:
+        return list(_Feedback(self, collection).of_queries([query.text for query in queries]))
+
+
+class _Search(NamedTuple):
+    """What is searched for, and the terms that are not proposed. `own`: the number of a document
+    that is not to be found, else -1."""
+
+    terms: Sequence[str]
+    excluded: Numbers
+    own: int = -1
+
+
+class _Feedback:
+    """One pass over documents or queries of a collection."""
+
+    def __init__(self, source: FeedbackPhrases, collection: Collection) -> None:
+        if collection.texts is None:
+            raise InputError("phrases from feedback need the texts of the collection")
+        self._source, self._texts = source, collection.texts
+        self._index: Any = collection.index
+        # Words are those of the documents themselves, also where phrases enrich them.
+        self._base: Any = getattr(collection.index, "base", collection.index)
+        self._spelled = _Spelling(source, collection, collection.texts)
+
+    @cached_property
+    def _idf(self) -> NDArray[np.float64]:
+        return _idf_of_terms(self._base.document_frequencies, len(self._base))
+
+    def of_documents(self, unit_ids: Sequence[str]) -> list[list[str]]:
+        """The phrases of each unit; none of one that the index lacks."""
+        numbers = self._base.docnos.numbers(unit_ids)
+        known = numbers[numbers >= 0]
+        vectors = dict(zip(known.tolist(), self._base.vectors(known), strict=True))
+        nothing = np.empty(0, np.int32)
+        searches = []
+        for number in numbers.tolist():
+            terms, frequencies = vectors.get(number, (nothing, nothing))
+            telling = self._heaviest(
+                terms,
+                frequencies * self._idf[terms],
+                self._source.query_terms,
+                lambda term: not is_ngram(term),
+            )
+            searches.append(_Search(telling, terms, number))
+        return self._phrases(searches)
+
+    def of_queries(self, texts: Sequence[str]) -> list[list[str]]:
+        searches = []
+        for text in texts:
+            terms = self._index.analyzer.terms(text)
+            numbers = [self._base.vocabulary.find(term) for term in terms]
+            searches.append(_Search(terms, np.array(numbers, dtype=np.int32)))
+        return self._phrases(searches)
+
+    def _phrases(self, searches: Sequence[_Search]) -> list[list[str]]:
+        rankings = [self._neighbours(search) for search in searches]
+        every = np.unique(np.concatenate([np.empty(0, np.int32), *(n for n, _ in rankings)]))
+        vectors = dict(zip(every.tolist(), self._base.vectors(every), strict=True))
+        phrases = []
+        for search, (numbers, scores) in zip(searches, rankings, strict=True):
+            terms, weights = self._weighted(numbers, scores, vectors)
+            usable = ~np.isin(terms, search.excluded)
+            heaviest = self._heaviest(
+                terms[usable], weights[usable], self._source.phrases, _is_proposed
+            )
+            phrases.append([self._spelled(term) for term in heaviest])
+        return phrases
+
+    def _neighbours(self, search: _Search) -> tuple[Numbers, NDArray[np.float32]]:
+        """The best other documents and their scores."""
+        source = self._source
+        if not search.terms:
+            return np.empty(0, np.int32), np.empty(0, np.float32)
+        numbers, scores = self._index.search(search.terms, source.k1, source.b, source.fb_docs + 1)
+        others = numbers != search.own
+        return numbers[others][: source.fb_docs], scores[others][: source.fb_docs]
+
+    def _weighted(
+        self, numbers: Numbers, scores: NDArray[np.float32], vectors: dict[int, Any]
+    ) -> tuple[Numbers, NDArray[np.float64]]:
+        """The terms of the documents, ascending, and what each weighs in all of them."""
+        if not len(numbers):
+            return np.empty(0, np.int32), np.empty(0, np.float64)
+        of_documents = [vectors[number] for number in numbers.tolist()]
+        shares = [
+            frequencies * (score / max(1, self._base.lengths[number]))
+            for number, score, (_, frequencies) in zip(
+                numbers.tolist(), scores.astype(np.float64), of_documents, strict=True
+            )
+        ]
+        terms, places = np.unique(
+            np.concatenate([terms for terms, _ in of_documents]), return_inverse=True
+        )
+        return terms, np.bincount(places, np.concatenate(shares), len(terms))
+
+    def _heaviest(
+        self,
+        numbers: Numbers,
+        weights: NDArray[np.float64],
+        count: int,
+        usable: Callable[[str], bool],
+    ) -> list[str]:
+        """The `count` heaviest usable terms; equal ones in the order of the index."""
+        heaviest: list[str] = []
+        for place in np.lexsort((numbers, -weights)).tolist():
+            if len(heaviest) == count or weights[place] <= 0:
+                break
+            term = self._base.vocabulary[int(numbers[place])]
+            if usable(term):
+                heaviest.append(term)
+        return heaviest
+
+
+class _Spelling:
+    """How index terms are written, which the index does not know: a text is read for that, and
+    what it gives is kept with the source."""
+
+    def __init__(self, source: FeedbackPhrases, collection: Collection, texts: Texts) -> None:
+        self._texts, self._known = texts, source._spellings
+        self._base: Any = getattr(collection.index, "base", collection.index)
+        self._collection = collection.fingerprint
+        self._words: OrderedDict[int, dict[str, str]] = OrderedDict()
+
+    def __call__(self, term: str) -> str:
+        key = self._collection, term
+        if key not in self._known:
+            first = int(self._base.postings(term)[0][0])
+            self._known[key] = self._of_document(first).get(term, term)
+        return self._known[key]
+
+    def _of_document(self, number: int) -> dict[str, str]:
+        """How each term of a document is most often written there."""
+        if number not in self._words:
+            analyzer = self._base.analyzer
+            spellings: dict[str, Counter[str]] = {}
+            [unit] = self._texts([self._base.docnos[number]])
+            for word in analyzer.words(unit.contents):
+                term = analyzer.term(word)
+                if term is not None:
+                    spellings.setdefault(term, Counter())[word.lower()] += 1
+            self._words[number] = {
+                term: min(words, key=lambda word: (-words[word], word))
+                for term, words in spellings.items()
+            }
+            if len(self._words) > _UNITS_KEPT:
+                self._words.popitem(last=False)
+        return self._words[number]
+
+
+def _is_proposed(term: str) -> bool:
+    return not is_ngram(term) and not term.isdecimal()
+
+
+def _idf_of_terms(frequencies: NDArray[np.int64], documents: int) -> NDArray[np.float64]:
+    """idf of every term of a vocabulary; 0 for one that a single document has, which finds no
+    other."""
+    distinct, places = np.unique(frequencies, return_inverse=True)
+    values = [
+        idf(documents, frequency) if frequency > 1 else 0.0 for frequency in distinct.tolist()
+    ]
+    return np.array(values)[places]
