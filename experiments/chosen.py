@@ -22,11 +22,20 @@ TUNED = ("unit", "engine")  # the groups whose settings a choice holds for
 _AGAIN = "run python -m experiments.tune first, or give retriever.path=runs/<name>"
 
 
-def write_chosen(folder: Path, cell: GridPoint, depth: int, said: str) -> Path:
-    """Write the option. Copied to `conf/retriever/<name>.yaml` it is one like any other."""
+def write_chosen(
+    folder: Path,
+    cell: GridPoint,
+    depth: int,
+    comment: str,
+    overrides: Mapping[str, float] | None = None,
+) -> Path:
+    """Write the option. Copied to `conf/retriever/<name>.yaml` it is one like any other.
+    `overrides` of other groups, which were chosen with it, are said in a comment."""
+    others = " ".join(f"{key}={value!r}" for key, value in (overrides or {}).items())
     text = (
-        f"# {said}\n"
-        "_target_: pipelines.retrievers.BM25Retriever\n"
+        f"# {comment}\n"
+        + (f"# with {others}\n" if others else "")
+        + "_target_: pipelines.retrievers.BM25Retriever\n"
         f"k1: {cell[0]!r}\nb: {cell[1]!r}\ndepth: {depth}\n"
     )
     write_atomic(folder / NAME, text)

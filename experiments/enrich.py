@@ -22,7 +22,8 @@ from experiments.run_progress import expected
 from experiments.settings import Settings, plain_values
 from experiments.stages import Stages, make_stages
 from pipelines.enrich.model_phrases import ModelPhrases
-from pipelines.enrich.stage import REASONS, Enrichment
+from pipelines.enrich.overlay_engine import REASONS
+from pipelines.enrich.stage import Enrichment
 from pipelines.lexical.enriched import EnrichedIndex
 from pipelines.stage import Collection
 from toolkit.console import Console

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -115,12 +115,12 @@ def active(config: DictConfig, group: str) -> bool:
     return bool(config[group]) and "_target_" in config[group]
 
 
-def make_stages(config: DictConfig) -> Stages:
-    """Make the stages of a configuration. `InputError` for bad settings, and for a stage that asks
-    a language model where none is chosen."""
+def make_stages(config: DictConfig, groups: Sequence[str] = STAGES) -> Stages:
+    """Make the stages of a configuration, or those of some groups. `InputError` for bad settings,
+    and for a stage that asks a language model where none is chosen."""
     transformers: dict[str, pt.Transformer] = {}
     models: dict[str, tuple[BlockingModel, LanguageModel]] = {}
-    for group in STAGES:
+    for group in groups:
         if not active(config, group):
             continue
         transformer = make(config[group])

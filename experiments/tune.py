@@ -1,4 +1,5 @@
 """`python -m experiments.tune`: the whole (k1, b) grid, chosen on one split, reported on another.
+With an enrichment, its weight and the limit of its filters are axes of the grid too.
 
 Ranks of the judged documents in all cells come from one pass over each question's postings and are
 kept, so that the same command goes on where it was stopped. `-m unit=document,passage` is a sweep.
@@ -9,7 +10,9 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
+import pyterrier as pt
 from omegaconf import DictConfig
 
 from experiments.build import make
@@ -20,17 +23,29 @@ from experiments.prepared_pipeline import run_folder
 from experiments.rank import evaluate_pipeline
 from experiments.recorded import recorded_option
 from experiments.settings import Settings, plain_values
-from experiments.tune_ranks import Judged, judged_ranks
+from experiments.stages import active
+from experiments.tune_enriched import chosen_overrides
+from experiments.tune_ranks import judged_ranks
 from experiments.tune_setup import Setup, prints, setup, wanted_measures
 from pipelines.composition import compose
+from pipelines.lexical.grid import JudgedQuery
 from toolkit.console import Console
-from toolkit.contracts import Benchmark
+from toolkit.contracts import Benchmark, Topic
 from toolkit.evaluation import write_evaluation
 from toolkit.evaluation.tuning import Grid, MeasureTable, RankTable, Study, measure_table, study
+from toolkit.evaluation.tuning.ranks import GridPoint
 from toolkit.files import write_atomic, write_json
+from toolkit.llm.ledger_file import ledger_on_record
 from toolkit.report import write_report
 from toolkit.report.tuning import render_tuning
 from toolkit.runs import RunFolder, make_manifest
+
+
+class Judged(NamedTuple):
+    """A question and its judged documents."""
+
+    topic: Topic
+    grades: Mapping[str, int]
 
 
 def tune(settings: Settings) -> None:
@@ -38,36 +53,35 @@ def tune(settings: Settings) -> None:
     config = settings.config
     measures = wanted_measures(config)
     grid: Grid = make(config.grid)
+    groups = (*TUNED, "enrichment") if active(config, "enrichment") else TUNED
     chosen = {
-        **factors(settings, TUNED),
+        **factors(settings, groups),
         "retriever": f"tuned_{grid.name}",
         "agent": "none",
     }
-    folder = run_folder(settings, f"{cell_label(settings, TUNED)}-{chosen['retriever']}")
+    folder = run_folder(settings, f"{cell_label(settings, groups)}-{chosen['retriever']}")
     built = setup(config, grid)
     described = recorded_option(settings)
-    manifest = make_manifest(plain_values(config), prints(config, built), chosen, described)
-    with folder.writing(manifest):
-        found = tuned(config, built, measures, folder)
-        write_results(folder, found, config, built, manifest)
+    manifest = make_manifest(plain_values(config), prints(settings, built), chosen, described)
+    cap = make(config.budget).run_dollars
+    with (
+        folder.writing(manifest),
+        ledger_on_record(folder.ledger_path, cap=cap) as ledger,
+        built.stages.asking(ledger, folder.path),
+    ):
+        result = tuned(config, built, measures, folder)
+        write_results(folder, result, config, built, manifest)
     console = Console(stderr=True)
     console.print(f"{folder.path}/report.html", highlight=False, soft_wrap=True)
 
 
 def tuned(config: DictConfig, built: Setup, measures: Sequence[str], folder: RunFolder) -> Study:
     """Ranks, then measures, then choices."""
-    asked = config.tuning
+    options = config.tuning
     sides = {"selecting": built.selecting, "reported": built.reported}
     judged = {name: judged_questions(side) for name, side in sides.items()}
     started = time.perf_counter()
-    table = judged_ranks(
-        built.prepared.index,
-        built.cells,
-        {**judged["selecting"], **judged["reported"]},
-        folder.path / "ranks",
-        depth=asked.depth,
-        threads=asked.threads,
-    )
+    table = ranks_of(config, built, {**judged["selecting"], **judged["reported"]}, folder)
     seconds = time.perf_counter() - started
     Console(stderr=True).print(
         f"{len(table.ranks):,} questions in {len(built.cells):,} cells: {seconds:.1f} s",
@@ -80,23 +94,41 @@ def tuned(config: DictConfig, built: Setup, measures: Sequence[str], folder: Run
     tables["reported"].save(folder.path / "reported.npz")
     return study(
         built.grid,
-        asked.objective,
+        options.objective,
         tables["selecting"],
         tables["reported"],
         references=built.references,
-        method=asked.method if asked.select is None else "held_out",
-        folds=asked.folds,
-        seed=asked.seed,
-        test=asked.test,
-        alpha=asked.alpha,
+        method=options.method if options.select is None else "held_out",
+        folds=options.folds,
+        seed=options.seed,
+        test=options.test,
+        alpha=options.alpha,
     )
 
 
+def ranks_of(
+    config: DictConfig, built: Setup, questions: Mapping[str, Judged], folder: RunFolder
+) -> RankTable:
+    """The ranks of every question in every cell, from `folder` where they are there."""
+    where = folder.path / "ranks"
+    how = {"depth": config.tuning.depth, "threads": config.tuning.threads}
+    docids = {qid: list(row.grades) for qid, row in questions.items()}
+    if built.enrichment is not None:
+        topics = [row.topic for row in questions.values()]
+        return built.enrichment.ranks(built.cells, topics, docids, where, **how)
+    index = built.prepared.index
+    queries = [
+        JudgedQuery(qid, index.analyzer.terms(row.topic.text), docids[qid])
+        for qid, row in questions.items()
+    ]
+    return judged_ranks(index, built.cells, queries, where, **how)
+
+
 def judged_questions(benchmark: Benchmark) -> dict[str, Judged]:
-    """Text and grades of the judged questions."""
+    """The judged questions."""
     grades = benchmark.judgements["evidence"]
     return {
-        topic.qid: Judged(topic.text, grades[topic.qid])
+        topic.qid: Judged(topic, grades[topic.qid])
         for topic in benchmark.topics
         if grades.get(topic.qid)
     }
@@ -115,41 +147,48 @@ def measured(
 
 def write_results(
     folder: RunFolder,
-    found: Study,
+    result: Study,
     config: DictConfig,
     built: Setup,
     manifest: Mapping[str, object],
 ) -> None:
-    asked = config.tuning
-    k1, b = found.chosen()
-    pipeline = compose(
-        built.prepared.index.bm25(k1=k1, b=b, depth=asked.depth),
-        aggregate=built.segmenter.aggregate,
+    """Everything that a tuning leaves but its ranks and tables."""
+    options, cell = config.tuning, result.chosen()
+    pipeline = pipeline_of(built, cell, options.depth)
+    evaluation = evaluate_pipeline(built.reported, pipeline, list(result.reported.measures))
+    check_same_values(result, evaluation.per_question)
+    names = (options.select, options.report) if options.select else ("all questions",) * 2
+    comment = (
+        f"Chosen by {result.objective} on {built.selecting.name}, {names[0]} "
+        f"({len(result.selecting.qids)} questions), grid {result.grid.name}"
     )
-    evaluation = evaluate_pipeline(built.reported, pipeline, list(found.reported.measures))
-    check_same_values(found, evaluation.per_question)
-    names = (asked.select, asked.report) if asked.select else ("all questions",) * 2
-    said = (
-        f"Chosen by {found.objective} on {built.selecting.name}, {names[0]} "
-        f"({len(found.selecting.qids)} questions), grid {found.grid.name}"
-    )
-    write_chosen(folder.path, found.chosen(), asked.depth, said)
-    write_json(folder.path / "tuning.json", found.summary())
-    write_cells(folder.path / "cells.csv", found)
+    overrides = chosen_overrides(cell, built.enrichment.stage) if built.enrichment else {}
+    write_chosen(folder.path, cell, options.depth, comment, overrides)
+    write_json(folder.path / "tuning.json", result.summary())
+    write_cells(folder.path / "cells.csv", result)
     write_evaluation(folder.path, evaluation, state=folder.state())
     title = f"Tuning BM25 on {built.reported.name} ({built.segmenter.name})"
     report = render_tuning(
-        found, title=title, splits=names, cutoffs=list(asked.cutoffs), manifest=manifest
+        result, title=title, splits=names, cutoffs=list(options.cutoffs), manifest=manifest
     )
     write_report(folder.path, report)
 
 
-def check_same_values(found: Study, values: Mapping[str, Mapping[str, float]]) -> None:
+def pipeline_of(built: Setup, cell: GridPoint, depth: int) -> pt.Transformer:
+    """An ordinary pipeline of one cell."""
+    aggregate = built.segmenter.aggregate
+    if built.enrichment is not None:
+        return built.enrichment.pipeline(cell, depth, aggregate=aggregate)
+    k1, b = cell
+    return compose(built.prepared.index.bm25(k1=k1, b=b, depth=depth), aggregate=aggregate)
+
+
+def check_same_values(result: Study, values: Mapping[str, Mapping[str, float]]) -> None:
     """Hold the chosen cell of the grid against an ordinary run of it, value by value."""
-    cell = found.choices[found.objective].chosen
-    for measure in found.reported.measures:
-        column = found.reported.of(measure)[:, cell].tolist()
-        ours = dict(zip(found.reported.qids, column, strict=True))
+    cell = result.choices[result.objective].chosen
+    for measure in result.reported.measures:
+        column = result.reported.of(measure)[:, cell].tolist()
+        ours = dict(zip(result.reported.qids, column, strict=True))
         if ours != dict(values[measure]):
             differing = [qid for qid, value in ours.items() if values[measure].get(qid) != value]
             raise RuntimeError(
@@ -158,12 +197,12 @@ def check_same_values(found: Study, values: Mapping[str, Mapping[str, float]]) -
             )
 
 
-def write_cells(path: Path, found: Study) -> None:
+def write_cells(path: Path, result: Study) -> None:
     """Means of all measures in all cells, for people and spreadsheets."""
     import pandas as pd
 
-    rows = pd.DataFrame(list(found.cells), columns=["k1", "b"])
-    for table, side in ((found.selecting, "selecting"), (found.reported, "reported")):
+    rows = pd.DataFrame(list(result.cells), columns=list(result.grid.names))
+    for table, side in ((result.selecting, "selecting"), (result.reported, "reported")):
         for place, measure in enumerate(table.measures):
             rows[f"{measure} {side}"] = table.values[place].mean(axis=0)
     write_atomic(path, rows.to_csv(index=False))

@@ -3,49 +3,37 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pipelines.lexical.grid import GridBM25, JudgedQuery
 from pipelines.lexical.index import LexicalIndex
+from pipelines.lexical.merged_postings import MergedIndex
 from toolkit.evaluation.tuning import RankTable
-from toolkit.evaluation.tuning.ranks import GridPoint
 from toolkit.progress import bar
 
 _SECONDS = 10.0  # between two files: what an interrupt may cost
 
 
-class Judged(NamedTuple):
-    """A question's text and its judged documents."""
-
-    text: str
-    grades: Mapping[str, int]
-
-
 def judged_ranks(
-    index: LexicalIndex,
-    cells: Sequence[GridPoint],
-    questions: Mapping[str, Judged],
+    index: LexicalIndex | MergedIndex,
+    cells: Sequence[tuple[float, float]],
+    questions: Sequence[JudgedQuery],
     folder: Path,
     *,
     depth: int,
     threads: int | None = None,
 ) -> RankTable:
-    """Ranks of every question in every cell. `folder` holds parts (`<n>.npz`), each written whole
-    every few seconds; questions that a part has are not ranked again."""
+    """Ranks of every question in every cell (k1, b). `folder` holds parts (`<n>.npz`), each written
+    whole every few seconds; questions that a part has are not ranked again."""
     for leftover in folder.glob(".*.tmp"):
         leftover.unlink(missing_ok=True)
     parts = [RankTable.load(path) for path in sorted(folder.glob("*.npz"))]
     done = {qid for part in parts for qid in part.ranks}
-    pending = [
-        JudgedQuery(qid, index.analyzer.terms(row.text), list(row.grades))
-        for qid, row in questions.items()
-        if qid not in done
-    ]
+    pending = [question for question in questions if question.qid not in done]
     if pending:
         grid = GridBM25(index, cells, depth=depth)
         parts += _computed(grid, pending, folder, len(parts), threads)

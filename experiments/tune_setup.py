@@ -10,7 +10,13 @@ from omegaconf import DictConfig, OmegaConf
 
 from experiments.build import make
 from experiments.collection import PreparedCollection, prepare
-from toolkit.contracts import Benchmark, Segmenter
+from experiments.naming import lasting
+from experiments.prepared_pipeline import caches_folder
+from experiments.settings import Settings
+from experiments.stages import Stages, make_stages
+from experiments.tune_enriched import TunedEnrichment
+from pipelines.enrich.stage import Enrichment
+from toolkit.contracts import Benchmark, Segmenter, is_sealed
 from toolkit.errors import InputError
 from toolkit.evaluation.retrieval import parse_measures
 from toolkit.evaluation.tuning import Grid
@@ -20,7 +26,8 @@ from toolkit.files import fingerprint
 
 @dataclass(frozen=True)
 class Setup:
-    """What a tuning works on. `selecting` is `reported` where one split is cross-validated."""
+    """What a tuning works on. `selecting` is `reported` where one split is cross-validated;
+    `stages` holds the enrichment alone, if there is one."""
 
     grid: Grid
     references: list[GridPoint]
@@ -28,6 +35,8 @@ class Setup:
     prepared: PreparedCollection
     selecting: Benchmark
     reported: Benchmark
+    enrichment: TunedEnrichment | None
+    stages: Stages
 
     @property
     def cells(self) -> list[GridPoint]:
@@ -53,19 +62,63 @@ def setup(config: DictConfig, grid: Grid) -> Setup:
             valid="lexical",
             do="tune with engine=lexical; its cells hold for Lucene's BM25, so for anserini too",
         )
+    stages = make_stages(config, ["enrichment"])
+    stage = stages.transformers.get("enrichment")
+    if stage is not None and not isinstance(stage, Enrichment):
+        raise InputError(f"an enrichment of {type(stage).__name__} cannot be tuned")
+    if stage is None and (grid.weight or grid.tau):
+        raise InputError(
+            "the grid has weights or taus, and there is no enrichment",
+            do="choose one (enrichment=feedback), or another grid",
+        )
+    if stage is not None:
+        stage.check(engine)
     selecting, reported = splits(config)
-    references = [reference(pair) for pair in config.tuning.references]
     prepared = prepare(reported, segmenter, engine, Path(config.paths.indexes))
-    return Setup(grid, references, segmenter, prepared, selecting, reported)
+    enrichment = None
+    if stage is not None:
+        caches = caches_folder(config, bool(config.sealed) and is_sealed(reported))
+        enrichment = TunedEnrichment(stage, stages.collection(prepared, segmenter, caches))
+        grid = enriched_grid(grid, enrichment)
+    own = (enrichment.weight, enrichment.tau) if enrichment else ()
+    references = [reference(numbers, own) for numbers in config.tuning.references]
+    return Setup(grid, references, segmenter, prepared, selecting, reported, enrichment, stages)
 
 
-def reference(pair: Any) -> GridPoint:
-    """A setting that is measured beside the grid."""
-    numbers = OmegaConf.to_container(pair) if OmegaConf.is_list(pair) else None
-    match numbers:
-        case [int() | float() as k1, int() | float() as b]:
-            return float(k1), float(b)
-    raise InputError(f"tuning.references holds {pair}", valid="pairs [k1, b] of numbers")
+def enriched_grid(grid: Grid, enrichment: TunedEnrichment) -> Grid:
+    """The grid with the enrichment's own weight and tau where it has none. `InputError` for values
+    that change nothing."""
+    stage = enrichment.stage
+    if len(grid.weight) > 1 and stage.query is None:
+        raise InputError(
+            "the grid has weights, and the enrichment has no query side, which they weigh",
+            do="set grid.weight=null",
+        )
+    if len(grid.tau) > 1 and not (stage.query_filter or stage.corpus_filter):
+        raise InputError(
+            "the grid has taus, and the enrichment has no filter", do="set grid.tau=null"
+        )
+    return grid.enriched(enrichment.weight, enrichment.tau)
+
+
+def reference(numbers: Any, own: GridPoint = ()) -> GridPoint:
+    """A setting that is measured beside the grid: [k1, b], in a tuning of an enrichment with its
+    `own` (weight, tau), or all four."""
+    values = OmegaConf.to_container(numbers) if OmegaConf.is_list(numbers) else None
+    if isinstance(values, list) and all(_is_number(value) for value in values):
+        cell = tuple(map(float, values))
+        if len(cell) == 2:
+            return (*cell, *own)
+        if len(cell) == 4 and own:
+            return cell
+    raise InputError(
+        f"tuning.references holds {numbers}",
+        valid="pairs [k1, b] of numbers" + (", or [k1, b, weight, tau]" if own else ""),
+    )
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def splits(config: DictConfig) -> tuple[Benchmark, Benchmark]:
@@ -112,12 +165,28 @@ def judged_benchmark(config: DictConfig, split: str | None = None) -> Benchmark:
     return benchmark
 
 
-def prints(config: DictConfig, built: Setup) -> dict[str, str]:
+def prints(settings: Settings, built: Setup) -> dict[str, str]:
     """What must be equal for a tuning to be resumed. The objective and the tests need not be: they
     are computed again from the ranks that are kept."""
+    config = settings.config
     return {
         "benchmark": built.reported.fingerprint,
         "selecting": built.selecting.fingerprint,
         "index": built.prepared.fingerprint,
         "grid": fingerprint(built.cells, config.tuning.depth),
+        **enrichment_prints(settings, built),
+    }
+
+
+def enrichment_prints(settings: Settings, built: Setup) -> dict[str, str]:
+    """Of the enrichment's settings, and of what decides its phrases; its own weight and tau count
+    as cells of the grid."""
+    if built.enrichment is None:
+        return {}
+    stage, collection = built.enrichment.stage, built.enrichment.collection
+    lasting_settings = lasting(settings, ["enrichment"])
+    sides = [side for side in (stage.query, stage.corpus) if side is not None]
+    return {
+        "enrichment": fingerprint(lasting_settings),
+        "enrichment.content": fingerprint(*[side.content(collection) for side in sides]),
     }

@@ -7,6 +7,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from pipelines.enrich.phrases import Limits, clean, read_phrases
 from pipelines.enrich.sources import PhraseSource, Query
@@ -82,6 +85,22 @@ class ModelPhrases(PhraseSource):
         sides = ("document", "query")
         texts = [self._template(side).text for side in sides if self._has(side)]
         return fingerprint("model", texts, *self.limits, self.max_characters)
+
+    def content(self, collection: Collection) -> str:
+        """Of prompts, limits and model, and of which documents have no phrases where that is
+        allowed, for which every text is looked up in the cache."""
+        missing = [unit.unit_id for unit in self._allowed_missing(collection)]
+        return fingerprint(self.fingerprint, self._clients.key(self._model(collection)), missing)
+
+    def provenance(self, collection: Collection) -> Mapping[str, Any]:
+        model = self._model(collection)
+        prompt = self._template("document").text if self._has("document") else ""
+        return {
+            **super().provenance(collection),
+            "model": model.name,
+            "settings": model.settings.given(),
+            "document_prompt": fingerprint(prompt),
+        }
 
     @property
     def counts(self) -> Mapping[str, float]:
@@ -195,14 +214,24 @@ class ModelPhrases(PhraseSource):
         )
         return template
 
+    def _allowed_missing(self, collection: Collection) -> Iterator[Unit]:
+        if not self.allow_missing or collection.texts is None:
+            return
+        unit_ids = iter(collection.index.docnos.take(np.arange(len(collection.index))).tolist())
+        while batch := list(islice(unit_ids, _BATCH)):
+            yield from self.missing(collection.texts(batch), collection)
+
     def _client(self, collection: Collection) -> PromptClient:
+        return self._clients.of(self._model(collection), collection.caches)
+
+    def _model(self, collection: Collection) -> BlockingChatModel:
         model: BlockingChatModel | None = collection.model
         if model is None:
             raise InputError(
                 "phrases of a language model need one, and the collection has none",
                 do="choose llm@enrichment_llm=... (or llm=...)",
             )
-        return self._clients.of(model, collection.caches)
+        return model
 
 
 def _two_at_once(

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from pipelines.arguments import ByArguments
 from pipelines.enrich.phrases import Cleaned, Limits, clean
 from pipelines.stage import Collection
 from toolkit.benchmarks.reading import records
@@ -22,7 +23,7 @@ class Query(NamedTuple):
     qid: str = ""
 
 
-class PhraseSource(ABC):
+class PhraseSource(ByArguments, ABC):
     """Proposes phrases for documents or for queries. Thread-safe.
 
     Options of a configuration: making one is cheap and checks its arguments. `fingerprint` changes
@@ -41,6 +42,15 @@ class PhraseSource(ABC):
     @property
     def counts(self) -> Mapping[str, float]:
         return {}
+
+    def content(self, collection: Collection) -> str:
+        """Of everything that decides which phrases the documents of a collection get: for a source
+        that asks the collection's model, that model too."""
+        return self.fingerprint
+
+    def provenance(self, collection: Collection) -> Mapping[str, Any]:
+        """The same for people to read, as JSON."""
+        return {"kind": type(self).__name__, **self._arguments()}
 
     @abstractmethod
     def for_documents(

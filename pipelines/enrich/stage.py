@@ -2,32 +2,42 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from math import inf
-from pathlib import Path
-from typing import Any, ClassVar
+from typing import NamedTuple
 
 import pandas as pd
 import pyterrier as pt
 
 from pipelines.engines.base import Engine
-from pipelines.enrich.df_filter import Decision, DfFilter
+from pipelines.enrich.df_filter import DfFilter
+from pipelines.enrich.overlay_engine import OverlayEngine, decided, shown
 from pipelines.enrich.sources import PhraseSource, Query
 from pipelines.lexical import LexicalIndex
 from pipelines.lexical.enriched import COUNTED, EnrichedIndex
-from pipelines.lexical.overlay import Overlay
 from pipelines.search_notes import note
 from pipelines.stage import Bound, Collection, Stage, not_bound
-from toolkit.contracts import Unit
+from toolkit.console import tell
 from toolkit.errors import InputError
-from toolkit.files import fingerprint, write_json
+from toolkit.files import fingerprint
 
 FORMS = ("repaired", "published")
-DECISIONS = "decisions.jsonl"
-REASONS = "reasons.json"
+
+
+class Expansion(NamedTuple):
+    """A query's own index terms and those of its phrases, with how often each counts."""
+
+    own: Mapping[str, int]
+    added: Mapping[str, int]
+
+    def weighted(self, weight: float) -> dict[str, float]:
+        """Weights above 0 by index term, those of phrases times `weight`."""
+        weights: dict[str, float] = dict(self.own)
+        for term, count in self.added.items():
+            weights[term] = weights.get(term, 0.0) + weight * count
+        return {term: float(value) for term, value in weights.items() if value > 0}
 
 
 class Enrichment(Stage):
@@ -130,30 +140,62 @@ class Enrichment(Stage):
                 valid="our lexical index",
                 do="set engine=lexical",
             )
+        for side, filter_ in (("query", self.query_filter), ("corpus", self.corpus_filter)):
+            if filter_ is not None and (message := filter_.note(len(collection.index))):
+                tell(f"{side} side of the enrichment: {message}")
         return super().bind(collection)
 
     def transform(self, inp: pd.DataFrame) -> pd.DataFrame:
         pt.validate.columns(inp, includes=["qid", "query"])
         if self.query is None:
             return inp
-        if self.collection is None:
-            raise not_bound(self, "call bind(collection)")
         queries = list(map(Query, map(str, inp["query"]), map(str, inp["qid"])))
         different = list(dict.fromkeys(queries))
-        phrases = self.query.for_queries(different, self.collection)
         weights = {
-            query: self._weights(query.text, proposed)
-            for query, proposed in zip(different, phrases, strict=True)
+            query: expansion.weighted(self.weight)
+            for query, expansion in zip(different, self.expansions(different), strict=True)
         }
         column = pd.Series([weights[query] for query in queries], index=inp.index, dtype=object)
         return inp.assign(query_toks=column)
 
-    def _weights(self, query: str, proposed: Sequence[str]) -> dict[str, float]:
+    def with_tau(self, tau: float) -> Enrichment:
+        """The same with another limit of both filters, not yet bound. `InputError` where it has
+        no filter."""
+        if self.query_filter is None and self.corpus_filter is None:
+            raise InputError(
+                "the enrichment has no filter, so tau changes nothing",
+                do="leave grid.tau null, or choose an enrichment with a filter",
+            )
+        filters = {
+            name: filter_ and DfFilter(tau, filter_.rule, filter_.unseen)
+            for name, filter_ in (
+                ("query_filter", self.query_filter),
+                ("corpus_filter", self.corpus_filter),
+            )
+        }
+        return type(self)(**{**self._arguments(), **filters})
+
+    def with_weight(self, weight: float) -> Enrichment:
+        """The same with another weight, not yet bound."""
+        return type(self)(**{**self._arguments(), "weight": weight})
+
+    def expansions(self, queries: Sequence[Query]) -> list[Expansion]:
+        """What each query becomes, whatever the expansion's weight. The stage must be bound."""
+        if self.collection is None:
+            raise not_bound(self, "call bind(collection)")
+        phrases = self.query.for_queries(queries, self.collection) if self.query else []
+        proposed = phrases if self.query else [()] * len(queries)
+        return [
+            self._expansion(query.text, of_query)
+            for query, of_query in zip(queries, proposed, strict=True)
+        ]
+
+    def _expansion(self, query: str, proposed: Sequence[str]) -> Expansion:
         assert self.collection is not None
         index = self.collection.index
         decisions = decided(self.query_filter, proposed, index, corpus_side=False)
         kept = [decision for decision in decisions if decision.kept]
-        note("enrichment", {"phrases": [_shown(decision) for decision in decisions]})
+        note("enrichment", {"phrases": [shown(decision) for decision in decisions]})
         own: Counter[str] = Counter(index.analyzer.terms(query))
         if self.form == "published":
             own = Counter(own.keys())
@@ -161,76 +203,4 @@ class Enrichment(Stage):
             added = Counter(set(index.analyzer.terms(joined)))
         else:
             added = Counter(term for decision in kept for term in decision.terms)
-        weights: dict[str, float] = dict(own)
-        for term, count in added.items():
-            weights[term] = weights.get(term, 0.0) + self.weight * count
-        return {term: float(weight) for term, weight in weights.items() if weight > 0}
-
-
-@dataclass(frozen=True)
-class OverlayEngine:
-    """The corpus side's phrases as an index of the collection's units: an overlay of its index.
-
-    The folder has `decisions.jsonl` beside the overlay: what was proposed for each unit, what was
-    kept, and why not. The manifest's counts say how many of each.
-    """
-
-    source: PhraseSource
-    filter: DfFilter | None
-    counted: tuple[str, ...]
-    collection: Collection
-    name: ClassVar[str] = "overlay"
-    offers: ClassVar[frozenset[str]] = frozenset({"bm25", "rm3"})
-
-    @property
-    def fingerprint(self) -> str:
-        base: LexicalIndex = self.collection.index
-        analyzer = base.analyzer.fingerprint
-        return fingerprint(self.name, 1, self.source.fingerprint, repr(self.filter), analyzer)
-
-    def build(self, units: Iterable[Unit], path: Path, *, corpus_fingerprint: str) -> None:
-        """Ask the source for phrases, filter them, and write the overlay at `path`."""
-        base: LexicalIndex = self.collection.index
-        decisions = path.with_name(path.name + ".decisions")
-        reasons: Counter[str] = Counter()
-
-        def kept() -> Iterator[tuple[str, list[str]]]:
-            with decisions.open("w", encoding="utf-8") as stream:
-                for unit_id, proposed in self.source.for_documents(units, self.collection):
-                    of_unit = decided(self.filter, proposed, base, corpus_side=True)
-                    reasons.update(decision.reason for decision in of_unit)
-                    if of_unit:
-                        row = {"id": unit_id, "phrases": [_shown(d) for d in of_unit]}
-                        stream.write(json.dumps(row, ensure_ascii=False) + "\n")
-                    yield unit_id, [decision.phrase for decision in of_unit if decision.kept]
-
-        try:
-            provenance = {"source": self.source.fingerprint, "filter": repr(self.filter)}
-            Overlay.build(base, kept(), path, provenance=provenance)
-            decisions.rename(path / DECISIONS)
-            write_json(path / REASONS, dict(reasons))
-        finally:
-            decisions.unlink(missing_ok=True)
-
-    def open(self, path: Path, *, corpus_fingerprint: str) -> EnrichedIndex:
-        base: LexicalIndex = self.collection.index
-        return EnrichedIndex(base, Overlay.open(path, base), self.counted)
-
-
-def decided(
-    filter_: DfFilter | None, phrases: Sequence[str], index: Any, *, corpus_side: bool
-) -> list[Decision]:
-    """A decision for each phrase; without a filter, every phrase that has an index term is kept."""
-    if filter_ is not None:
-        return filter_.decide(phrases, index, corpus_side=corpus_side)
-    everything = DfFilter(tau=1.0, rule="released", unseen="keep")
-    return everything.decide(phrases, index, corpus_side=corpus_side)
-
-
-def _shown(decision: Decision) -> dict[str, Any]:
-    return {
-        "phrase": decision.phrase,
-        "kept": decision.kept,
-        "reason": decision.reason,
-        "df": min(decision.frequencies, default=0),
-    }
+        return Expansion(own, added)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from toolkit.evaluation.tuning import DEFAULT_CELL, CrossValidated, HeldOut, Study
+from toolkit.evaluation.tuning import DEFAULT_CELL, CrossValidated, HeldOut, Study, best_cell, named
 from toolkit.evaluation.tuning.ranks import GridPoint
 from toolkit.report.heatmaps import Mark, heat_map
 from toolkit.report.measures import describe, number, probability
@@ -32,6 +32,7 @@ def render_tuning(
     `cutoffs` are the depths whose recall `R@<cutoff>` is in the tables."""
     sections = [
         _choices(result, splits),
+        *([_planes(result, splits)] if len(result.grid.planes) > 1 else []),
         _maps(result, splits, selecting=True),
         *([_maps(result, splits, selecting=False)] if result.method == "held_out" else []),
         *([_depths(result, cutoffs, splits)] if cutoffs else []),
@@ -39,16 +40,19 @@ def render_tuning(
         _setup(manifest),
     ]
     grid = result.grid
-    subtitle = (
-        f"{len(grid):,} cells of the grid {grid.name}: {len(grid.k1)} k1 from {grid.k1[0]:g} to "
-        f"{grid.k1[-1]:g}, {len(grid.b)} b from {grid.b[0]:g} to {grid.b[-1]:g}; "
-        f"objective {result.objective}"
-    )
+    shown = ", ".join(_axis(name, getattr(grid, name)) for name in grid.names)
+    subtitle = f"{len(grid):,} cells of the grid {grid.name}: {shown}; objective {result.objective}"
     return page(title, subtitle, _verdict(result, splits), _notes(result), sections)
 
 
+def _axis(name: str, values: Sequence[float]) -> str:
+    if len(values) == 1:
+        return f"{name} {values[0]:g}"
+    return f"{len(values)} {name} from {values[0]:g} to {values[-1]:g}"
+
+
 def described(cell: GridPoint) -> str:
-    return f"k1 {cell[0]:g}, b {cell[1]:g}"
+    return ", ".join(f"{name} {value:g}" for name, value in named(cell).items())
 
 
 def _verdict(result: Study, splits: tuple[str, str]) -> list[Span]:
@@ -74,7 +78,8 @@ def _verdict(result: Study, splits: tuple[str, str]) -> list[Span]:
                 f"{number(choice.value, digits)}: optimism {number(choice.optimism, digits)}."
             )
         )
-    gain = result.gains[objective].get(DEFAULT_CELL)
+    gains = result.gains[objective]
+    gain = next((gain for cell, gain in gains.items() if cell[:2] == DEFAULT_CELL), None)
     if gain is not None:
         spans.append(
             Span(
@@ -172,23 +177,64 @@ def _maps(result: Study, splits: tuple[str, str], *, selecting: bool) -> Section
 
 def _map(result: Study, name: str, split: str, key: str, *, selecting: bool) -> Figure:
     choice = result.choices[name]
-    marks = [Mark("default", *DEFAULT_CELL), Mark("chosen", *result.cells[choice.chosen])]
+    chosen = result.cells[choice.chosen]
+    marks = [Mark("default", *DEFAULT_CELL), Mark("chosen", *chosen[:2])]
     if isinstance(choice, HeldOut) and not selecting:
-        marks.insert(0, Mark("best", *result.cells[choice.best]))
+        best = result.cells[choice.best]
+        if best[2:] == chosen[2:]:
+            marks.insert(0, Mark("best", *best[:2]))
     svg = heat_map(
         result.grid.k1,
         result.grid.b,
-        _square(result, result.means(name, selecting=selecting)),
+        _square(result, result.means(name, selecting=selecting), choice.chosen),
         key=key,
         label=f"Heat map of {name} on {split}",
         marks=marks,
-        outline=_square(result, result.plateaus[name].inside) if selecting else None,
+        outline=_square(result, result.plateaus[name].inside, choice.chosen) if selecting else None,
     )
     return Figure(svg, heading=name)
 
 
-def _square(result: Study, values: NDArray[Any]) -> NDArray[Any]:
-    return values.reshape(len(result.grid.k1), len(result.grid.b))
+def _square(result: Study, values: NDArray[Any], chosen: int) -> NDArray[Any]:
+    """Values [k1, b] in the plane of the chosen weight and tau, if there are any."""
+    grid = result.grid
+    plane = grid.planes.index(tuple(result.cells[chosen][2:]))
+    planes: NDArray[Any] = values.reshape(len(grid.planes), len(grid.k1), len(grid.b))
+    return planes[plane]
+
+
+def _planes(result: Study, splits: tuple[str, str]) -> Section:
+    """What each weight and tau reaches, with the (k1, b) that the selecting questions choose."""
+    name, grid = result.objective, result.grid
+    digits = describe(name).digits
+    held_out = result.method == "held_out"
+    size = len(grid.k1) * len(grid.b)
+    selecting, reported = result.means(name, selecting=True), result.means(name)
+    values = result.selecting.of(name)[:, : len(grid)]
+    chosen_plane = tuple(result.chosen()[2:])
+    columns = [Column("weight"), Column("tau"), Column("its k1, b", splits[0], numeric=False)]
+    columns += [Column(name, splits[0])]
+    columns += [Column(name, splits[1])] if held_out else []
+    rows = []
+    for number_of, plane in enumerate(grid.planes):
+        first = number_of * size
+        cells = grid.cells[first : first + size]
+        cell = first + best_cell(values[:, first : first + size], cells)
+        mark = "best" if plane == chosen_plane else ""
+        row = [Entry(f"{value:g}", mark=mark) for value in plane]
+        row.append(Entry(described(result.cells[cell][:2])))
+        row.append(Entry(number(float(selecting[cell]), digits)))
+        if held_out:
+            row.append(Entry(number(float(reported[cell]), digits)))
+        rows.append(row)
+    return Section(
+        "enrichment",
+        "Weight and tau",
+        lead="For each weight of the expansion and each limit of the filters the (k1, b) that is "
+        f"best by {name} on the questions that choose. Weight 0 is the query without expansion.",
+        note="Bold: chosen. Heat maps show the plane of the chosen weight and tau.",
+        tables=[Table(columns, rows)],
+    )
 
 
 def _depths(result: Study, cutoffs: Sequence[int], splits: tuple[str, str]) -> Section:

@@ -15,8 +15,9 @@ from scripted_prompts import ScriptedPrompts
 from pipelines.enrich.df_filter import DfFilter
 from pipelines.enrich.feedback import FeedbackPhrases
 from pipelines.enrich.model_phrases import ModelPhrases
+from pipelines.enrich.overlay_engine import DECISIONS, OverlayEngine
 from pipelines.enrich.sources import PhraseFile
-from pipelines.enrich.stage import DECISIONS, Enrichment, OverlayEngine
+from pipelines.enrich.stage import Enrichment
 from pipelines.lexical import LexicalIndex
 from pipelines.lexical.enriched import EnrichedIndex
 from pipelines.retrievers import BM25Retriever
@@ -280,6 +281,45 @@ def test_a_changed_text_asks_for_that_text_alone(collection: Collection) -> None
     ]
     assert [unit.unit_id for unit in source.missing(changed, with_model)] == ["d1"]
     assert len(list(ModelPhrases(task="finance").missing(UNITS, with_model))) == len(UNITS)
+
+
+def test_another_model_or_way_of_sampling_has_an_overlay_of_its_own(collection: Collection) -> None:
+    source = ModelPhrases()
+    paths = []
+    for phrase, settings in (("quay", {}), ("mole", {}), ("mole", {"temperature": 0.4})):
+        model = ScriptedPrompts(lambda prompt, phrase=phrase: keywords(phrase), **settings)
+        model.name = f"model of {phrase}"
+        with_model = collection.with_model(model)
+        list(source.ask_documents(UNITS, with_model))
+        index = Enrichment(corpus=source).enriched(with_model).index
+        paths.append(index.overlay.path)
+        assert index.overlay.term(phrase) >= 0
+        source_of = index.overlay.manifest["provenance"]["source"]
+        assert source_of["model"] == model.name
+        assert source_of["settings"].get("temperature") == settings.get("temperature")
+    assert len(set(paths)) == 3
+
+
+def test_an_overlay_with_missing_documents_is_not_taken_for_a_whole_one(
+    collection: Collection,
+) -> None:
+    with_model, _ = asked(collection, lambda prompt: keywords("quay"))
+    allowed = Enrichment(corpus=ModelPhrases(allow_missing=True))
+    assert isinstance(allowed.corpus, ModelPhrases)
+    list(allowed.corpus.ask_documents(UNITS[:3], with_model))
+    part = allowed.enriched(with_model).index.overlay
+    list(allowed.corpus.ask_documents(UNITS, with_model))
+    every = allowed.enriched(with_model).index.overlay
+    assert part.manifest["counts"]["postings"] < every.manifest["counts"]["postings"]
+
+
+def test_a_limit_below_one_document_is_said(
+    collection: Collection, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Enrichment(query=FeedbackPhrases(), query_filter=DfFilter(0.05)).bind(collection)
+    assert "query side" in capsys.readouterr().err
+    Enrichment(query=FeedbackPhrases(), query_filter=DfFilter(0.1)).bind(collection)
+    assert capsys.readouterr().err == ""
 
 
 def test_texts_are_cut_before_the_model_sees_them(collection: Collection) -> None:

@@ -11,7 +11,7 @@ from toolkit.evaluation.tuning.choice import (
     held_out,
     nested,
 )
-from toolkit.evaluation.tuning.grid import DEFAULT_CELL, Grid
+from toolkit.evaluation.tuning.grid import DEFAULT_CELL, Grid, named
 from toolkit.evaluation.tuning.measures import MeasureTable, measure_table
 from toolkit.evaluation.tuning.plateau import Plateau, plateau
 from toolkit.evaluation.tuning.ranks import RankTable
@@ -30,6 +30,7 @@ __all__ = [
     "cross_validated",
     "held_out",
     "measure_table",
+    "named",
     "nested",
     "plateau",
     "study",

@@ -1,4 +1,5 @@
-"""The grid of settings that are tried: every k1 with every b."""
+"""The grid of settings that are tried: every k1 with every b, and for an enriched query every
+weight of its expansion and every limit of its filter."""
 
 from __future__ import annotations
 
@@ -9,44 +10,94 @@ from itertools import product
 
 from toolkit.errors import InputError
 
+NAMES = ("k1", "b", "weight", "tau")
 DEFAULT_CELL = (0.9, 0.4)
+DEFAULT_ENRICHMENT = (0.5, 0.05)  # weight and tau, as SIRA has them for every data set
 _MOST = 100_000
 Axis = str | Sequence[float]
+Cell = tuple[float, ...]
 
 
 class Grid:
-    """All (k1, b) of two axes, `b` running faster.
+    """All (k1, b) of two axes, `b` running faster; where there are `weight` and `tau`, all
+    (k1, b, weight, tau), in the order of tau, weight, k1, b.
 
     An axis is a list of numbers, or `start:stop:step` with both ends (`0:32:1` is 33 values); steps
-    are decimal, so that `0:1:0.1` holds exactly 0.3. k1 is 0 or more, b in 0..1. `name` is for
-    tables. `InputError` for an empty axis, a step that is not above 0, and values out of range.
+    are decimal, so that `0:1:0.1` holds exactly 0.3. k1 and weight are 0 or more, b in 0..1, tau
+    above 0 and at most 1. A weight or tau of None is the enrichment's own (see `enriched`). `name`
+    is for tables. `InputError` for an empty axis, a step that is not above 0, and values out of
+    range.
     """
 
-    def __init__(self, k1: Axis, b: Axis, name: str = "grid") -> None:
+    def __init__(
+        self,
+        k1: Axis,
+        b: Axis,
+        name: str = "grid",
+        weight: Axis | None = None,
+        tau: Axis | None = None,
+    ) -> None:
         self.name = name
         self.k1 = _values("k1", k1, math.inf)
         self.b = _values("b", b, 1.0)
+        self.weight = () if weight is None else _values("weight", weight, math.inf)
+        self.tau = () if tau is None else _values("tau", tau, 1.0)
+        if 0.0 in self.tau:
+            raise InputError("the grid has tau=0", valid="above 0, at most 1 (no limit)")
         if len(self) > _MOST:
             raise InputError(f"the grid has {len(self):,} cells", valid=f"at most {_MOST:,}")
 
+    def enriched(self, weight: float, tau: float) -> Grid:
+        """The grid of an enrichment, whose own `weight` and `tau` are the only ones where the grid
+        has none."""
+        return Grid(self.k1, self.b, self.name, self.weight or [weight], self.tau or [tau])
+
     @property
-    def cells(self) -> list[tuple[float, float]]:
-        return list(product(self.k1, self.b))
+    def names(self) -> tuple[str, ...]:
+        """What the numbers of a cell are."""
+        return NAMES if self.weight and self.tau else NAMES[:2]
+
+    @property
+    def cells(self) -> list[Cell]:
+        if not (self.weight and self.tau):
+            return list(product(self.k1, self.b))
+        axes = product(self.tau, self.weight, self.k1, self.b)
+        return [(k1, b, weight, tau) for tau, weight, k1, b in axes]
+
+    @property
+    def planes(self) -> list[Cell]:
+        """(weight, tau) of each plane of (k1, b), in the order of the cells; empty ones without."""
+        return [(weight, tau) for tau, weight in product(self.tau, self.weight)] or [()]
 
     def __len__(self) -> int:
-        return len(self.k1) * len(self.b)
+        return len(self.k1) * len(self.b) * max(1, len(self.weight)) * max(1, len(self.tau))
 
     def __repr__(self) -> str:
-        return f"Grid({self.name!r}, {len(self.k1)} k1 x {len(self.b)} b)"
+        axes = {name: len(getattr(self, name)) for name in NAMES if getattr(self, name)}
+        shown = " x ".join(f"{count} {name}" for name, count in axes.items())
+        return f"Grid({self.name!r}, {shown})"
 
 
-def distance(cell: tuple[float, float], other: tuple[float, float] = DEFAULT_CELL) -> float:
-    """How far two settings are apart: the Euclidean distance of (k1 / (1 + k1), b).
+def named(cell: Cell) -> dict[str, float]:
+    """A cell's numbers by their names."""
+    return dict(zip(NAMES, cell, strict=False))
+
+
+def distance(cell: Cell, other: Cell = (*DEFAULT_CELL, *DEFAULT_ENRICHMENT)) -> float:
+    """How far two settings are apart: the Euclidean distance of (k1 / (1 + k1), b), and of
+    (weight / (1 + weight), tau) where both have these.
 
     k1 / (1 + k1) is the share of its weight that a term of frequency 1 loses in a document of
     average length. It lies in 0..1 as b does, and a step of k1 counts less the higher k1 is.
     """
-    return math.hypot(cell[0] / (1 + cell[0]) - other[0] / (1 + other[0]), cell[1] - other[1])
+    return math.dist(_scaled(cell)[: len(other)], _scaled(other)[: len(cell)])
+
+
+def _scaled(cell: Cell) -> list[float]:
+    return [
+        value / (1 + value) if name in ("k1", "weight") else value
+        for name, value in named(cell).items()
+    ]
 
 
 def _values(name: str, axis: Axis, largest: float) -> tuple[float, ...]:

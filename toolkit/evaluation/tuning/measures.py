@@ -18,7 +18,13 @@ from numpy.typing import NDArray
 
 from toolkit.errors import InputError
 from toolkit.evaluation.retrieval import parse_measures
-from toolkit.evaluation.tuning.ranks import GridPoint, RankTable, load_arrays, save_arrays
+from toolkit.evaluation.tuning.ranks import (
+    GridPoint,
+    RankTable,
+    cell_array,
+    load_arrays,
+    save_arrays,
+)
 
 _BATCH = 2_000_000  # rows of pseudo rankings in memory at once
 _WITHIN = ("R", "P", "Success")  # only tell which documents stand within the cutoff
@@ -51,19 +57,19 @@ class MeasureTable:
         return values[[positions[qid] for qid in qids]]
 
     def save(self, path: Path) -> None:
-        """Write one .npz file: `measures`, `qids`, `cells` [cells, 2], `values`."""
+        """Write one .npz file: `measures`, `qids`, `cells` [cells, 2 or 4], `values`."""
         save_arrays(
             path,
             measures=np.array(self.measures, dtype=np.str_),
             qids=np.array(self.qids, dtype=np.str_),
-            cells=np.array(self.cells, dtype=np.float64).reshape(-1, 2),
+            cells=cell_array(self.cells),
             values=self.values,
         )
 
     @classmethod
     def load(cls, path: Path) -> MeasureTable:
         data = load_arrays(path, ("measures", "qids", "cells", "values"))
-        cells = [(k1, b) for k1, b in data["cells"].tolist()]
+        cells = [tuple(cell) for cell in data["cells"].tolist()]
         return cls(data["measures"].tolist(), data["qids"].tolist(), cells, data["values"])
 
 

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from toolkit.errors import InputError
 from toolkit.files import file_made_whole
 
-GridPoint = tuple[float, float]
+GridPoint = tuple[float, ...]
+"""(k1, b), or (k1, b, weight, tau); see `grid.NAMES`."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ class RankTable:
         parts = [self.ranks[qid] for qid in qids]
         save_arrays(
             path,
-            cells=np.array(self.cells, dtype=np.float64).reshape(-1, 2),
+            cells=cell_array(self.cells),
             qids=np.array(qids, dtype=np.str_),
             counts=np.array(counts, dtype=np.int64),
             docids=np.array([d for qid in qids for d in self.docids[qid]], dtype=np.str_),
@@ -50,7 +51,7 @@ class RankTable:
         for qid, first, last in zip(data["qids"].tolist(), starts, ends, strict=True):
             docids[qid] = data["docids"][first:last].tolist()
             ranks[qid] = data["ranks"][first:last]
-        return cls([(k1, b) for k1, b in data["cells"].tolist()], docids, ranks)
+        return cls([tuple(cell) for cell in data["cells"].tolist()], docids, ranks)
 
     @classmethod
     def joined(cls, tables: Sequence[RankTable]) -> RankTable:
@@ -63,6 +64,11 @@ class RankTable:
         docids = {qid: names for table in tables for qid, names in table.docids.items()}
         ranks = {qid: rows for table in tables for qid, rows in table.ranks.items()}
         return cls(first.cells, docids, ranks)
+
+
+def cell_array(cells: Sequence[GridPoint]) -> NDArray[np.float64]:
+    """Cells as float64 [cells, numbers of a cell]."""
+    return np.array(cells, dtype=np.float64).reshape(len(cells), len(cells[0]) if cells else 2)
 
 
 def save_arrays(path: Path, **arrays: NDArray[Any]) -> None:

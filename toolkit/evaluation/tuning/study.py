@@ -18,7 +18,7 @@ from toolkit.evaluation.tuning.choice import (
     held_out,
     nested,
 )
-from toolkit.evaluation.tuning.grid import Grid
+from toolkit.evaluation.tuning.grid import Grid, named
 from toolkit.evaluation.tuning.measures import MeasureTable
 from toolkit.evaluation.tuning.plateau import Plateau, plateau
 from toolkit.evaluation.tuning.ranks import GridPoint
@@ -53,7 +53,7 @@ class Study:
         return self.reported.cells
 
     def chosen(self, measure: str | None = None) -> GridPoint:
-        """The (k1, b) that a measure chooses; by default the objective."""
+        """The cell that a measure chooses; by default the objective."""
         return self.cells[self.choices[measure or self.objective].chosen]
 
     def means(self, measure: str, *, selecting: bool = False) -> NDArray[np.float64]:
@@ -66,7 +66,10 @@ class Study:
         return {
             "objective": self.objective,
             "method": self.method,
-            "grid": {"name": self.grid.name, "k1": self.grid.k1, "b": self.grid.b},
+            "grid": {
+                "name": self.grid.name,
+                **{name: getattr(self.grid, name) for name in self.grid.names},
+            },
             "questions": {
                 "selecting": len(self.selecting.qids),
                 "reported": len(self.reported.qids),
@@ -84,7 +87,8 @@ class Study:
             "plateau_test": plateau.test,
             "plateau_alpha": plateau.alpha,
             "gains": {
-                f"k1={k1:g} b={b:g}": row._asdict() for (k1, b), row in self.gains[measure].items()
+                " ".join(f"{name}={value:g}" for name, value in named(cell).items()): row._asdict()
+                for cell, row in self.gains[measure].items()
             },
         }
 
@@ -141,7 +145,7 @@ def _gains(
 def _named(cells: Sequence[GridPoint], key: str, value: Any) -> Any:
     """Cell numbers as their settings."""
     if key in ("chosen", "best"):
-        return dict(zip(("k1", "b"), cells[value], strict=True))
+        return named(cells[value])
     if key == "folds":
-        return [dict(zip(("k1", "b"), cells[cell], strict=True)) for cell in value]
+        return [named(cells[cell]) for cell in value]
     return value
