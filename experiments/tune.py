@@ -121,7 +121,8 @@ def ranks_of(
         JudgedQuery(qid, index.analyzer.terms(row.topic.text), docids[qid])
         for qid, row in questions.items()
     ]
-    return judged_ranks(index, built.cells, queries, where, **how)
+    pairs = [(k1, b) for k1, b in built.cells]
+    return judged_ranks(index, pairs, queries, where, **how)
 
 
 def judged_questions(benchmark: Benchmark) -> dict[str, Judged]:

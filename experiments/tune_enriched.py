@@ -87,11 +87,11 @@ class TunedEnrichment:
                 for cell in of_tau:
                     ranks = table.ranks[_key(qid, cell[2])]
                     of_question[cell] = ranks[:, settings.index((cell[0], cell[1]))]
-        ranks = {
+        by_question = {
             qid: np.stack([of_question[cell] for cell in cells], axis=1)
             for qid, of_question in columns.items()
         }
-        return RankTable(cells, {qid: docids[qid] for qid in ranks}, ranks)
+        return RankTable(cells, {qid: docids[qid] for qid in by_question}, by_question)
 
 
 def _queries(

@@ -93,9 +93,9 @@ def grid_seconds(
 ) -> tuple[float, dict[str, NDArray[np.int32]]]:
     """Time of all cells and questions, from terms to ranks, and the ranks."""
     queries = [JudgedQuery(str(n), q.terms, q.docids) for n, q in enumerate(questions)]
-    dict(GridBM25(index, GRID.cells).ranks(queries[:2], threads))  # compiles
+    dict(GridBM25(index, GRID.pairs).ranks(queries[:2], threads))  # compiles
     started = time.perf_counter()
-    ranks = dict(GridBM25(index, GRID.cells).ranks(queries, threads))
+    ranks = dict(GridBM25(index, GRID.pairs).ranks(queries, threads))
     return time.perf_counter() - started, ranks
 
 
@@ -105,7 +105,7 @@ def ours(
     """Ranks all questions in one cell, spread over the threads of the pool."""
 
     def rank(cell: int) -> list[tuple[Any, Any]]:
-        k1, b = GRID.cells[cell]
+        k1, b = GRID.pairs[cell]
         return list(pool.map(lambda q: index.search(q.terms, k1, b, DEPTH), questions))
 
     return rank
@@ -121,7 +121,7 @@ def check_same(
     scores within 1e-5."""
     judged = {str(n): dict.fromkeys(q.docids, 1) for n, q in enumerate(questions)}
     docids = {qid: list(judged[qid]) for qid in judged}
-    rank_table = RankTable(GRID.cells, docids, {qid: ranks[qid] for qid in judged})
+    rank_table = RankTable(GRID.pairs, docids, {qid: ranks[qid] for qid in judged})
     table = measure_table(rank_table, judged, MEASURES)
     for cell, hits in single.items():
         rankings = {
@@ -132,7 +132,7 @@ def check_same(
             ours = dict(zip(table.qids, table.of(measure)[:, cell].tolist(), strict=True))
             if ours != expected[measure]:
                 raise RuntimeError(f"{measure} differs between grid and single run of {cell}")
-    grid = GridBM25(index, GRID.cells)
+    grid = GridBM25(index, GRID.pairs)
     for number, question in enumerate(questions[:10]):
         scores = grid.scores(JudgedQuery("", question.terms, question.docids))
         for cell, hits in single.items():
@@ -162,7 +162,7 @@ def anserini(
         return None
 
     def rank(cell: int) -> Any:
-        k1, b = GRID.cells[cell]
+        k1, b = GRID.pairs[cell]
         return index.search(list(texts), DEPTH, {"k1": k1, "b": b}, threads)
 
     return rank

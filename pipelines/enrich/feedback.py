@@ -4,7 +4,7 @@ must beat."""
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from itertools import islice
 from typing import Any, NamedTuple
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from pipelines.enrich.phrases import Limits
 from pipelines.enrich.sources import PhraseSource, Query
 from pipelines.lexical.analyzer import is_ngram
-from pipelines.lexical.rm3 import check_feedback
+from pipelines.lexical.rm3 import Vector, check_feedback
 from pipelines.lexical.scoring import idf
 from pipelines.stage import Collection, Texts
 from toolkit.contracts import Unit
@@ -32,9 +32,9 @@ class FeedbackPhrases(PhraseSource):
     """The heaviest words of the documents that a search finds.
 
     A query is searched with BM25 (`k1`, `b`); a document is searched with the `query_terms` of its
-    terms of highest tf-idf. Of the best `fb_docs` other documents, the words are weighted as RM3
-    weighs terms (share of the document's tokens times the document's score), and the `phrases`
-    heaviest words that the text lacks are proposed, numbers aside. Each is written as in the first
+    terms of highest tf-idf. Of the best `fb_docs` other documents, the words, numbers aside, are
+    weighted as RM3 weighs terms (share of the document's words times the document's score), and the
+    `phrases` heaviest ones that the text lacks are proposed. Each is written as in the first
     document of the index that has it, where in several ways as most often there.
     """
 
@@ -53,7 +53,9 @@ class FeedbackPhrases(PhraseSource):
         self.limits = Limits(phrases, 1).checked()
         if isinstance(query_terms, bool) or query_terms < 1:
             raise InputError(f"query_terms is {query_terms!r}", valid="a whole number from 1")
+        # By collection: how terms are written, and which ones may be proposed.
         self._spellings: dict[tuple[str, str], str] = {}
+        self._words: dict[str, NDArray[np.bool_]] = {}
 
     @property
     def fingerprint(self) -> str:
@@ -92,6 +94,17 @@ class _Feedback:
         # Words are those of the documents themselves, also where phrases enrich them.
         self._base: Any = getattr(collection.index, "base", collection.index)
         self._spelled = _Spelling(source, collection, collection.texts)
+        self._collection = collection.fingerprint
+
+    @property
+    def _is_word(self) -> NDArray[np.bool_]:
+        """Which terms of the vocabulary may be proposed: no n-gram and no number."""
+        known = self._source._words
+        if self._collection not in known:
+            vocabulary = self._base.vocabulary
+            words = (not is_ngram(term) and not term.isdecimal() for term in vocabulary)
+            known[self._collection] = np.fromiter(words, np.bool_, len(vocabulary))
+        return known[self._collection]
 
     @cached_property
     def _idf(self) -> NDArray[np.float64]:
@@ -106,12 +119,8 @@ class _Feedback:
         searches = []
         for number in numbers.tolist():
             terms, frequencies = vectors.get(number, (nothing, nothing))
-            telling = self._heaviest(
-                terms,
-                frequencies * self._idf[terms],
-                self._source.query_terms,
-                lambda term: not is_ngram(term),
-            )
+            weights = frequencies * self._idf[terms]
+            telling = self._heaviest(terms, weights, self._source.query_terms)
             searches.append(_Search(telling, terms, number))
         return self._phrases(searches)
 
@@ -126,16 +135,22 @@ class _Feedback:
     def _phrases(self, searches: Sequence[_Search]) -> list[list[str]]:
         rankings = [self._neighbours(search) for search in searches]
         every = np.unique(np.concatenate([np.empty(0, np.int32), *(n for n, _ in rankings)]))
-        vectors = dict(zip(every.tolist(), self._base.vectors(every), strict=True))
+        vectors = dict(
+            zip(every.tolist(), map(self._words, self._base.vectors(every)), strict=True)
+        )
         phrases = []
         for search, (numbers, scores) in zip(searches, rankings, strict=True):
             terms, weights = self._weighted(numbers, scores, vectors)
             usable = ~np.isin(terms, search.excluded)
-            heaviest = self._heaviest(
-                terms[usable], weights[usable], self._source.phrases, _is_proposed
-            )
+            heaviest = self._heaviest(terms[usable], weights[usable], self._source.phrases)
             phrases.append([self._spelled(term) for term in heaviest])
         return phrases
+
+    def _words(self, vector: Vector) -> Vector:
+        """What may be proposed of a document's terms."""
+        terms, frequencies = vector
+        usable = self._is_word[terms]
+        return terms[usable], frequencies[usable]
 
     def _neighbours(self, search: _Search) -> tuple[Numbers, NDArray[np.float32]]:
         """The best other documents and their scores."""
@@ -154,30 +169,27 @@ class _Feedback:
             return np.empty(0, np.int32), np.empty(0, np.float64)
         of_documents = [vectors[number] for number in numbers.tolist()]
         shares = [
-            frequencies * (score / max(1, self._base.lengths[number]))
-            for number, score, (_, frequencies) in zip(
-                numbers.tolist(), scores.astype(np.float64), of_documents, strict=True
-            )
+            frequencies * (score / max(1, frequencies.sum()))
+            for score, (_, frequencies) in zip(scores.tolist(), of_documents, strict=True)
         ]
-        terms, places = np.unique(
-            np.concatenate([terms for terms, _ in of_documents]), return_inverse=True
-        )
-        return terms, np.bincount(places, np.concatenate(shares), len(terms))
+        every = np.concatenate([terms for terms, _ in of_documents])
+        terms, places = np.unique(every, return_inverse=True)
+        weights: NDArray[Any] = np.bincount(places, np.concatenate(shares), len(terms))
+        return terms, weights
 
     def _heaviest(
         self,
         numbers: Numbers,
         weights: NDArray[np.float64],
         count: int,
-        usable: Callable[[str], bool],
     ) -> list[str]:
-        """The `count` heaviest usable terms; equal ones in the order of the index."""
+        """The `count` heaviest words, n-grams aside; equal ones in the order of the index."""
         heaviest: list[str] = []
         for place in np.lexsort((numbers, -weights)).tolist():
             if len(heaviest) == count or weights[place] <= 0:
                 break
             term = self._base.vocabulary[int(numbers[place])]
-            if usable(term):
+            if not is_ngram(term):
                 heaviest.append(term)
         return heaviest
 
@@ -216,10 +228,6 @@ class _Spelling:
             if len(self._words) > _UNITS_KEPT:
                 self._words.popitem(last=False)
         return self._words[number]
-
-
-def _is_proposed(term: str) -> bool:
-    return not is_ngram(term) and not term.isdecimal()
 
 
 def _idf_of_terms(frequencies: NDArray[np.int64], documents: int) -> NDArray[np.float64]:

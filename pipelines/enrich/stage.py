@@ -140,7 +140,8 @@ class Enrichment(Stage):
                 valid="our lexical index",
                 do="set engine=lexical",
             )
-        for side, filter_ in (("query", self.query_filter), ("corpus", self.corpus_filter)):
+        for side in ("query", "corpus"):
+            filter_ = getattr(self, f"{side}_filter")
             if filter_ is not None and (message := filter_.note(len(collection.index))):
                 tell(f"{side} side of the enrichment: {message}")
         return super().bind(collection)

@@ -125,7 +125,15 @@ class EnrichedIndex:
         names = {name for query in queries for name in weights_of(query)}
         terms = {name: self._term(name) for name in sorted(names, key=to_bytes)}
         known = {name: term for name, term in terms.items() if term.base >= 0 or term.extra >= 0}
-        return MergedIndex.of(self, known)
+        lengths, statistics = self._enriched
+        return MergedIndex.of(
+            self.base,
+            self.overlay,
+            known,
+            lengths=lengths,
+            statistics=statistics,
+            documents_with_terms=self.statistics.documents_with_terms,
+        )
 
     def vectors(
         self, numbers: NDArray[Any], largest_share: float = 1.0

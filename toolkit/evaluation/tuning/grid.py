@@ -58,9 +58,14 @@ class Grid:
         return NAMES if self.weight and self.tau else NAMES[:2]
 
     @property
+    def pairs(self) -> list[tuple[float, float]]:
+        """All (k1, b)."""
+        return list(product(self.k1, self.b))
+
+    @property
     def cells(self) -> list[Cell]:
         if not (self.weight and self.tau):
-            return list(product(self.k1, self.b))
+            return list(self.pairs)
         axes = product(self.tau, self.weight, self.k1, self.b)
         return [(k1, b, weight, tau) for tau, weight, k1, b in axes]
 
