@@ -118,7 +118,8 @@ def from_record(record: Mapping[str, Any]) -> Trajectory:
     calls = tuple(_call(call) for call in record["calls"])
     _check(record["answer"], _ANSWER_TYPES, "answer")
     _check({"source": record.get("source", {})}, {"source": dict}, "trajectory")
-    answer = {**record["answer"], "citations": tuple(record["answer"]["citations"])}
+    lists = {name: tuple(record["answer"].get(name, ())) for name in ("citations", "documents")}
+    answer = {**record["answer"], **lists}
     return Trajectory(
         qid=record["qid"],
         question=record["question"],

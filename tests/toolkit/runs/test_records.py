@@ -156,9 +156,9 @@ def test_any_trajectory_round_trips_through_utf8(trajectory: Trajectory) -> None
 @pytest.mark.parametrize(
     ("damage", "told"),
     [
-        (lambda good: good[: len(good) // 2], "not a whole trajectory"),
-        (lambda good: b"", "not a whole trajectory"),
-        (lambda good: b"\xff\xfe" + good, "not a whole trajectory"),
+        (lambda good: good[: len(good) // 2], "not a complete trajectory"),
+        (lambda good: b"", "not a complete trajectory"),
+        (lambda good: b"\xff\xfe" + good, "not a complete trajectory"),
         (lambda good: b"[]", "not an object"),
         (lambda good: good.replace(b'"status": "steered"', b'"status": "fine"'), "'fine'"),
         (lambda good: good.replace(b'"seconds": 1.5', b'"seconds": "long"'), "'seconds'"),
