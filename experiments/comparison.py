@@ -11,7 +11,7 @@ from toolkit.files import write_json
 from toolkit.report import comparison_table, render, write_report
 
 ALL_PAIRS = 8  # cells, above which each is tested against the baseline (or the first) only
-TESTED = ("accuracy", "recall_opened", "nDCG@10", "AP")
+TESTED = ("accuracy", "F1@20", "nDCG@20", "recall_opened", "nDCG@10", "AP")
 
 
 def compare_folders(

@@ -22,7 +22,7 @@ from experiments.stages import stage_counts
 from experiments.sweep import seal_cells
 from pipelines.aggregation import MaxP
 from toolkit.console import Console
-from toolkit.contracts import Benchmark
+from toolkit.contracts import Benchmark, document_sets
 from toolkit.errors import InputError
 from toolkit.evaluation import (
     Cell,
@@ -34,6 +34,15 @@ from toolkit.evaluation import (
 )
 from toolkit.evaluation.evaluations import denominators, means
 from toolkit.evaluation.retrieval import parse_measures
+from toolkit.evaluation.sets import (
+    HEADLINE as SHOWN,
+)
+from toolkit.evaluation.sets import (
+    checklist_measures,
+    set_counts,
+    with_set_measures,
+    with_targets,
+)
 from toolkit.llm.ledger_file import ledger_on_record
 from toolkit.report import comparison_table
 from toolkit.runs import make_manifest
@@ -43,11 +52,12 @@ def rank(settings: Settings, prepared: Prepared | None = None) -> Cell:
     """Rank every question, measure, print the numbers and where they stand. `prepared` gives the
     pipeline where it has been opened already."""
     config = settings.config
-    measures = list(config.measures)
-    parse_measures(measures)
+    parse_measures(list(config.measures))
     chosen = {**factors(settings, RANKING), "agent": "none"}
     folder = run_folder(settings, cell_name(settings, RANKING))
     built = prepared() if prepared else ranking(config)
+    measures = with_set_measures(list(config.measures), document_sets(built.benchmark))
+    shown = [*config.measures, *(SHOWN if len(measures) > len(config.measures) else ())]
     if built.sealed:
         seal_cells(settings)
     prints = fingerprints(settings, built, RANKING)
@@ -65,7 +75,7 @@ def rank(settings: Settings, prepared: Prepared | None = None) -> Cell:
             folder.add_counts(stage_counts(built.parts, before))
         write_evaluation(folder.path, evaluation, state=folder.state())
     cell = load_cell(folder.path)
-    Console().print(comparison_table([cell], measures=measures))
+    Console().print(comparison_table([cell], measures=shown))
     Console(stderr=True).print(f"{folder.path}/metrics.json", highlight=False, soft_wrap=True)
     return cell
 
@@ -75,7 +85,8 @@ def evaluate_pipeline(
 ) -> Evaluation:
     """Rankings of documents (a passage counts as its document, once, at its best rank) and their
     measures. Questions without judgements are counted, not ranked."""
-    judged = benchmark.judgements.get("evidence", {})
+    sets = document_sets(benchmark)
+    judged = with_targets(benchmark.judgements.get("evidence", {}), sets)
     asked = [topic for topic in benchmark.topics if judged.get(topic.qid)]
     if not asked:
         raise InputError(
@@ -87,9 +98,14 @@ def evaluate_pipeline(
     ranked = MaxP().transform(pipeline.transform(topics))
     rows = zip(ranked["qid"], ranked["docno"], ranked["rank"], strict=True)
     outline = evaluate_ranking([RunRow(*row) for row in rows], judged, [], topics=benchmark.topics)
-    per_question = measured(ranked, topics, judged, measures)
+    per_question = {
+        **measured(ranked, topics, judged, measures),
+        **checklist_measures(outline.rankings, sets, outline.rankings),
+    }
+    qids = [topic.qid for topic in benchmark.topics]
     return replace(
         outline,
+        counts={**outline.counts, **set_counts(sets, qids)},
         per_question=per_question,
         metrics=means(per_question),
         denominators=denominators(per_question),

@@ -136,3 +136,19 @@ def test_what_a_stage_counted_before_is_not_counted_again() -> None:
     assert stage_counts({"reranker": stage}, before) == {
         "reranker": {"pairs": 15, "largest_batch": 4, "windows": 2}
     }
+
+
+def test_a_pipeline_is_measured_on_questions_that_ask_for_documents(
+    entry: Entry, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By the same measures as an agent, beside those that were asked for."""
+    given = ("measures=[AP]", *TINY, "benchmark.questions=sets:12")
+    assert entry("rank", *given, "name=sets") == 0
+    metrics = json.loads(Path("runs/sets/metrics.json").read_text())
+    assert {"AP", "F1@20", "nDCG@50", "P@1", "R@10", "checklist@5"} <= set(metrics)
+    assert 0 < metrics["checklist@50"] < 1
+    shown = capsys.readouterr().out
+    assert "AP" in shown and "F1@20" in shown and "F1@50" not in shown
+    summary = json.loads(Path("runs/sets/evaluation/summary.json").read_text())
+    assert summary["counts"]["asking_for_documents"] == 12
+    assert summary["counts"]["without_targets"] == 0

@@ -7,7 +7,7 @@ from collections.abc import Collection, Container, Iterable, Iterator, Mapping, 
 from typing import NamedTuple
 
 from toolkit.benchmarks.reading import Judgements
-from toolkit.contracts import Document, Topic
+from toolkit.contracts import Benchmark, Document, Topic
 from toolkit.errors import InputError
 from toolkit.files import dump_json, fingerprint
 
@@ -157,6 +157,21 @@ def unknown_judged(
     }
     unknown = {docid for docid in {docid for _, docid in pairs} if docid not in docids}
     return [pair for pair in pairs if pair[1] in unknown]
+
+
+def absent_documents(benchmark: Benchmark, docids: Collection[str]) -> set[str]:
+    """Those of the docids that the corpus lacks. Asks the benchmark's `has_document` where it has
+    one, and reads the corpus otherwise, up to the last of the documents looked for."""
+    has_document = getattr(benchmark, "has_document", None)
+    if has_document is not None:
+        return {docid for docid in docids if not has_document(docid)}
+    absent = set(docids)
+    documents = benchmark.documents() if absent else iter(())
+    for document in documents:
+        absent.discard(document.docid)
+        if not absent:
+            break
+    return absent
 
 
 def checked_limit(limit: int | None) -> int | None:

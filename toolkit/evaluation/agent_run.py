@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from toolkit.contracts import STATUSES, TIERS, Topic, Trajectory
+from toolkit.contracts import STATUSES, TIERS, Answer, DocumentSets, Topic, Trajectory
 from toolkit.errors import InputError
 from toolkit.evaluation.agent_measures import (
     PerQuestion,
@@ -37,9 +37,19 @@ from toolkit.evaluation.funnel import (
 )
 from toolkit.evaluation.published import published_measures
 from toolkit.evaluation.retrieval import DEFAULT_MEASURES, documents, measure_rankings
+from toolkit.evaluation.sets import (
+    Absent,
+    checklist_measures,
+    list_measures,
+    none_absent,
+    set_counts,
+    with_set_measures,
+    with_targets,
+)
 from toolkit.runs.records import final_message
 
 FINAL_DEPTH = 1000
+NO_SETS = DocumentSets()
 
 
 def evaluate_run(
@@ -51,6 +61,8 @@ def evaluate_run(
     measures: Sequence[str] = DEFAULT_MEASURES,
     judge: Judge | None = None,
     tier: str = "evidence",
+    sets: DocumentSets = NO_SETS,
+    absent: Absent = none_absent,
 ) -> Evaluation:
     """All measures of a run over the questions `topics`.
 
@@ -73,19 +85,24 @@ def evaluate_run(
       citation_precision and citation_recall: what BrowseComp-Plus's evaluator would give on the
       verdicts of `judge`; see `toolkit.evaluation.published`.
 
+    - Where questions ask for documents (`sets`): the measures of `toolkit.evaluation.sets`.
+      `absent` tells which of some docids the corpus lacks; by default none.
+
     `InputError` where a trajectory belongs to none of `topics`.
     """
     recorded = [lean(trajectory) for trajectory in trajectories]
     questions = {topic.qid: None for topic in topics}
     _check_questions(recorded, questions)
     judged = {name: _only(grades, questions) for name, grades in judgements.items()}
-    evidence = judged.get(tier, {})
+    evidence = with_targets(judged.get(tier, {}), sets)
     accepted = {qid: answers[qid] for qid in questions if answers.get(qid)}
     ended = [trajectory for trajectory in recorded if trajectory.status != "failed"]
     rankings = {trajectory.qid: final_ranking(trajectory) for trajectory in ended}
     verdicts = _verdicts(ended, accepted, judge or ExactAnswerJudge())
     per_question: PerQuestion = {
-        **measure_rankings(rankings, evidence, measures),
+        **measure_rankings(rankings, evidence, with_set_measures(measures, sets)),
+        **checklist_measures(rankings, sets, questions),
+        **list_measures(rankings, sets, absent),
         **answer_measures(verdicts, accepted),
         "completion": scores(questions, {t.qid: float(t.status == "completed") for t in ended}),
         **recalls(ended, evidence),
@@ -103,6 +120,7 @@ def evaluate_run(
         denominators={**denominators(per_question), **extra_counts, **published_counts},
         counts={
             **_counts(recorded, questions, evidence, accepted),
+            **set_counts(sets, questions),
             "without_verdict": sum(bool(verdict.error) for verdict in verdicts),
         },
         rankings=rankings,
@@ -113,9 +131,12 @@ def evaluate_run(
 
 
 def final_ranking(trajectory: Trajectory, depth: int = FINAL_DEPTH) -> list[str]:
-    """The agent's word on relevance as one ranking: documents cited, then opened, then previewed,
-    then surfaced, each tier in order of first exposure, each document once, at most `depth` (as
-    deep as runs are submitted to TREC)."""
+    """The agent's word on relevance as one ranking: the documents that its answer lists, where it
+    lists any, and nothing else. Otherwise documents cited, then opened, then previewed, then
+    surfaced, each tier in order of first exposure. Each document once, at most `depth` (as deep as
+    runs are submitted to TREC)."""
+    if trajectory.answer.documents:
+        return documents(trajectory.answer.documents, depth)
     ordered = (docid for tier in reversed(TIERS) for docid in trajectory.tiers.get(tier, ()))
     return documents(ordered, depth)
 
@@ -162,6 +183,10 @@ def _verdicts(
     ]
 
 
+def _answered(answer: Answer) -> bool:
+    return bool(answer.exact.strip() or answer.documents)
+
+
 def _counts(
     recorded: Sequence[Trajectory],
     questions: Mapping[str, None],
@@ -169,7 +194,7 @@ def _counts(
     accepted: Mapping[str, Sequence[str]],
 ) -> dict[str, int]:
     statuses = Counter(trajectory.status for trajectory in recorded)
-    answered = sum(t.status != "failed" and bool(t.answer.exact.strip()) for t in recorded)
+    answered = sum(t.status != "failed" and _answered(t.answer) for t in recorded)
     return {
         "questions": len(questions),
         "recorded": len(recorded),

@@ -18,7 +18,13 @@ import numpy as np
 from toolkit.evaluation.evaluations import Evaluation, means
 
 # Counts of questions, which are the same in every repeat; all others are of trajectories.
-OF_QUESTIONS = ("questions", "unjudged", "without_accepted_answer")
+OF_QUESTIONS = (
+    "questions",
+    "unjudged",
+    "without_accepted_answer",
+    "asking_for_documents",
+    "without_targets",
+)
 Values = Mapping[str, Mapping[str, Sequence[float]]]
 
 

@@ -6,15 +6,21 @@ the best rank.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import ir_measures
 
 from toolkit.contracts import parent
 from toolkit.errors import InputError
 
+if TYPE_CHECKING:
+    import pandas as pd
+
+_F1 = re.compile(r"F1@([1-9]\d{0,5})")
 DEFAULT_MEASURES = ("AP", "P@30", "nDCG@10", "R@100", "R@1000", "RR")
 
 
@@ -43,7 +49,8 @@ def documents(unit_ids: Iterable[str], depth: int | None = None) -> list[str]:
 
 
 def parse_measures(names: Sequence[str]) -> list[Any]:
-    """ir_measures' measures of these names; `InputError` that lists the known ones otherwise."""
+    """ir_measures' measures of these names, and `F1@K`, which it lacks; `InputError` that lists the
+    known ones otherwise."""
     return [_parse(name) for name in names]
 
 
@@ -77,7 +84,30 @@ def measure_rankings(
     return {name: {qid: scored[qid] for qid in judgements} for name, scored in values.items()}
 
 
+@lru_cache
+def f1_at(cutoff: int) -> Any:
+    """`F1@K` as a measure of ir_measures': of each question, the harmonic mean of P@K and R@K,
+    which is 2 hits / (K + relevant documents). A ranking shorter than K counts as filled up with
+    irrelevant documents."""
+
+    def f1(qrels: pd.DataFrame, run: pd.DataFrame) -> Iterator[tuple[str, float]]:
+        relevant = {
+            qid: set(rows.loc[rows["relevance"] > 0, "doc_id"])
+            for qid, rows in qrels.groupby("query_id")
+        }
+        hits = dict.fromkeys(relevant, 0)
+        for qid, rows in run.groupby("query_id"):
+            best = rows.sort_values("score", ascending=False, kind="stable").head(cutoff)
+            hits[qid] = len(relevant.get(qid, set()) & set(best["doc_id"]))
+        for qid, docids in relevant.items():
+            yield qid, 2 * hits[qid] / (cutoff + len(docids))
+
+    return ir_measures.define(f1, name=f"F1@{cutoff}", support_cutoff=False)
+
+
 def _parse(name: str) -> Any:
+    if match := _F1.fullmatch(name):
+        return f1_at(int(match[1]))
     try:
         measure = ir_measures.parse_measure(name)
         measure.validate_params()

@@ -19,7 +19,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from toolkit.contracts import Benchmark
+from toolkit.benchmarks.judged import absent_documents
+from toolkit.contracts import Benchmark, document_sets
 from toolkit.errors import InputError
 from toolkit.evaluation.agent_run import evaluate_run
 from toolkit.evaluation.answers import Judge
@@ -61,6 +62,7 @@ def evaluate_folder(
     those of its repeats; `state` is the folder's from before they read its trajectories;
     `InputError` where it has changed."""
     parts, evaluations = folder.repeats(), []
+    sets = document_sets(benchmark)
     if len(parts) != len(judges):
         raise _went_on(folder)
     for part, judge in zip(parts, judges, strict=True):
@@ -71,6 +73,8 @@ def evaluate_folder(
             answers=benchmark.answers,
             measures=measures,
             judge=judge,
+            sets=sets,
+            absent=lambda docids: absent_documents(benchmark, docids),
         )
         evaluations.append(evaluation)
         if part.number > 1:

@@ -31,6 +31,7 @@ _PI_SERINI = "Pi-Serini (Hsu, Yang and Lin, 2026)"
 _BCP = "BrowseComp-Plus (Chen et al., 2025)"
 _SQUAD = "SQuAD (Rajpurkar et al., 2016)"
 _HENDRYCKS = "Hendrycks et al. (2019)"
+_PASAMASTER = "PaSaMaster (Du et al., 2026)"
 _TREC = "trec_eval; ir_measures (MacAvaney et al., 2022)"
 
 _RECALL = "Share of a question’s evidence documents that the agent {}."
@@ -57,6 +58,14 @@ _AGENT = (
         LOWER,
         "Citations an answer that name no document which its question brought up.",
     ),
+    Measure(
+        "hallucination_rate",
+        3,
+        LOWER,
+        "Share of the documents returned that the corpus lacks.",
+        _PASAMASTER,
+    ),
+    Measure("documents_returned", 1, NEITHER, "Documents that the answer lists."),
     Measure("completion", 3, HIGHER, "Share of questions with exit status completed.", _BCP),
     Measure(
         "calibration_error",
@@ -113,6 +122,9 @@ _RANKING = {
     "AP": "Average precision of the ranking.",
     "P": "Share of the first {k} results that are relevant.",
     "nDCG": "Normalised discounted cumulative gain of the first {k} results.",
+    "F1": "Harmonic mean of precision and recall of the first {k} results; where there are fewer, "
+    "the rest counts as wrong.",
+    "checklist": "Mean share of the requirements that each of the first {k} results meets.",
     "R": "Share of the relevant documents found in the first {k} results.",
     "RR": "Reciprocal rank of the first relevant result.",
     "Success": "Whether the first {k} results hold a relevant one.",
@@ -135,10 +147,12 @@ _USED = {
     "unmetered": "Replies{} a question for which the server reported no usage.",
     "unpriced": "Replies{} a question whose cost is unknown.",
 }
-_IR_NAME = re.compile(r"(?P<family>[A-Za-z]+)(\([^)]*\))?(@(?P<k>\d+))?$")
+_IR_NAME = re.compile(r"(?P<family>[A-Za-z]+1?)(\([^)]*\))?(@(?P<k>\d+))?$")
 
 HEADLINE = (
     "accuracy",
+    "F1@20",
+    "nDCG@20",
     "recall_surfaced",
     "recall_previewed",
     "recall_opened",
@@ -169,7 +183,8 @@ def describe(name: str) -> Measure:
     if match and text:
         depth = match["k"]
         text = text.format(k=depth) if depth else text.replace(" of the first {k} results", "")
-        return Measure(name, 4, HIGHER, text.replace("first {k} results", "ranking"), _TREC)
+        source = _PASAMASTER if match["family"] in ("F1", "checklist") else _TREC
+        return Measure(name, 4, HIGHER, text.replace("first {k} results", "ranking"), source)
     if name.endswith("_calls"):
         return Measure(name, 2, NEITHER, f"Mean number of {name[:-6]} calls a question.")
     return Measure(name, 0 if "tokens" in name else 4, NEITHER, "")

@@ -95,6 +95,12 @@ def notes(data: ReportData) -> list[str]:
         _total(data, "failed", "Failed, and counted as wrong", "questions"),
         _total(data, "missing", "Not run yet, and counted as wrong", "questions"),
         _total(data, "unjudged", "Without judgements, and left out of recalls", "questions"),
+        _total(
+            data,
+            "without_targets",
+            "Without a document to find, and left out of precision, recall, F1 and nDCG",
+            "questions",
+        ),
         _total(data, "without_accepted_answer", "Left out of accuracy", "questions"),
         _unlike_questions(data),
         _unlike_benchmarks(data),

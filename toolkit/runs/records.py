@@ -93,7 +93,7 @@ def to_record(trajectory: Trajectory) -> dict[str, Any]:
         "question": trajectory.question,
         "status": trajectory.status,
         "reason": trajectory.reason,
-        "answer": _row(trajectory.answer),
+        "answer": _answer_row(trajectory.answer),
         "started": trajectory.started,
         "seconds": trajectory.seconds,
         "usage": dict(trajectory.usage),
@@ -117,6 +117,7 @@ def from_record(record: Mapping[str, Any]) -> Trajectory:
         raise ValueError(f"status is {record['status']!r}")
     calls = tuple(_call(call) for call in record["calls"])
     _check(record["answer"], _ANSWER_TYPES, "answer")
+    _check({"documents": record["answer"].get("documents", [])}, {"documents": list}, "answer")
     _check({"source": record.get("source", {})}, {"source": dict}, "trajectory")
     lists = {name: tuple(record["answer"].get(name, ())) for name in ("citations", "documents")}
     answer = {**record["answer"], **lists}
@@ -201,6 +202,15 @@ def read_outcome(path: Path) -> Outcome:
 
 def _row(row: Any) -> dict[str, Any]:
     return {field.name: getattr(row, field.name) for field in fields(row)}
+
+
+def _answer_row(answer: Answer) -> dict[str, Any]:
+    """Without documents where there are none: files of runs from before there were any hold the
+    same."""
+    row = _row(answer)
+    if not answer.documents:
+        del row["documents"]
+    return row
 
 
 def _call_row(call: ToolCall) -> dict[str, Any]:

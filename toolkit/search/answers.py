@@ -12,6 +12,7 @@ from toolkit.text import is_format_character, without_format_characters
 # A model may write anything into its answer, a megabyte of spaces too. No expression here has two
 # ways to match the same characters, so that reading takes time in proportion to the length.
 _LABEL = re.compile(r"explanation|exact[ _\u00a0\u202f]answer|confidence", re.IGNORECASE)
+_LIST = re.compile(r"^[ \t*_`#>]{0,20}documents[ \t*_`]{0,20}[:：]", re.IGNORECASE | re.MULTILINE)
 _MARKS = "*_`#>"
 _CLOSING_MARKS = "*_`"
 _BULLET = re.compile(r"[-•+]|\d+[.)]")
@@ -43,7 +44,8 @@ def parse_answer(text: str, known: Collection[str]) -> Answer:
     counts. A text without any label is all explanation. `exact` ends at the first empty line; "N/A"
     is an empty answer. `confidence` is in 0..100: a percentage, `x/y` or `x out of y`, or a number
     alone, which is a fraction if it is written with a decimal point and is at most 1; None if there
-    is none in 0..100. Citations: see `find_citations`. Format characters (zero-width spaces,
+    is none in 0..100. Citations: see `find_citations`. `documents` are the citations behind the
+    last `Documents:` that opens a line, up to the next label. Format characters (zero-width spaces,
     direction marks) hide no label, number or citation; they stay in the parts as written.
     """
     parts = _sections(text)
@@ -57,13 +59,28 @@ def parse_answer(text: str, known: Collection[str]) -> Answer:
         exact="" if not visible or _NOTHING.fullmatch(visible) else exact,
         confidence=_confidence(without_format_characters(parts.get("confidence", ""))),
         citations=cited,
+        documents=_listed(text, known),
     )
 
 
+def _listed(text: str, known: Collection[str]) -> Sequence[str]:
+    *_, label = [None, *_LIST.finditer(text)]
+    if label is None:
+        return ()
+    following = (other.start for other in _labels(text[label.end() :]) if other.opens_line)
+    body = text[label.end() :]
+    return find_citations(body[: next(following, len(body))], known)
+
+
 def format_answer(
-    explanation: str, exact: str, confidence: float | None, citations: Sequence[str] = ()
+    explanation: str,
+    exact: str,
+    confidence: float | None,
+    citations: Sequence[str] = (),
+    documents: Sequence[str] = (),
 ) -> str:
-    """The three lines; `parse_answer` gives the parts back.
+    """The three lines, and a line of `documents` where there are any; `parse_answer` gives the
+    parts back.
 
     Each part goes on one line. Citations that the explanation lacks are put behind it. An empty
     `exact` and a `confidence` of None are written `N/A`.
@@ -73,7 +90,8 @@ def format_answer(
     first = " ".join(f"Explanation: {explanation} {missing}".split())
     sure = "N/A" if confidence is None else f"{confidence:g}%"
     answer = " ".join(exact.split()) or "N/A"
-    return f"{first}\nExact Answer: {answer}\nConfidence: {sure}"
+    listed = "\nDocuments: " + " ".join(f"[{docid}]" for docid in documents) if documents else ""
+    return f"{first}\nExact Answer: {answer}\nConfidence: {sure}{listed}"
 
 
 def find_citations(text: str, known: Collection[str]) -> Sequence[str]:

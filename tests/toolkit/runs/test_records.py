@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -183,3 +184,15 @@ def test_a_damaged_file_is_named(tmp_path: Path, damage, told: str) -> None:  # 
 def test_an_absent_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"gone\.json"):
         read_trajectory(tmp_path / "gone.json")
+
+
+def test_documents_of_an_answer_are_recorded_and_older_files_have_none() -> None:
+    trajectory = replace(example(), answer=Answer("e", "x", None, ("d1",), ("d2", "d1")))
+    record = json.loads(dump_trajectory(trajectory))
+    assert record["answer"]["documents"] == ["d2", "d1"]
+    assert from_record(record) == trajectory
+    del record["answer"]["documents"]
+    assert from_record(record).answer.documents == ()
+    assert "documents" not in json.loads(dump_trajectory(example()))["answer"]
+    with pytest.raises(ValueError, match="documents"):
+        from_record({**record, "answer": {**record["answer"], "documents": "d1"}})

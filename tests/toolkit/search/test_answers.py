@@ -194,3 +194,34 @@ def test_citations_of_nothing_that_was_shown_are_told_apart(
     text: str, invented: tuple[str, ...]
 ) -> None:
     assert invented_citations(text, {"d1", "a,1"}) == invented
+
+
+def test_a_list_of_documents_is_read_in_its_order() -> None:
+    text = (
+        "Explanation: [d9] fits best.\nDocuments: [d2], [d9%p3]\n2. [d1]\n[d2] [invented]\n"
+        "Confidence: 70%"
+    )
+    answer = parse_answer(text, {"d1", "d2", "d9"})
+    assert answer.documents == ("d2", "d9", "d1")
+    assert answer.confidence == 70
+
+
+@pytest.mark.parametrize(
+    ("text", "documents"),
+    [
+        ("**Documents:** [d1]", ("d1",)),
+        ("Documents: [d2]\nExact Answer: [d1]", ("d2",)),
+        ("Documents: [d2]\n\nDocuments: [d1]", ("d1",)),
+        ("I read the documents: [d1]", ()),
+        ("Documents: none", ()),
+    ],
+)
+def test_documents_are_a_list_where_the_label_opens_a_line(
+    text: str, documents: tuple[str, ...]
+) -> None:
+    assert parse_answer(text, {"d1", "d2"}).documents == documents
+
+
+def test_a_written_list_of_documents_is_read_back() -> None:
+    text = format_answer("Found.", "", None, ("d1",), ("d2", "d1"))
+    assert parse_answer(text, {"d1", "d2"}).documents == ("d2", "d1")
