@@ -76,6 +76,7 @@ class Stages:
             whole_documents=segmenter.whole_documents,
             caches=caches,
             model=self._model("enrichment"),
+            links=prepared.links,
         )
 
     @contextmanager

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pipelines.aggregation import MaxP
     from pipelines.backend import PipelineBackend
+    from pipelines.expand import LinkExpansion
     from pipelines.fusion import Interpolation, ReciprocalRankFusion
     from pipelines.learned.colbert import ColbertRetriever
     from pipelines.learned.dense import DenseRetriever
@@ -39,6 +40,7 @@ _HOMES = {
     "Interpolation": "fusion",
     "LexicalIndex": "lexical.index",
     "LexicalIndexer": "lexical.indexer",
+    "LinkExpansion": "expand",
     "Listwise": "rerank.listwise",
     "MaxP": "aggregation",
     "MonoT5": "rerank.monot5",
@@ -68,6 +70,7 @@ __all__ = [
     "Interpolation",
     "LexicalIndex",
     "LexicalIndexer",
+    "LinkExpansion",
     "Listwise",
     "MaxP",
     "MonoT5",

@@ -20,6 +20,7 @@ import pyterrier as pt
 
 from pipelines.arguments import ByArguments
 from pipelines.engines.base import Engine
+from toolkit.benchmarks.links import LinkGraph
 from toolkit.contracts import Unit
 from toolkit.errors import InputError
 from toolkit.llm.ledger import Ledger
@@ -43,6 +44,7 @@ class Collection:
       reads.
     - `caches`: the folder where stages keep results between runs; None: nowhere.
     - `judgements`: the benchmark's, by tier, qid and docid, for `oracle` alone; None: not given.
+    - `links`: gives the links between the corpus's documents; None: there are none.
     - `model`: a `BlockingModel` for stages that ask a language model; None: there is none.
     """
 
@@ -53,6 +55,7 @@ class Collection:
     whole_documents: bool = field(default=False, compare=False)
     caches: Path | None = field(default=None, compare=False)
     model: Any = field(default=None, compare=False)
+    links: Callable[[], LinkGraph] | None = field(default=None, compare=False)
     judgements: Mapping[str, Mapping[str, Mapping[str, int]]] | None = field(
         default=None, compare=False
     )
