@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
+from urllib.parse import quote
 
 from toolkit.console import Console
 from toolkit.evaluation import Cell, Verdict, compare, load_cells
 from toolkit.files import write_json
 from toolkit.report import comparison_table, render, write_report
+from toolkit.report.traces import PAGE
 
 ALL_PAIRS = 8  # cells, above which each is tested against the baseline (or the first) only
 TESTED = ("accuracy", "F1@20", "nDCG@20", "recall_opened", "nDCG@10", "AP")
@@ -38,11 +41,30 @@ def compare_folders(
         if len(group) > 1:
             verdicts += compare(group, shared(group, tested), inside, test=test)
     write_json(folder / "verdicts.json", [verdict._asdict() for verdict in verdicts])
-    report = render(cells, verdicts, title=title, baseline=baseline, unfinished=unfinished)
+    report = render(
+        cells,
+        verdicts,
+        title=title,
+        baseline=baseline,
+        unfinished=unfinished,
+        traces=trace_links(cells, paths, folder),
+    )
     place = write_report(folder, report)
     console = Console()
     console.print(comparison_table(cells, verdicts, baseline=baseline))
     console.print(f"Report: {place}", highlight=False, soft_wrap=True)
+
+
+def trace_links(cells: Sequence[Cell], paths: Sequence[Path], folder: Path) -> dict[str, str]:
+    """Addresses, seen from a report in `folder`, of the traces of those cells that have some. The
+    cells are those of `load_cells(paths)`."""
+    places = dict.fromkeys(path.resolve() for path in paths)
+    pages = {cell.name: place / PAGE for cell, place in zip(cells, places, strict=True)}
+    return {
+        name: quote(os.path.relpath(page, folder.resolve()))
+        for name, page in pages.items()
+        if page.is_file()
+    }
 
 
 def by_benchmark(cells: Sequence[Cell]) -> list[list[Cell]]:

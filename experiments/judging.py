@@ -26,6 +26,7 @@ from toolkit.llm.ledger import Ledger, LedgeredModel
 from toolkit.llm.ledger_file import last_cap, ledger_on_record
 from toolkit.llm.protocol import ChatModel
 from toolkit.progress import bar
+from toolkit.report.traces import write_traces
 from toolkit.runs import RunFolder
 from toolkit.runs.names import repeat_id
 
@@ -115,9 +116,22 @@ def _work(part: RunFolder, judge: LlmJudge, benchmark: Benchmark) -> JudgeWork:
 def evaluate_recorded(folder: RunFolder, benchmark: Benchmark, config: DictConfig) -> Cell:
     """Judge and evaluate a recorded run by the judge and the measures of `config`."""
     with judging_alone(config, folder) as ledger:
-        state = folder.state()
-        judges = judge_run(config, folder, benchmark, ledger)
-        return evaluate_folder(folder, benchmark, judges, list(config.measures), state=state)
+        return evaluated(folder, benchmark, config, ledger)
+
+
+def evaluated(folder: RunFolder, benchmark: Benchmark, config: DictConfig, ledger: Ledger) -> Cell:
+    """Judge and evaluate what a run has recorded, and write its traces unless `config.traces` is
+    false. The judge's requests are entered in `ledger`; see `judge_run`."""
+    state = folder.state()
+    judges = judge_run(config, folder, benchmark, ledger)
+    cell = evaluate_folder(folder, benchmark, judges, list(config.measures), state=state)
+    if config.traces:
+        reasons = [
+            judge.recorded if isinstance(judge, RecordedVerdicts) else {} for judge in judges
+        ]
+        page = write_traces(folder, benchmark, cell, reasons)
+        Console(stderr=True, soft_wrap=True).print(f"Traces: {page}", highlight=False)
+    return cell
 
 
 def without_verdict(verdicts: Sequence[LlmVerdict]) -> str:

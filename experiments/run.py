@@ -17,7 +17,7 @@ from agents.budget import Budget
 from experiments.answering import Answering, Asking, answer_all
 from experiments.build import make, make_interface
 from experiments.entry import main
-from experiments.judging import asks_model, check_judge, judge_run
+from experiments.judging import asks_model, check_judge, evaluated
 from experiments.models import (
     check_agent,
     language_model,
@@ -51,7 +51,7 @@ from toolkit.contracts import (
     Trajectory,
 )
 from toolkit.errors import InputError
-from toolkit.evaluation import Cell, evaluate_folder
+from toolkit.evaluation import Cell
 from toolkit.evaluation.retrieval import parse_measures
 from toolkit.llm.language_model import LanguageModel
 from toolkit.llm.ledger import Ledger
@@ -99,10 +99,7 @@ def run(settings: Settings, prepared: Prepared | None = None) -> Cell:
         if last and asks_model(config):
             # Judging costs money, and whoever mends the run may have its answers change.
             raise stopped(last, folder, built.benchmark, ledger, config.repeats)
-        state = folder.state()
-        judges = judge_run(config, folder, built.benchmark, ledger)
-        measures = list(config.measures)
-        cell = evaluate_folder(folder, built.benchmark, judges, measures, state=state)
+        cell = evaluated(folder, built.benchmark, config, ledger)
     console = Console(stderr=True, soft_wrap=True)
     if failed := cell.counts.get("failed", 0):
         asked = cell.counts["questions"] * cell.counts.get("repeats", 1)

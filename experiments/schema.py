@@ -80,6 +80,7 @@ class Root:
     paths: Paths = field(default_factory=Paths)
     name: str | None = None
     sealed: bool = True
+    traces: bool = True
     measures: list[str] = field(default_factory=list)
     concurrency: int = 1
     repeats: int = 1

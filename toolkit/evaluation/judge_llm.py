@@ -168,20 +168,21 @@ class LlmJudge:
 class RecordedVerdicts:
     """Verdicts that a model gave, as the judge of an evaluation. A question without one is wrong.
 
-    What the exact rule says stands beside each verdict, as everywhere.
+    What the exact rule says stands beside each verdict, as everywhere. `recorded` are the model's
+    own words, by question.
     """
 
     name = LlmJudge.name
 
     def __init__(self, judge: LlmJudge, verdicts: Mapping[str, LlmVerdict]) -> None:
         self.fingerprint = judge.fingerprint
-        self._verdicts = verdicts
+        self.recorded = verdicts
         self._exact = ExactAnswerJudge()
 
     def verdict(self, qid: str, answer: Answer, accepted: Sequence[str]) -> AnswerVerdict:
         """See `answers.Judge`."""
         row = self._exact.verdict(qid, answer, accepted)
-        verdict = self._verdicts.get(qid, LlmVerdict(qid, False, error=FAILED))
+        verdict = self.recorded.get(qid, LlmVerdict(qid, False, error=FAILED))
         return row._replace(
             correct=verdict.correct, judge=self.name, settings=self.fingerprint, error=verdict.error
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -17,7 +17,8 @@ from toolkit.report.tables import COLOURS, CellStyle
 
 @dataclass(frozen=True)
 class ReportData:
-    """The cells with their styles, the verdicts, and what they are read by."""
+    """The cells with their styles, the verdicts, and what they are read by. `traces`: cell name ->
+    address of its traces."""
 
     styles: Sequence[CellStyle]
     verdicts: Sequence[Verdict]
@@ -25,6 +26,7 @@ class ReportData:
     baseline: str
     measures: Sequence[str]
     alpha: float
+    traces: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def cells(self) -> list[Cell]:
@@ -104,6 +106,7 @@ def report_data(
     baseline: str | None,
     measures: Sequence[str],
     alpha: float,
+    traces: Mapping[str, str] | None = None,
 ) -> ReportData:
     """Check the arguments of `render` and decide what they leave open."""
     names = [cell.name for cell in cells]
@@ -134,6 +137,7 @@ def report_data(
         baseline=first,
         measures=list(measures) or [*([chosen] if chosen else []), *rest][:8],
         alpha=alpha,
+        traces=traces or {},
     )
 
 

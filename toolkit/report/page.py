@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -64,6 +64,7 @@ def render(
     measures: Sequence[str] = (),
     alpha: float = 0.05,
     unfinished: Sequence[str] = (),
+    traces: Mapping[str, str] | None = None,
 ) -> Report:
     """The report on `cells`.
 
@@ -71,12 +72,19 @@ def render(
     `cells` are left out. `main` is the measure of the verdict in words (default: the first tested
     one, accuracy before ranking measures); `baseline` the cell that others are held against
     (default: the first); `measures` the columns of the first table (default: the first eight).
-    `unfinished`: lines about cells that have no numbers, which come first of the notes.
+    `unfinished`: lines about cells that have no numbers, which come first of the notes. `traces`:
+    cell name -> address of its traces, relative to the report.
     A difference is called resolved when its p value after Holm's correction is at most `alpha`.
     Raises `InputError` for no cells, cells named alike, and an unknown measure or baseline.
     """
     data = report_data(
-        cells, verdicts, main=main, baseline=baseline, measures=measures, alpha=alpha
+        cells,
+        verdicts,
+        main=main,
+        baseline=baseline,
+        measures=measures,
+        alpha=alpha,
+        traces=traces,
     )
     sections = [section for make in _SECTIONS if (section := make(data)) is not None]
     all_notes = [*unfinished, *notes(data)]
@@ -99,8 +107,8 @@ def page(
         "sections": sections,
     }
     return Report(
-        html=_templates().get_template("report.html").render(parts),
-        markdown=_tidy(_templates().get_template("report.md").render(parts)),
+        html=templates().get_template("report.html").render(parts),
+        markdown=_tidy(templates().get_template("report.md").render(parts)),
     )
 
 
@@ -125,7 +133,8 @@ def _subtitle(data: ReportData) -> str:
 
 
 @cache
-def _templates() -> Environment:
+def templates() -> Environment:
+    """The templates of this package; those of HTML escape what is put into them."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     environment = Environment(

@@ -67,6 +67,8 @@ def _cells_note(data: ReportData) -> str:
             " Bold: best, and separated from every other cell by the paired test. "
             "≈: best but not separated (or not tested), or not separated from the best."
         )
+    if data.traces:
+        note += " The name of a run opens its traces: every question, call by call."
     return note
 
 
@@ -94,7 +96,8 @@ def cells_table(
     position = len(columns) if told_apart else 0
     columns.insert(position, Column("run", numeric=False))
     for row, style in zip(rows, data.styles, strict=True):
-        row.insert(position, Entry(style.cell.name))
+        name = style.cell.name
+        row.insert(position, Entry(name, link=data.traces.get(name, "")))
         row[0] = replace(row[0], style=style)
     return Table(columns, rows, folded=folded)
 

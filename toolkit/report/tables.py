@@ -32,12 +32,14 @@ class Column:
 
 @dataclass(frozen=True)
 class Entry:
-    """One table entry. `sub` is printed small after `text`; `mark` is `best`, `tie` or empty."""
+    """One table entry. `sub` is printed small after `text`; `mark` is `best`, `tie` or empty;
+    `link` is a relative address, or empty."""
 
     text: str
     sub: str = ""
     mark: str = ""
     style: CellStyle | None = None
+    link: str = ""
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """The run folder: who may write it, what is done, what is left.
 
 This class owns every file name of a run except what evaluation derives (`evaluation/`,
-`metrics.json`, `run.trec`) and the report. Nothing here reads judgements.
+`metrics.json`, `run.trec`), the report and the traces. Nothing here reads judgements.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from toolkit.sealing import mark_sealed
 
 _NAME = re.compile(r"[\w=,+-][\w=,.+-]*", re.ASCII)
 _DEEPEST = 100  # nested lists and objects of a manifest; ours have five
-_DERIVED = ("evaluation", "ranks")  # folders that evaluation and tuning write
+_DERIVED = ("evaluation", "ranks", "traces")  # folders that others derive
 _REPEATS = "repeats"
 _PROVENANCE = ("versions", "git", "machine")
 
@@ -192,6 +192,15 @@ class RunFolder:
         """How often a question was asked, failed attempts included."""
         earlier = self.path / "retried" / escape_qid(qid)
         return len(list(earlier.glob("*.json"))) + self._file(qid).exists()
+
+    def stamp(self, qid: str) -> tuple[int, int] | None:
+        """What tells the trajectory of a question from those that it takes the place of: its bytes
+        on disk, and how often the question was asked. None where it has none."""
+        try:
+            size = self._file(qid).stat().st_size
+        except FileNotFoundError:
+            return None
+        return size, self.attempts(qid)
 
     def state(self) -> str:
         """A fingerprint of the recorded trajectories, which tells whether an evaluation is of them.

@@ -1,0 +1,158 @@
+"""Made-up runs for the tests of traces, and what their files hold."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from toolkit.contracts import Answer, Document, Exposure, ToolCall, Topic, Trajectory
+from toolkit.evaluation import Cell, ExactAnswerJudge, evaluate_folder
+from toolkit.report.traces import write_traces
+from toolkit.runs import RunFolder, make_manifest
+from toolkit.sealing import Seal
+
+PRICE = {"input": 10.0, "cached_input": 1.0, "output": 100.0}
+
+
+@dataclass
+class SmallBenchmark:
+    """Questions with judgements and answers, and no corpus."""
+
+    topics: Sequence[Topic]
+    judgements: Mapping[str, Mapping[str, Mapping[str, int]]] = field(default_factory=dict)
+    answers: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    name: str = "small"
+    fingerprint: str = "0f1e2d3c4b5a"
+    corpus_fingerprint: str = "5a4b3c2d1e0f"
+
+    def documents(self) -> Any:
+        return iter(list[Document]())
+
+
+def asked(query: str, number: int, usage: Mapping[str, int], text: str = "") -> dict[str, Any]:
+    """An assistant's message that searches."""
+    function = {"name": "search", "arguments": json.dumps({"query": query})}
+    call = {"id": f"call_{number}", "type": "function", "function": function}
+    return {"role": "assistant", "content": text, "tool_calls": [call], "usage": dict(usage)}
+
+
+def result(number: int, text: str) -> dict[str, Any]:
+    return {"role": "tool", "tool_call_id": f"call_{number}", "content": text}
+
+
+def searched(query: str, output: str, **fields: Any) -> ToolCall:
+    return ToolCall("search", {"query": query}, output, **fields)
+
+
+def two_calls(qid: str = "7", **fields: Any) -> Trajectory:
+    """A search that shows d1 of the judged d1, d2 and d3, a reading of d2, and an answer."""
+    first = "1. docid=d1%p0 score=2.0\n2. docid=x9 score=1.0"
+    second = "[docid=d2 lines 1-1 of 1]\nAda built it."
+    values: dict[str, Any] = {
+        "qid": qid,
+        "question": "Who built the mill?",
+        "status": "completed",
+        "answer": Answer("Ada built it [d2].", "Ada", 80.0, ("d2",)),
+        "messages": (
+            {"role": "system", "content": "Search, then answer."},
+            {"role": "user", "content": "Who built the mill?"},
+            {
+                **asked("mill", 1, {"input": 100, "cached": 0, "output": 10}),
+                "reasoning": "First the mill.",
+            },
+            result(1, first),
+            asked("d2", 2, {"input": 200, "cached": 100, "output": 10}, text="d2 looks right."),
+            result(2, second),
+            {"role": "assistant", "content": "Ada.", "usage": {"input": 300, "output": 20}},
+        ),
+        "calls": (
+            searched(
+                "mill",
+                first,
+                tokens=8,
+                seconds=0.25,
+                ranking=("d1%p0", "x9", "d1%p4", "d3"),
+                shown=("d1%p0", "x9"),
+                notes={"rewrite": {"raw": "mill", "rewritten": "who built the mill"}},
+            ),
+            ToolCall("read_document", {"docid": "d2"}, second, tokens=9, shown=("d2",)),
+        ),
+        "tiers": {
+            "surfaced": ("d1", "x9", "d3"),
+            "previewed": ("d1", "x9"),
+            "opened": ("d2",),
+            "cited": ("d2",),
+        },
+        "exposures": (
+            Exposure(1, "previewed", "d1", 1, 8),
+            Exposure(1, "previewed", "x9", 2, 8),
+            Exposure(2, "opened", "d2", 3, 17),
+            Exposure(2, "cited", "d2", 3, 17),
+        ),
+        "usage": {"dollars": 0.5, "agent_dollars": 0.5, "agent_calls": 3},
+        "seconds": 1.5,
+    }
+    return Trajectory(**{**values, **fields})
+
+
+JUDGEMENTS = {
+    "evidence": {"7": {"d1": 1, "d2": 2, "d3": 1, "x9": 0}, "8": {"d1": 1}},
+    "gold": {"7": {"d2": 1}},
+}
+BENCHMARK = SmallBenchmark(
+    [Topic("7", "Who built the mill?"), Topic("8", "Who burned it?"), Topic("9", "Never asked?")],
+    JUDGEMENTS,
+    {"7": ["Ada"], "8": ["Bob", "Robert"]},
+)
+
+
+def write_run(
+    path: Path, *trajectories: Trajectory, repeats: Sequence[Sequence[Trajectory]] = ()
+) -> RunFolder:
+    """A run folder; `repeats` are the trajectories of the second time and so on."""
+    folder = RunFolder(path)
+    config = {"llm": {"price": PRICE}}
+    with folder.writing(make_manifest(config, {"benchmark": BENCHMARK.fingerprint})):
+        for number, rows in enumerate((trajectories, *repeats), start=1):
+            for row in rows:
+                folder.repeat(number).write(row)
+    return folder
+
+
+def evaluated(folder: RunFolder, benchmark: SmallBenchmark = BENCHMARK) -> Cell:
+    judges = [ExactAnswerJudge()] * len(folder.repeats())
+    return evaluate_folder(folder, benchmark, judges, ["AP"], state=folder.state())
+
+
+def traced(
+    path: Path,
+    *trajectories: Trajectory,
+    benchmark: SmallBenchmark = BENCHMARK,
+    repeats: Sequence[Sequence[Trajectory]] = (),
+) -> Path:
+    """The folder of the traces of a new run."""
+    folder = write_run(path, *trajectories, repeats=repeats)
+    return write_traces(folder, benchmark, evaluated(folder, benchmark)).parent
+
+
+_SCRIPT = re.compile(r'(?:// (?P<head>.*)\n)?soundingline\((?P<name>"[^"]*"), (?P<value>.*)\);\n')
+
+
+def handed_over(path: Path, canary: str = "") -> Any:
+    """The value in a script, read without JavaScript: the whole file is one call with JSON."""
+    match = _SCRIPT.fullmatch(path.read_text(encoding="utf-8"))
+    assert match, path
+    assert json.loads(match["name"]) == path.stem
+    value = json.loads(match["value"])
+    assert isinstance(value, str) == bool(canary)
+    return json.loads(Seal(canary).open(value)) if canary else value
+
+
+def table(folder: Path, canary: str = "") -> list[dict[str, Any]]:
+    """The rows of the table by column."""
+    index = handed_over(folder / "index.js", canary)
+    return [dict(zip(index["columns"], row, strict=True)) for row in index["rows"]]
