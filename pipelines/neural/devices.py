@@ -68,7 +68,8 @@ class Placed:
 
     @property
     def precision(self) -> str:
-        """`bfloat16` or `float32`. Only a precision that was not given asks the device."""
-        if self._dtype in DTYPES:
+        """`bfloat16` or `float32`. Where dtype is given, and device is null or the CPU, torch is not
+        imported."""
+        if self._dtype in DTYPES and self._device in (None, "cpu"):
             return self._dtype
         return str(self.dtype).removeprefix("torch.")
