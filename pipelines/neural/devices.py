@@ -68,8 +68,7 @@ class Placed:
 
     @property
     def precision(self) -> str:
-        """`bfloat16` or `float32`. Where dtype is given, and device is null or the CPU, torch is not
-        imported."""
+        """`bfloat16` or `float32`. A given dtype on the CPU or on whatever there is needs no torch."""
         if self._dtype in DTYPES and self._device in (None, "cpu"):
             return self._dtype
         return str(self.dtype).removeprefix("torch.")
