@@ -68,7 +68,7 @@ class Placed:
 
     @property
     def precision(self) -> str:
-        """`bfloat16` or `float32`. A given dtype on the CPU or on whatever there is needs no torch."""
+        """`bfloat16` or `float32`. Only a dtype or GPU to be found out needs torch."""
         if self._dtype in DTYPES and self._device in (None, "cpu"):
             return self._dtype
         return str(self.dtype).removeprefix("torch.")
