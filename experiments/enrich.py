@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from experiments.build import make
 from experiments.collection import PreparedCollection, StoredUnits, prepare
+from experiments.costs import note_phrases
 from experiments.entry import main
 from experiments.naming import RANKING, cell_label, factors, lasting
 from experiments.prepared_pipeline import caches_folder, form_of, run_folder, seals
@@ -115,6 +116,7 @@ def ask_missing(
         second = asked(rest, missing - first.documents + sum(first.failed.values()))
         failed = dict(second.failed) if second.documents else dict(first.failed)
         folder.add_counts({"enrichment": source.counts})
+    note_phrases(prepared.folder, source.content(collection), folder)
     if failed:
         shown = ", ".join(f"{count:,} {code}" for code, count in sorted(failed.items()))
         console.print(f"failed: {shown}; the same command tries them again", highlight=False)

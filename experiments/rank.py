@@ -6,6 +6,7 @@ Measures come from `pt.Experiment`; the cell is written like any other, so that
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -13,6 +14,7 @@ import pandas as pd
 import pyterrier as pt
 
 from experiments.build import make
+from experiments.costs import corpus_costs, query_costs
 from experiments.entry import main
 from experiments.naming import RANKING, cell_name, factors
 from experiments.prepared_pipeline import Prepared, fingerprints, ranking, run_folder
@@ -70,9 +72,16 @@ def rank(settings: Settings, prepared: Prepared | None = None) -> Cell:
                 ledger_on_record(folder.ledger_path, cap=cap) as ledger,
                 built.stages.asking(ledger, folder.path),
             ):
+                began = time.monotonic()
                 evaluation = evaluate_pipeline(built.benchmark, built.pipeline, measures)
+                seconds = time.monotonic() - began
         finally:
-            folder.add_counts(stage_counts(built.parts, before))
+            counted = stage_counts(built.parts, before)
+            folder.add_counts(counted)
+        ranked = len(evaluation.per_question[measures[0]])
+        once = corpus_costs(built.parts)
+        a_query = query_costs(built.stages, counted, seconds, ranked)
+        folder.note_costs({"once": once, "query": a_query})
         write_evaluation(folder.path, evaluation, state=folder.state())
     cell = load_cell(folder.path)
     Console().print(comparison_table([cell], measures=shown))

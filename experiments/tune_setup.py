@@ -11,12 +11,12 @@ from omegaconf import DictConfig, OmegaConf
 from experiments.build import make
 from experiments.collection import PreparedCollection, prepare
 from experiments.naming import lasting
-from experiments.prepared_pipeline import caches_folder
+from experiments.prepared_pipeline import caches_folder, seals
 from experiments.settings import Settings
 from experiments.stages import Stages, make_stages
 from experiments.tune_enriched import TunedEnrichment
 from pipelines.enrich.stage import Enrichment
-from toolkit.contracts import Benchmark, Segmenter, is_sealed
+from toolkit.contracts import Benchmark, Segmenter
 from toolkit.errors import InputError
 from toolkit.evaluation.retrieval import parse_measures
 from toolkit.evaluation.tuning import Grid
@@ -77,7 +77,7 @@ def setup(config: DictConfig, grid: Grid) -> Setup:
     prepared = prepare(reported, segmenter, engine, Path(config.paths.indexes))
     enrichment = None
     if stage is not None:
-        caches = caches_folder(config, bool(config.sealed) and is_sealed(reported))
+        caches = caches_folder(config, seals(config, reported))
         enrichment = TunedEnrichment(stage, stages.collection(prepared, segmenter, caches))
         grid = enriched_grid(grid, enrichment)
     own = (enrichment.weight, enrichment.tau) if enrichment else ()

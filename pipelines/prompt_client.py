@@ -49,12 +49,15 @@ class BlockingChatModel(Protocol):
 
 class Reply(NamedTuple):
     """What came of a prompt. `error` is the code of the `ModelError` that came instead of a text;
-    `cached`: it cost no request now."""
+    `cached`: it cost no request now. Tokens are those of the request that brought it, 0 where the
+    server did not tell."""
 
     text: str
     retried: bool = False
     error: str = ""
     cached: bool = False
+    input_tokens: int = 0
+    output_tokens: int = 0
 
 
 class PromptClient:
@@ -63,7 +66,8 @@ class PromptClient:
 
     Replies are kept in `cache` under `key` and the prompt, errors nowhere. Prompts that several
     threads want at once are asked for once. `counts`: `asked` prompts, `retried` ones, and `shared`
-    ones that another thread was asking for.
+    ones that another thread was asking for; `reply_input_tokens` and `reply_output_tokens` of the
+    replies that were given, whether asked for now or kept: what they cost where nothing is kept.
     """
 
     def __init__(
@@ -96,6 +100,11 @@ class PromptClient:
                 if reply := _awaited(future):
                     replies[prompt] = reply._replace(cached=True)
                     self._counts.add(shared=1)
+        tokens = {
+            "reply_input_tokens": sum(reply.input_tokens for reply in replies.values()),
+            "reply_output_tokens": sum(reply.output_tokens for reply in replies.values()),
+        }
+        self._counts.add(**{name: number for name, number in tokens.items() if number})
         return replies
 
     @property
@@ -137,7 +146,7 @@ class PromptClient:
     def _from_cache(self, prompts: Sequence[str]) -> dict[str, Reply]:
         values = self._cache.get([(self._key, prompt) for prompt in prompts])
         return {
-            prompt: Reply(value["text"], value["retried"], cached=True)
+            prompt: Reply(value["text"], value["retried"], "", True, *value.get("tokens", (0, 0)))
             for prompt, value in zip(prompts, values, strict=True)
             if value is not None
         }
@@ -182,7 +191,8 @@ class PromptClient:
         return self._is_empty(turn.text)
 
     def _keep(self, prompt: str, reply: Reply) -> None:
-        value = {"text": reply.text, "retried": reply.retried}
+        tokens = (reply.input_tokens, reply.output_tokens)
+        value = {"text": reply.text, "retried": reply.retried, "tokens": tokens}
         self._cache.put([((self._key, prompt), value)])
 
 
@@ -246,4 +256,5 @@ def _awaited(future: Future[Reply]) -> Reply | None:
 def _reply(turn: Turn | ModelError) -> Reply:
     if isinstance(turn, ModelError):
         return Reply("", error=turn.code)
-    return Reply(turn.text)
+    usage = turn.usage
+    return Reply(turn.text, input_tokens=usage.input or 0, output_tokens=usage.output or 0)

@@ -41,6 +41,33 @@ def test_a_corpus_is_enriched_once_and_then_ranked(
     assert any(name.startswith("document-overlay-") for name in manifest["fingerprints"])
 
 
+def test_what_a_corpus_and_a_query_cost_stands_beside_what_they_buy(
+    entry: Entry, tmp_path: Path
+) -> None:
+    model = (*SCRIPTED, SAYS, "enrichment_llm.price=1000")
+    assert entry("enrich", *TINY, *model, "enrichment=sira_corpus", "name=asked") == 0
+    [starts] = (json.loads((tmp_path / "runs/asked/ledger.json").read_text())["starts"],)
+    paid = sum(start["dollars"] for start in starts)
+    assert paid > 0
+    sides = "enrichment=none,sira_query,sira_corpus,sira"
+    assert entry("rank", "-m", *TINY, *model, sides, "name=r") == 0
+    costs = {}
+    for path in (tmp_path / "runs/r").glob("*/manifest.json"):
+        manifest = json.loads(path.read_text())
+        costs[manifest["factors"]["enrichment"]] = manifest["costs"]
+    assert costs["none"]["once"] == costs["sira_query"]["once"] == {}
+    for arm in ("sira_corpus", "sira"):
+        assert costs[arm]["once"]["dollars"] == pytest.approx(paid)
+        assert costs[arm]["once"]["documents"] == DOCUMENTS
+    # The second of two arms with the same queries asks for nothing, and costs what the first does.
+    assert costs["sira"]["query"]["dollars"] == costs["sira_query"]["query"]["dollars"] > 0
+    assert costs["sira_corpus"]["query"].get("dollars", 0) == 0
+    report = (tmp_path / "runs/r/report.md").read_text(encoding="utf-8")
+    assert "Recall against cost" in report and "dollars (once, for the corpus)" in report
+    page = (tmp_path / "runs/r/report.html").read_text(encoding="utf-8")
+    assert 'aria-label="R@100 against dollars once, for the corpus"' in page
+
+
 def test_an_estimate_above_the_cap_needs_to_be_confirmed(
     entry: Entry, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

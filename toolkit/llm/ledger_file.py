@@ -68,6 +68,14 @@ def last_cap(path: Path, otherwise: float | None = None) -> float | None:
     return rows[-1].get("cap", otherwise) if rows else otherwise
 
 
+def spent(path: Path) -> dict[str, float]:
+    """What all starts of a run took together, as `accounts.flat` has it without roles: calls,
+    tokens, seconds; tokens and dollars only where every start tells them."""
+    rows = [{name: row[name] for name in row if name in _COUNTS} for row in _rows(path)]
+    shared = set.intersection(*map(set, rows)) if rows else set()
+    return {name: math.fsum(row[name] for row in rows) for name in sorted(shared)}
+
+
 class _Record:
     """The two files. `rows` are the earlier starts, a killed one included."""
 

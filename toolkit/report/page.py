@@ -15,6 +15,7 @@ from toolkit.evaluation.cells import Cell
 from toolkit.evaluation.compare import Verdict
 from toolkit.files import write_atomic
 from toolkit.report.comparisons import verdicts_section
+from toolkit.report.costs import costs_section
 from toolkit.report.data import ReportData, report_data
 from toolkit.report.evidence import calls_section, curves_section, funnel_section
 from toolkit.report.provenance import (
@@ -42,6 +43,7 @@ class Report:
 _SECTIONS = (
     cells_section,
     verdicts_section,
+    costs_section,
     repeats_section,
     funnel_section,
     curves_section,

@@ -11,7 +11,7 @@ from toolkit.report.tables import CellStyle, Column, Entry, Section, Table
 
 _SETTINGS = "config"
 _STAGES = "stages"
-_ELSEWHERE = (_SETTINGS, _STAGES, "benchmark", "factors", "format")
+_ELSEWHERE = (_SETTINGS, _STAGES, "benchmark", "costs", "factors", "format")
 _SETTING, _VALUE = Column("setting", numeric=False), Column("value", numeric=False)
 
 

@@ -159,6 +159,20 @@ class RunFolder:
         with _told(self.manifest_path):
             write_json(self.manifest_path, written, clear=True)
 
+    def note_costs(self, costs: Mapping[str, Mapping[str, float]]) -> None:
+        """Keep what a ranking costs in the manifest's `costs`: `once`, before the first query, and
+        `query`, the mean of a query. Of several starts the largest, because a later one finds more
+        in caches."""
+        if not self._writing:
+            raise RuntimeError("RunFolder.note_costs needs `with folder.writing(...)` around it")
+        written = self.manifest()
+        known = written.setdefault("costs", {})
+        for when, numbers in costs.items():
+            before = known.setdefault(when, {})
+            before.update({name: max(n, before.get(name, 0)) for name, n in numbers.items()})
+        with _told(self.manifest_path):
+            write_json(self.manifest_path, written, clear=True)
+
     def read(self, qid: str) -> Trajectory | None:
         """The trajectory of a question, or None if it has none yet."""
         path = self._file(qid)

@@ -46,8 +46,19 @@ def rewritten(stage: Rewriter, *queries: str, **columns: Any) -> list[str]:
 
 
 def told(stage: Rewriter) -> dict[str, int]:
-    """The counts that are not zero."""
-    return {name: count for name, count in stage.counts.items() if count}
+    """The counts that are not zero, without the tokens of replies."""
+    counts = stage.counts.items()
+    return {name: count for name, count in counts if count and not name.startswith("reply_")}
+
+
+def test_tokens_of_replies_are_counted_whether_asked_for_or_kept(tmp_path: Path) -> None:
+    for _ in range(2):
+        with asking(QuestionModel(replies("What is a king?"))) as llm:
+            stage = Q2Q(model=llm, cache=tmp_path)
+            assert rewritten(stage, "king") == ["What is a king?"]
+        tokens = {name: stage.counts[f"reply_{name}_tokens"] for name in ("input", "output")}
+        assert tokens == {"input": 100, "output": 10}
+    assert stage.counts["asked"] == 0
 
 
 # What is asked.

@@ -1,0 +1,124 @@
+"""What an enriched corpus costs beside what it buys: recall against cost, once and for a query."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from toolkit.report.data import ReportData
+from toolkit.report.figures import MARKERS, MEDIUM
+from toolkit.report.measures import describe, number
+from toolkit.report.results import cell_interval
+from toolkit.report.svg import GRID, INK, PAPER, SMALL, axes, canvas, colour, inline
+from toolkit.report.tables import CellStyle, Column, Entry, Figure, Section, Table
+
+_TIMES = {"once": "once, for the corpus", "query": "for a query"}
+_UNITS = ("dollars", "tokens", "seconds")
+
+
+class CostPoint(NamedTuple):
+    """A cell at what it costs and what it reaches, with the interval of that, if it has one."""
+
+    style: CellStyle
+    cost: float
+    value: float
+    interval: tuple[float, float] | None
+
+
+def costs_section(data: ReportData) -> Section | None:
+    """Recall against cost; None where no cell's corpus was enriched."""
+    costs = {style.cell.name: style.cell.manifest.get("costs", {}) for style in data.styles}
+    if not any(cost.get("once", {}).get("documents") for cost in costs.values()):
+        return None
+    recalls = [name for name in data.measures if name.startswith("R@")]
+    measure = recalls[0] if recalls else data.main
+    unit = _unit(
+        [_amounts(costs[style.cell.name], when) for style in data.styles for when in _TIMES]
+    )
+    figures = []
+    for when, words in _TIMES.items():
+        points = [
+            CostPoint(
+                style,
+                _amounts(costs[style.cell.name], when).get(unit, 0.0),
+                style.cell.metrics[measure],
+                cell_interval(style.cell, measure),
+            )
+            for style in data.styles
+            if measure in style.cell.metrics
+        ]
+        axis = f"{unit} {words}"
+        svg = against_cost(points, axis=axis, measure=measure, key=f"cost-{when}")
+        figures.append(Figure(svg, heading=f"{measure}, {words}"))
+    return Section(
+        "costs",
+        "Recall against cost",
+        lead=f"{measure} against what a cell costs: once, for phrases of the whole corpus and "
+        "their index, and again for each query.",
+        legend=data.highlighted,
+        figures=figures,
+        key="Lines: 95% interval of the mean."
+        + (" Grey: the other cells." if data.crowded else ""),
+        note="Dollars and tokens are those of language models, as if no reply had been kept from "
+        "earlier runs; — where unknown. Seconds are wall time on the machine of the run, loading "
+        "included, without waiting for phrases of the corpus.",
+        tables=[_table(data, measure)],
+    )
+
+
+def against_cost(points: Sequence[CostPoint], *, axis: str, measure: str, key: str) -> str:
+    """Each cell at its cost, to the right from 0, and its value, with the interval of its mean."""
+    from matplotlib.ticker import MaxNLocator
+
+    figure = canvas(MEDIUM, 260)
+    plot = axes(figure, left=46, right=14, top=12, bottom=46)
+    plot.grid(color=GRID, linewidth=1)
+    plot.set_axisbelow(True)
+    for point in sorted(points, key=lambda point: point.style.colour is not None):
+        shade = colour(point.style.colour)
+        if point.interval is not None:
+            plot.plot([point.cost] * 2, point.interval, color=shade, linewidth=1.5)
+        marker = "o" if point.style.colour is None else MARKERS[point.style.colour]
+        plot.plot(point.cost, point.value, marker, color=shade, markersize=9, markeredgecolor=PAPER)
+    largest = max((point.cost for point in points), default=0.0) or 1.0
+    plot.set_xlim(-0.06 * largest, 1.06 * largest)
+    plot.xaxis.set_major_locator(MaxNLocator(5))
+    plot.xaxis.set_major_formatter(lambda value, _: f"{value:,.6g}")
+    plot.yaxis.set_major_formatter(lambda value, _: f"{value:.3g}")
+    plot.set_xlabel(axis, color=INK, fontsize=SMALL, parse_math=False)
+    return inline(figure, key=key, label=f"{measure} against {axis}")
+
+
+def _amounts(costs: dict[str, dict[str, float]], when: str) -> dict[str, float]:
+    """Costs by unit; tokens are those that went in and came out."""
+    amounts = dict(costs.get(when, {}))
+    if {"input_tokens", "output_tokens"} <= set(amounts):
+        amounts["tokens"] = amounts["input_tokens"] + amounts["output_tokens"]
+    return amounts
+
+
+def _unit(amounts: Sequence[dict[str, float]]) -> str:
+    """Dollars where any are known to have been paid, else tokens, else seconds."""
+    return next((unit for unit in _UNITS if any(a.get(unit) for a in amounts)), "seconds")
+
+
+def _table(data: ReportData, measure: str) -> Table:
+    columns = [Column("cell", numeric=False), Column(measure)]
+    columns += [Column(unit, words) for words in _TIMES.values() for unit in _UNITS]
+    rows = []
+    for style in data.styles:
+        costs = style.cell.manifest.get("costs", {})
+        row = [
+            Entry(style.label, style=style),
+            Entry(number(style.cell.metrics.get(measure), describe(measure).digits)),
+        ]
+        for when in _TIMES:
+            amounts = _amounts(costs, when)
+            row += [Entry(_shown(amounts.get(unit), unit)) for unit in _UNITS]
+        rows.append(row)
+    return Table(columns, rows)
+
+
+def _shown(amount: float | None, unit: str) -> str:
+    digits = 4 if unit != "tokens" else 0
+    return number(amount, 2 if amount is not None and amount >= 100 and digits else digits)
