@@ -13,7 +13,7 @@ ANSERINI := $(VENV)/.anserini
 BENCH  := $(VENV)/.bench
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-quick test-soak test-peers test-vllm check bench bench-tuning \
+.PHONY: help setup demo test test-quick test-soak test-peers test-vllm check bench bench-tuning bench-enrich \
 	bench-agent bench-rerank bench-serve bench-startup anserini clean
 
 help:  ## list the targets
@@ -52,6 +52,9 @@ bench-tuning: $(BENCH)  ## the (k1, b) grid in one pass, against one run a cell;
 bench-rerank: $(BENCH)  ## monoT5 against pyterrier_t5, and SPLADE's impact search; PAIRS=n, DOCUMENTS=n
 	$(BIN)/python -m experiments.bench.rerank --pairs $(or $(PAIRS),1000) --write
 	$(BIN)/python -m experiments.bench.splade --documents $(or $(DOCUMENTS),100000) --write
+
+bench-enrich: $(DEV)  ## overlays, weighted calls, and our own time a document that a model is asked for; DOCUMENTS=n
+	$(BIN)/python -m experiments.bench.enrich --documents $(or $(DOCUMENTS),100000)
 
 bench-serve: $(DEV)  ## what the server adds to a search with 64 clients, and its memory; REQUESTS=n for fewer
 	$(BIN)/python -m experiments.bench.serve --requests $(or $(REQUESTS),100000)

@@ -155,9 +155,9 @@ def holdings(questions: int) -> Holdings:
 
 
 @contextmanager
-def server(turns: int) -> Iterator[str]:
-    """The address of a server in a process of its own."""
-    command = [sys.executable, "-m", "experiments.bench.agent_server", str(turns)]
+def server(turns: int, *answer: str) -> Iterator[str]:
+    """The address of a server in a process of its own; see `agent_server.reply`."""
+    command = [sys.executable, "-m", "experiments.bench.agent_server", str(turns), *answer]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:

@@ -17,11 +17,11 @@ ANSWER = "Explanation: seen there [d1]\nExact Answer: Torvald Brekke\nConfidence
 REASONING = "The mill was named in the question; its builder should be told where it is described. "
 
 
-def reply(body: dict[str, Any], turns: int) -> dict[str, Any]:
-    """The completion that follows the transcript in `body`."""
+def reply(body: dict[str, Any], turns: int, answer: str = ANSWER) -> dict[str, Any]:
+    """The completion that follows the transcript in `body`; `answer` after `turns` searches."""
     messages = body["messages"]
     turn = sum(message["role"] == "assistant" for message in messages)
-    message: dict[str, Any] = {"role": "assistant", "content": ANSWER}
+    message: dict[str, Any] = {"role": "assistant", "content": answer}
     if turn < turns:
         arguments = json.dumps({"reason": "to find it", "query": f"mill river {turn}"})
         function = {"name": "search", "arguments": arguments}
@@ -42,7 +42,7 @@ def reply(body: dict[str, Any], turns: int) -> dict[str, Any]:
     }
 
 
-async def serve(turns: int) -> None:
+async def serve(turns: int, answer: str = ANSWER) -> None:
     """Serve on a free loopback port until standard input closes."""
 
     async def connection(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -51,7 +51,7 @@ async def serve(turns: int) -> None:
                 head = await reader.readuntil(b"\r\n\r\n")
                 length = _LENGTH.search(head)
                 body = json.loads(await reader.readexactly(int(length[1]) if length else 0))
-                data = json.dumps(reply(body, turns)).encode()
+                data = json.dumps(reply(body, turns, answer)).encode()
                 kind = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n"
                 writer.write(kind + b"content-length: %d\r\n\r\n" % len(data) + data)
                 await writer.drain()
@@ -65,4 +65,4 @@ async def serve(turns: int) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(serve(int(sys.argv[1])))
+    asyncio.run(serve(int(sys.argv[1]), *sys.argv[2:3]))

@@ -16,7 +16,7 @@ from pipelines.lexical.jit import compiled
 from pipelines.lexical.scoring import BLOCK, Saturation, first_at, large_frequencies
 from pipelines.lexical.storage import LARGEST_SMALL, Arrays
 
-_LARGEST = np.float32(LARGEST_SMALL)
+_NO_SHARES = np.empty(0, np.float32)
 
 
 class OverlayArrays(NamedTuple):
@@ -52,39 +52,52 @@ class ExtraPostings(NamedTuple):
 
     def add(self, saturation: Saturation, base: Arrays, sums: NDArray[np.float32]) -> None:
         """Add every term's part to `sums` (one a document)."""
-        own, extra = (
-            _ranges(base.offsets, self.base_terms),
-            _ranges(self.arrays.offsets, self.terms),
-        )
+        own = _ranges(base.offsets, self.base_terms)
+        extra = _ranges(self.arrays.offsets, self.terms)
         overlay = (self.arrays.documents, self.arrays.frequencies, self.arrays.base_frequencies)
-        before = np.empty(int((extra[1] - extra[0]).sum()), np.float32)
-        shares = np.empty(0, np.float32) if saturation.shares is None else saturation.shares
-        _add(
+        before = np.empty(int((extra[1] - extra[0]).max(initial=0)), np.float32)
+        shares = _NO_SHARES if saturation.shares is None else saturation.shares
+        large = _add(
             *(base.documents, base.frequencies, *own, *overlay, *extra, self.weights),
             *(saturation.norms, shares, base.length_codes, before, sums),
         )
-        self._add_large(saturation, base, sums)
+        self._add_large(saturation, base, sums, in_overlay=large > 0)
 
-    def _add_large(self, saturation: Saturation, base: Arrays, sums: NDArray[np.float32]) -> None:
+    def _add_large(
+        self, saturation: Saturation, base: Arrays, sums: NDArray[np.float32], *, in_overlay: bool
+    ) -> None:
+        """Add the parts of frequencies above 255, of the text alone or with the phrases."""
         known = np.flatnonzero(self.base_terms >= 0)
         owners, documents, frequencies = large_frequencies(base, self.base_terms[known])
         owners = known[owners]
+        if in_overlay:
+            owners, documents, frequencies = self._with_overlay(owners, documents, frequencies)
+        if not len(owners):
+            return
+        rows = documents if saturation.shares is None else base.length_codes[documents]
+        parts = self.weights[owners] * (frequencies / (frequencies + saturation.norms[rows]))
+        np.add.at(sums, documents, parts)
+
+    def _with_overlay(
+        self,
+        owners: NDArray[np.int64],
+        documents: NDArray[np.uint32],
+        frequencies: NDArray[np.float32],
+    ) -> tuple[NDArray[np.int64], NDArray[np.uint32], NDArray[np.float32]]:
+        """The large frequencies of the text, those with phrases in their place, term by term."""
         first, last = _ranges(self.arrays.offsets, self.terms)
         for row in np.flatnonzero(last > first).tolist():
             part = slice(int(first[row]), int(last[row]))
             together = self.arrays.frequencies[part] + self.arrays.base_frequencies[part]
             above = together > LARGEST_SMALL
-            holders = self.arrays.documents[part]
-            # With the phrases, a frequency of the text alone is not what counts.
+            holders = self.arrays.documents[part][above]
             stays = (owners != row) | ~np.isin(documents, holders)
-            owners = np.concatenate([owners[stays], np.full(above.sum(), row)])
-            documents = np.concatenate([documents[stays], holders[above]])
-            frequencies = np.concatenate([frequencies[stays], together[above].astype(np.float32)])
+            owners = np.concatenate([owners[stays], np.full(len(holders), row)])
+            documents = np.concatenate([documents[stays], holders])
+            added = together[above].astype(np.float32)
+            frequencies = np.concatenate([frequencies[stays], added])
         order = np.argsort(owners, kind="stable")
-        owners, documents, frequencies = owners[order], documents[order], frequencies[order]
-        rows = documents if saturation.shares is None else base.length_codes[documents]
-        parts = self.weights[owners] * (frequencies / (frequencies + saturation.norms[rows]))
-        np.add.at(sums, documents, parts)
+        return owners[order], documents[order], frequencies[order]
 
 
 def _ranges(
@@ -113,9 +126,11 @@ def _add(
     codes: NDArray[np.uint8],
     before: NDArray[np.float32],
     sums: NDArray[np.float32],
-) -> None:
+) -> int:
     """`before` keeps the sums of a term's holders in the overlay, which then get the part of both
-    frequencies in place of the part of the text's own."""
+    frequencies in place of the part of the text's own; none where both make more than 255. Gives
+    the number of these."""
+    large = 0
     by_code = len(shares) > 0
     own, extra = own_first.copy(), extra_first.copy()
     for limit in range(BLOCK, len(sums) + BLOCK, BLOCK):
@@ -140,12 +155,14 @@ def _add(
                 document = holders[i]
                 both = base_frequencies[i] + added[i]
                 part = np.float32(0)
-                if both <= _LARGEST:
-                    if by_code:
-                        cell = (np.uint32(both) << np.uint32(8)) | np.uint32(codes[document])
-                        part = weight * shares[cell]
-                    else:
-                        frequency = np.float32(both)
-                        part = weight * (frequency / (frequency + norms[document]))
+                if both > LARGEST_SMALL:
+                    large += 1
+                elif by_code:
+                    cell = (np.uint32(both) << np.uint32(8)) | np.uint32(codes[document])
+                    part = weight * shares[cell]
+                else:
+                    frequency = np.float32(both)
+                    part = weight * (frequency / (frequency + norms[document]))
                 sums[document] = before[i - begin] + part
             own[row], extra[row] = last, end
+    return large

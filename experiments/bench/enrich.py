@@ -1,0 +1,194 @@
+"""`python -m experiments.bench.enrich`: overlays of phrases, weighted calls, and asking a model.
+
+- An overlay of ten phrases of two words a document, built beside an index of the fictional world.
+- A weighted call on the enriched index against a plain query of as many terms on the index alone.
+- Our own processor time a document of asking for phrases: prompt, client, ledger, cache, reading
+  back; the server answers at once in a process of its own. What the process holds meanwhile.
+
+Arguments: `--documents` (default 100000), `--queries` (200), `--terms` (16), `--flight` (64),
+`--seed`. Corpus and indexes are kept in bench-data/ for the next run.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import tempfile
+import time
+from argparse import Namespace
+from collections.abc import Iterator, Sequence
+from functools import partial
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+
+from experiments.bench.agent import server
+from experiments.bench.corpus import corpus_file, units
+from experiments.bench.harness import (
+    DATA,
+    Arguments,
+    Section,
+    Table,
+    in_own_process,
+    report,
+    run,
+    take_turns,
+)
+from pipelines.enrich.model_phrases import ModelPhrases
+from pipelines.lexical import LexicalIndex
+from pipelines.lexical.enriched import EnrichedIndex
+from pipelines.lexical.overlay import Overlay
+from pipelines.stage import Collection
+from toolkit.contracts import Unit
+from toolkit.llm.blocking import BlockingModel
+from toolkit.llm.ledger_file import ledger_on_record
+from toolkit.llm.openai_chat import OpenAIChat
+
+PHRASES = 10
+ANSWER = json.dumps({"keywords": [f"harbour light {number}" for number in range(PHRASES)]})
+K1, B, DEPTH, WEIGHT = 1.5, 0.75, 1000, 0.5
+_PARTS = 10
+
+
+def drawn_phrases(
+    words: Sequence[str], documents: int, seed: int
+) -> Iterator[tuple[str, list[str]]]:
+    """Ten pairs of words for each document."""
+    chance = np.random.default_rng(seed)
+    for number in range(documents):
+        pairs = chance.integers(0, len(words), (PHRASES, 2))
+        yield str(number), [f"{words[first]} {words[second]}" for first, second in pairs]
+
+
+def build_overlay(index_path: Path, path: Path, seed: int) -> None:
+    """An overlay of drawn phrases of words of the index."""
+    base = LexicalIndex.open(index_path)
+    words = [base.vocabulary[int(n)] for n in np.argsort(-base.document_frequencies)[:20_000]]
+    phrases = drawn_phrases(words, len(base), seed)
+    names = (base.docnos[int(number)] for number in range(len(base)))
+    Overlay.build(base, ((name, of) for name, (_, of) in zip(names, phrases, strict=True)), path)
+
+
+def weighted_calls(
+    base: LexicalIndex, enriched: EnrichedIndex, options: Namespace
+) -> dict[str, list[float]]:
+    """Milliseconds of each query: half of its terms the query's, half the expansion's, which is one
+    plain query of as many terms for the index alone."""
+    chance = np.random.default_rng(options.seed)
+    frequent = np.argsort(-base.document_frequencies)[:20_000]
+    drawn = chance.choice(frequent, (options.queries, options.terms))
+    queries = [[base.vocabulary[int(number)] for number in row] for row in drawn]
+    half = options.terms // 2
+    weighted = {
+        id(terms): {**dict.fromkeys(terms[half:], WEIGHT), **dict.fromkeys(terms[:half], 1.0)}
+        for terms in queries
+    }
+    systems = {
+        "plain query": lambda terms: base.search(weighted[id(terms)], K1, B, DEPTH),
+        "weighted call": lambda terms: enriched.search(weighted[id(terms)], K1, B, DEPTH),
+    }
+    turns = take_turns(systems, [[query] for query in queries] * 3, queries)
+    return {name: [1000 * seconds for seconds in turn.seconds] for name, turn in turns.items()}
+
+
+def ask(corpus: Path, documents: int, flight: int) -> list[list[str]]:
+    """Ask for every document's phrases and read them back, in ten parts: a row each."""
+    source = ModelPhrases()
+    size = max(1, documents // _PARTS)
+    rows = []
+    with tempfile.TemporaryDirectory() as folder, server(0, ANSWER) as address:
+        model = OpenAIChat(model="none", base_url=address, concurrency=flight)
+        blocking = BlockingModel("none", role="enrichment")
+        collection = Collection("bench", caches=Path(folder) / "caches", model=blocking)
+        with (
+            ledger_on_record(Path(folder) / "ledger.json") as ledger,
+            blocking.started(model, ledger),
+        ):
+            stream = islice(units(corpus), documents)
+            while part := list(islice(stream, size)):
+                began = time.process_time()
+                phrases = ask_part(source, part, collection)
+                milliseconds = 1000 * (time.process_time() - began) / len(part)
+                if phrases != PHRASES * len(part):
+                    raise RuntimeError("some documents have not the server's phrases")
+                rows.append([f"{len(part):,}", f"{milliseconds:.2f}", f"{resident_mb():.0f}"])
+    return rows
+
+
+def ask_part(source: ModelPhrases, part: Sequence[Unit], collection: Collection) -> int:
+    """What `experiments.enrich` does for documents: look, ask, read back. How many phrases."""
+    missing = source.missing(part, collection)
+    for _ in source.ask_documents(missing, collection):
+        pass
+    return sum(len(phrases) for _, phrases in source.for_documents(part, collection))
+
+
+def resident_mb() -> float:
+    """MiB of this process."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Measure and print the tables."""
+    parser = Arguments(
+        "enrich",
+        documents=(100_000, 10),
+        queries=(200, 1),
+        terms=(16, 2),
+        flight=(64, 1),
+        seed=(1, 0),
+    )
+    options = parser.read(arguments)
+    corpus = corpus_file(DATA, options.documents, options.seed)
+    index_path, overlay_path = corpus.parent / "enrich-base", corpus.parent / "enrich-overlay"
+    if not index_path.exists():
+        in_own_process(partial(build_base, corpus, index_path))
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    built = in_own_process(build_overlay, index_path, overlay_path, options.seed)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    processor = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    base = LexicalIndex.open(index_path)
+    enriched = EnrichedIndex(base, Overlay.open(overlay_path, base))
+    counts = enriched.overlay.manifest["counts"]
+    head = ["documents", "phrases", "postings", "s", "processor s", "peak MiB"]
+    numbers = [f"{counts[name]:,}" for name in ("enriched", "phrases", "postings")]
+    overlay = Table(
+        head, [[*numbers, f"{built.seconds:.1f}", f"{processor:.1f}", f"{built.peak_mb:.0f}"]]
+    )
+    times = weighted_calls(base, enriched, options)
+    plain = float(np.median(times["plain query"]))
+    calls = Table(
+        ["call", "ms (median)", "times a plain query"],
+        [
+            [name, f"{np.median(values):.3f}", f"{np.median(values) / plain:.2f}"]
+            for name, values in times.items()
+        ],
+    )
+    asking = Table(
+        ["documents", "processor ms a document", "MiB held"],
+        ask(corpus, options.documents, options.flight),
+    )
+    parts: list[str | Table] = [
+        f"An overlay of {PHRASES} phrases a document (start of Python included):",
+        overlay,
+        f"{options.queries} queries of {options.terms} terms, half of them of the expansion:",
+        calls,
+        "Our own time of asking, reading back included, against a server that answers at once:",
+        asking,
+    ]
+    section = Section(
+        "enrich", "Enrichment", parser.command(options), parts, packages=("numba", "openai")
+    )
+    report(section, write=options.write)
+
+
+def build_base(corpus: Path, path: Path) -> None:
+    """The index that is enriched."""
+    LexicalIndex.build(units(corpus), path, keep_texts=False)
+
+
+if __name__ == "__main__":
+    run(main)
