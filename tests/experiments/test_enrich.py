@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from effort import SOAK
 from experiment_samples import TINY
 from processes import CommandProcess, run_command
 from scripted_peer import Fail, Peer, Request, Say, running_peer
@@ -19,6 +20,7 @@ KEYWORDS = json.dumps({"keywords": ["seamark", "tidal range"]})
 SCRIPTED = (f"hydra.searchpath=[file://{OPTIONS}]", "llm@enrichment_llm=scripted")
 SAYS = f"enrichment_llm.says='{KEYWORDS}'"
 DOCUMENTS = 64
+FLIGHT = 4
 
 
 def test_a_corpus_is_enriched_once_and_then_ranked(
@@ -103,7 +105,7 @@ def peer() -> Iterator[Peer]:
 def command(peer: Peer, *arguments: str) -> tuple[str, ...]:
     llm = (
         *("llm@enrichment_llm=openai_compatible", "enrichment_llm.model=m"),
-        *(f"enrichment_llm.base_url={peer.openai_url}", "enrichment_llm.concurrency=4"),
+        *(f"enrichment_llm.base_url={peer.openai_url}", f"enrichment_llm.concurrency={FLIGHT}"),
         "enrichment_llm.client.attempts=1",
     )
     options = ("enrichment=sira_corpus", "name=r")
@@ -114,30 +116,40 @@ def prompts(requests: list[Request]) -> Counter[str]:
     return Counter(request.body["messages"][0]["content"] for request in requests)
 
 
-def test_a_kill_and_a_failing_server_cost_nothing_twice(tmp_path: Path, peer: Peer) -> None:
-    answered = 0
-
-    def slowly(request: Request) -> Say:
-        nonlocal answered
-        time.sleep(0.02)
-        answered += 1
-        return Say(text=KEYWORDS)
-
-    peer.default = slowly
-    process = CommandProcess(*command(peer), folder=tmp_path)
-    until = time.monotonic() + 90
-    while answered < 30 and time.monotonic() < until:
+def kill_when(process: CommandProcess, answered: list[str], count: int) -> None:
+    """Kill the process when so many prompts have been answered."""
+    last = time.monotonic() + 120
+    while len(answered) < count and time.monotonic() < last:
         assert process.poll() is None
         time.sleep(0.001)
     process.kill()
     process.wait()
-    assert 30 <= answered < DOCUMENTS
+
+
+def test_kills_and_a_failing_server_cost_nothing_twice(tmp_path: Path, peer: Peer) -> None:
+    kills, documents = (20, 2000) if SOAK else (1, DOCUMENTS)
+    size = f"benchmark.documents={documents}"
+    answered: list[str] = []
+
+    def slowly(request: Request) -> Say:
+        time.sleep(0.02)
+        answered.append(request.body["messages"][0]["content"])
+        return Say(text=KEYWORDS)
+
+    peer.default = slowly
+    for kill in range(1, kills + 1):
+        process = CommandProcess(*command(peer, size), folder=tmp_path)
+        kill_when(process, answered, kill * documents // (kills + 1))
+    assert len(set(answered)) < documents
     # One document's request fails: it is told, and tried again by the same command.
     peer.script.append(Fail(400, "no", "invalid_request_error"))
-    runs = [run_command(*command(peer), folder=tmp_path) for _ in range(2)]
+    runs = [run_command(*command(peer, size), folder=tmp_path) for _ in range(2)]
     assert runs[1].returncode == 0, runs[1].stderr
-    assert "64 documents" in runs[1].stdout
+    assert f"{documents:,} documents" in runs[1].stdout
     counts = prompts(peer.requests)
-    assert len(counts) == DOCUMENTS
-    # What was in flight at the kill, and what failed, is asked for again, and nothing else.
-    assert sum(counts.values()) <= DOCUMENTS + 4 + 1
+    assert len(counts) == documents
+    # What was in flight at a kill, and what failed, is asked for again, and nothing else.
+    assert sum(counts.values()) <= documents + kills * FLIGHT + 1
+    [ledger] = (tmp_path / "runs").glob("r/ledger.json")
+    paid = sum(start["calls"] for start in json.loads(ledger.read_text())["starts"])
+    assert documents <= paid <= documents + 1
