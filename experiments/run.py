@@ -27,6 +27,7 @@ from experiments.models import (
     within_window,
 )
 from experiments.naming import cell_name, factors
+from experiments.operators import with_operators
 from experiments.prepared_pipeline import (
     Prepared,
     PreparedPipeline,
@@ -76,7 +77,13 @@ def run(settings: Settings, prepared: Prepared | None = None) -> Cell:
     built = prepared() if prepared else ranking(config)
     if built.sealed:
         seal_cells(settings)
-    prints = {**fingerprints(settings, built), **agent_prints, **counted_by(interface)}
+    interface, operator_prints = with_operators(interface, built, config)
+    prints = {
+        **fingerprints(settings, built),
+        **agent_prints,
+        **counted_by(interface),
+        **operator_prints,
+    }
     backend = PipelineBackend(built.pipeline, built.segmenter.name)
 
     def session(qid: str) -> SearchTool:

@@ -25,6 +25,7 @@ from omegaconf import OmegaConf
 from experiments.build import make, make_interface
 from experiments.entry import BAD_INPUT, BAD_INPUTS, INTERRUPTED, is_bad_input, one_line
 from experiments.naming import RANKING, factors
+from experiments.operators import with_operators
 from experiments.overrides import refuse_secrets
 from experiments.prepared_pipeline import PreparedPipeline, fingerprints, ranking
 from experiments.recorded import recorded_option
@@ -72,6 +73,7 @@ def serve(command: Command) -> None:
             do="leave one of them out; /pi-serini/search?session=... is recorded",
         )
     built = ranking(config)
+    interface, _ = with_operators(interface, built, config)
     with _accounts(settings, options, built, folder) as ledger:
         # Imported late: none of it is in the core install.
         from experiments.serving.running import Parts, run_server

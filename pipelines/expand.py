@@ -142,8 +142,9 @@ class LinkExpansion(Stage):
         """Rows of new documents, with the columns of the ranking's query."""
         passages = any(parent(docno) != docno for docno in ranking["docno"])
         suffix = f"{PASSAGE_MARK}0" if passages else ""
-        query = ranking.iloc[0][pt.model.query_columns(ranking, qid=True)].to_dict()
-        rows: dict[str, Any] = {name: [value] * len(docids) for name, value in query.items()}
+        first = ranking.iloc[0]
+        columns: list[str] = list(pt.model.query_columns(ranking, qid=True))
+        rows: dict[str, Any] = {name: [first[name]] * len(docids) for name in columns}
         rows |= {"docno": [docid + suffix for docid in docids], "score": scores}
         return pd.DataFrame(rows)
 

@@ -110,7 +110,9 @@ class Exposure(NamedTuple):
     """A document's first showing in a tier, with what the agent had been shown up to then.
 
     `call` counts the tool calls of the question from 1. `documents` counts distinct documents and
-    `tokens` the tokens of tool output, both including this showing.
+    `tokens` the tokens of tool output, both including this showing. `layer` tells what of the
+    document was shown (see `toolkit.corpus.layers`), where the interface tells; a document has a
+    row for each layer of a tier then.
     """
 
     call: int
@@ -118,6 +120,7 @@ class Exposure(NamedTuple):
     docid: str
     documents: int
     tokens: int
+    layer: str = ""
 
 
 @dataclass(frozen=True)
@@ -143,7 +146,8 @@ class ToolCall:
 class Details(Protocol):
     """What the text of a tool result shows, as values. An interface with another kind of page
     writes its own class: `tier` is the evidence tier of the documents on the page, `shown` the ids
-    of the units (or documents) in the order of the page."""
+    of the units (or documents) in the order of the page. One that shows a certain layer of its
+    documents (`toolkit.corpus.layers`) has `layer` besides."""
 
     @property
     def tier(self) -> str: ...
@@ -176,6 +180,7 @@ class ResultsPage:
     first: int = 1
     search_id: str = ""
     continuation: Continuation | None = None
+    layer: str = ""
     tier: ClassVar[str] = "previewed"
 
     @property
@@ -197,6 +202,7 @@ class DocumentPage:
     total: int
     first: int = 1
     continuation: Continuation | None = None
+    layer: str = ""
     tier: ClassVar[str] = "opened"
 
     @property

@@ -55,7 +55,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         index = LexicalIndex.build(units, Path(folder) / "index")
         topics = pd.DataFrame(benchmark.topics, columns=["qid", "query"])
-        base = index.bm25().transform(topics)
+        base: pd.DataFrame = index.bm25().transform(topics)
     qids = [topic.qid for topic in benchmark.topics if topic.qid not in benchmark.unjudged]
     without = measured(base, benchmark, qids)
     settings: list[dict[str, Any]] = [

@@ -199,6 +199,37 @@ class LexicalIndex(OpenedIndex):
         frequencies[arrays.large_positions[large] - first] = arrays.large_values[large]
         return arrays.documents[first:last].astype(np.int32), frequencies
 
+    def idf(self, term: str) -> float:
+        """Lucene's inverse document frequency of an index term; 0 where it is unknown."""
+        found = self._term(term)
+        return found.idf if found else 0.0
+
+    @property
+    def length_codes(self) -> NDArray[np.uint8]:
+        """Each document's length in Lucene's one byte."""
+        return self._arrays.length_codes
+
+    def postings_within(
+        self, term: str, first: NDArray[np.int64], last: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        """The postings of an index term in ranges of document numbers, `first[i]` up to `last[i]`
+        (not included): which range each is in, its document, and its frequency. Reads no postings
+        outside of the ranges but those that a binary search touches."""
+        found, arrays = self._term(term), self._arrays
+        if found is None or not len(first):
+            return (np.empty(0, np.int64),) * 3
+        begin, end = arrays.offsets[found.number : found.number + 2].tolist()
+        documents = arrays.documents[begin:end]
+        low = np.searchsorted(documents, first.astype(documents.dtype))
+        counts = np.searchsorted(documents, last.astype(documents.dtype)) - low
+        owners = np.repeat(np.arange(len(first)), counts)
+        positions = np.arange(len(owners)) + np.repeat(low - np.cumsum(counts) + counts, counts)
+        frequencies = arrays.frequencies[begin + positions].astype(np.int64)
+        large = np.flatnonzero(frequencies == 0)
+        places = np.searchsorted(arrays.large_positions, begin + positions[large])
+        frequencies[large] = arrays.large_values[places]
+        return owners, documents[positions].astype(np.int64), frequencies
+
     def search(
         self,
         query: Mapping[str, float] | Sequence[str],

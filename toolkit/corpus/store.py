@@ -15,6 +15,7 @@ import numpy as np
 from toolkit.contracts import PASSAGE_MARK, Document, Lines, Unit, parent
 from toolkit.corpus.database import ReadOnly
 from toolkit.corpus.lines import line_spans, without_break
+from toolkit.corpus.resolve import Heading
 from toolkit.corpus.writer import KIND, VERSION, write_texts
 from toolkit.errors import InputError
 
@@ -126,6 +127,11 @@ class SqliteStore:
         """Every document, in the corpus's order, streamed."""
         query = "SELECT docid, title, text, url FROM documents ORDER BY number"
         return (Document(*row) for row in self._texts.execute(query))
+
+    def headings(self) -> Iterator[Heading]:
+        """Id, title and url of every document, in the corpus's order; no text is read."""
+        query = "SELECT docid, title, url FROM documents ORDER BY number"
+        return (Heading(*row) for row in self._texts.execute(query))
 
     def units(self) -> Iterator[Unit]:
         """Every unit, in the corpus's order, streamed, without cutting the texts again."""

@@ -92,13 +92,13 @@ def f1_at(cutoff: int) -> Any:
 
     def f1(qrels: pd.DataFrame, run: pd.DataFrame) -> Iterator[tuple[str, float]]:
         relevant = {
-            qid: set(rows.loc[rows["relevance"] > 0, "doc_id"])
+            str(qid): set(rows.loc[rows["relevance"] > 0, "doc_id"])
             for qid, rows in qrels.groupby("query_id")
         }
         hits = dict.fromkeys(relevant, 0)
         for qid, rows in run.groupby("query_id"):
             best = rows.sort_values("score", ascending=False, kind="stable").head(cutoff)
-            hits[qid] = len(relevant.get(qid, set()) & set(best["doc_id"]))
+            hits[str(qid)] = len(relevant.get(str(qid), set()) & set(best["doc_id"]))
         for qid, docids in relevant.items():
             yield qid, 2 * hits[qid] / (cutoff + len(docids))
 

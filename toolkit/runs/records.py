@@ -101,7 +101,7 @@ def to_record(trajectory: Trajectory) -> dict[str, Any]:
         "warnings": list(trajectory.warnings),
         **({"source": dict(trajectory.source)} if trajectory.source else {}),
         "tiers": _stored_tiers(trajectory),
-        "exposures": [list(exposure) for exposure in trajectory.exposures],
+        "exposures": [_exposure_row(exposure) for exposure in trajectory.exposures],
         "calls": [_call_row(call) for call in trajectory.calls],
         "messages": [dict(message) for message in trajectory.messages],
     }
@@ -242,6 +242,11 @@ def _call(record: Any) -> ToolCall:
     return ToolCall(
         **{**record, "ranking": tuple(record["ranking"]), "shown": tuple(record["shown"])}
     )
+
+
+def _exposure_row(exposure: Exposure) -> list[Any]:
+    """Without a layer where none is told, as in files of runs before there were any."""
+    return list(exposure) if exposure.layer else list(exposure[:-1])
 
 
 def _exposure(row: Any) -> Exposure:

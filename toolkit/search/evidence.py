@@ -12,14 +12,16 @@ class EvidenceLog:
 
     surfaced: in a ranking that a search cached, shown or not. previewed: shown in a page of
     results. opened: its text was read. cited: named by the answer. `exposures` holds the first
-    showing of each document in the last three; surfaced has no rows, since one search would give
-    a thousand. The log counts every token of tool output, error texts included, because the agent
-    reads them all; the tokens of an exposure are those up to the end of its call.
+    showing of each document, and of each layer of it, in the last three; surfaced has no rows,
+    since one search would give a thousand. The log counts every token of tool output, error texts
+    included, because the agent reads them all; the tokens of an exposure are those up to the end of
+    its call.
     """
 
     def __init__(self) -> None:
         self._tiers: dict[str, dict[str, None]] = {tier: {} for tier in TIERS}
         self._shown: set[str] = set()
+        self._layers: set[tuple[str, str, str]] = set()
         self._exposures: list[Exposure] = []
         self._calls = 0
         self._tokens = 0
@@ -47,14 +49,14 @@ class EvidenceLog:
         """A fresh ranking holds these documents, best first."""
         self._tiers["surfaced"].update(dict.fromkeys(docids))
 
-    def show(self, tier: str, docids: Iterable[str]) -> None:
-        """The newest call showed these documents in `tier`, in this order."""
-        seen = self._tiers[tier]
+    def show(self, tier: str, docids: Iterable[str], layer: str = "") -> None:
+        """The newest call showed these documents in `tier`, in this order, and of them `layer`."""
         for docid in docids:
             if tier != "cited":
                 self._shown.add(docid)
-            if docid not in seen:
-                seen[docid] = None
+            self._tiers[tier][docid] = None
+            if (tier, docid, layer) not in self._layers:
+                self._layers.add((tier, docid, layer))
                 self._exposures.append(
-                    Exposure(self._calls, tier, docid, len(self._shown), self._tokens)
+                    Exposure(self._calls, tier, docid, len(self._shown), self._tokens, layer)
                 )

@@ -81,12 +81,38 @@ class IntegerParameter:
 
 
 @dataclass(frozen=True)
+class ChoiceParameter:
+    """One of some words; null or absent means the default."""
+
+    name: str
+    description: str
+    choices: tuple[str, ...]
+    default: str
+
+    def schema(self) -> dict[str, Any]:
+        return {
+            "type": ["string", "null"],
+            "enum": [*self.choices, None],
+            "description": f"{self.description} Default: {self.default}.",
+        }
+
+    def check(self, value: Any, tool: str) -> str:
+        if value is None:
+            return self.default
+        if not isinstance(value, str) or value.strip().lower() not in self.choices:
+            code = "out_of_range" if isinstance(value, str) else "wrong_type"
+            valid = f"one of {', '.join(self.choices)}, or null"
+            raise _refused(code, self.name, tool, valid, value)
+        return value.strip().lower()
+
+
+@dataclass(frozen=True)
 class ToolSpec:
     """One tool as the model sees it."""
 
     name: str
     description: str
-    parameters: tuple[TextParameter | IntegerParameter, ...]
+    parameters: tuple[TextParameter | IntegerParameter | ChoiceParameter, ...]
 
     def schema(self) -> dict[str, Any]:
         """`name`, `description`, `parameters`; strict: every argument is required (optional ones

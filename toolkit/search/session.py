@@ -191,7 +191,8 @@ class ToolSession(ABC, Generic[Settings]):
         if ranking:
             self._evidence.surface([hit.docid for hit in ranking.hits])
         if exposed:
-            self._evidence.show(exposed.tier, [parent(unit_id) for unit_id in exposed.shown])
+            docids = [parent(unit_id) for unit_id in exposed.shown]
+            self._evidence.show(exposed.tier, docids, getattr(exposed, "layer", ""))
 
     def rank(self, query: str) -> tuple[str, CachedRanking]:
         """A new search id and its ranking, kept from an equal request or from the backend."""

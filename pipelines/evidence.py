@@ -1,0 +1,132 @@
+"""Where a document meets a requirement: its passages, the best first.
+
+The default is BM25 over the postings of a passage index, restricted to the document; any scorer of
+pairs (`pipelines.rerank`) does as well.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipelines.lexical.index import LexicalIndex
+from pipelines.lexical.scoring import Saturation
+from pipelines.lexical.top_documents import check_settings
+from pipelines.rerank.base import Pair, PairScorer
+from pipelines.stage import Texts
+from toolkit.checks import check_integer
+from toolkit.contracts import PASSAGE_MARK, parent
+from toolkit.search.literature import Located
+
+Evidence = list[list[list[Located]]]
+
+
+class Ranges(NamedTuple):
+    """The passages of some documents: document i has the units `first[i]` up to `last[i]` (not
+    included) of the index; `start[i]` is where they stand in an array of all of them."""
+
+    first: NDArray[np.int64]
+    last: NDArray[np.int64]
+    start: NDArray[np.int64]
+
+    @property
+    def total(self) -> int:
+        return int((self.last - self.first).sum())
+
+
+class LexicalLocator:
+    """Finds evidence by BM25 (`k1`, `b`; statistics of the whole index).
+
+    `index` holds passages, or whole documents, which are their own evidence then; units of one
+    document stand together, as every build leaves them. Thread-safe.
+    """
+
+    def __init__(self, index: LexicalIndex, k1: float = 0.9, b: float = 0.4) -> None:
+        check_settings(k1, b, 1, "lucene")
+        self.index = index
+        self._norms = Saturation.of(k1, b, index.statistics.average_length, None).norms
+
+    def locate(self, docids: Sequence[str], requirements: Sequence[str], most: int = 3) -> Evidence:
+        """For each document, for each requirement: its `most` best passages that hold a term of the
+        requirement, the best first, equal scores in the order of the text. `KeyError` for a
+        document that the index lacks."""
+        check_integer("most", most)
+        ranges = self.ranges(docids)
+        scores = [self._scores(requirement, ranges) for requirement in requirements]
+        return [
+            [self._best(docid, row[start : start + size], most) for row in scores]
+            for docid, start, size in zip(
+                docids, ranges.start.tolist(), (ranges.last - ranges.first).tolist(), strict=True
+            )
+        ]
+
+    def ranges(self, docids: Sequence[str]) -> Ranges:
+        """Where the units of the documents stand. `KeyError` for an unknown document."""
+        docnos = self.index.docnos
+        first = docnos.numbers([f"{docid}{PASSAGE_MARK}0" for docid in docids]).astype(np.int64)
+        last = first.copy()
+        for position, docid in enumerate(docids):
+            if first[position] < 0:
+                first[position] = last[position] = docnos.numbers([docid])[0]
+                if first[position] < 0:
+                    raise KeyError(docid)
+            end = int(last[position])
+            while end < len(docnos) and parent(docnos[end]) == docid:
+                end += 1
+            last[position] = end
+        sizes = last - first
+        return Ranges(first, last, np.cumsum(sizes) - sizes)
+
+    def _scores(self, requirement: str, ranges: Ranges) -> NDArray[np.float64]:
+        """The score of every unit in the ranges."""
+        scores = np.zeros(ranges.total)
+        for term, count in Counter(self.index.analyzer.terms(requirement)).items():
+            weight = count * self.index.idf(term)
+            owners, units, frequencies = self.index.postings_within(term, ranges.first, ranges.last)
+            norms = self._norms[self.index.length_codes[units]]
+            positions = ranges.start[owners] + units - ranges.first[owners]
+            scores[positions] += weight * frequencies / (frequencies + norms)
+        return scores
+
+    def _best(self, docid: str, scores: NDArray[np.float64], most: int) -> list[Located]:
+        order = np.argsort(-scores, kind="stable")[:most]
+        passages = len(scores) > 1 or self.index.docnos.numbers([docid])[0] < 0
+        return [
+            Located(f"{docid}{PASSAGE_MARK}{unit}" if passages else docid, float(scores[unit]))
+            for unit in order.tolist()
+            if scores[unit] > 0
+        ]
+
+
+class ScorerLocator:
+    """Finds evidence by any scorer of pairs: a cross-encoder of `pipelines.rerank`, for example.
+
+    `lexical` tells which passages a document has; `texts` gives their texts.
+    """
+
+    def __init__(self, scorer: PairScorer, lexical: LexicalLocator, texts: Texts) -> None:
+        self.scorer, self._lexical, self._texts = scorer, lexical, texts
+
+    def locate(self, docids: Sequence[str], requirements: Sequence[str], most: int = 3) -> Evidence:
+        """See `LexicalLocator`; every passage counts, whatever its score."""
+        check_integer("most", most)
+        ranges = self._lexical.ranges(docids)
+        located: Evidence = []
+        for first, last in zip(ranges.first.tolist(), ranges.last.tolist(), strict=True):
+            unit_ids = [self._lexical.index.docnos[number] for number in range(first, last)]
+            contents = [unit.contents for unit in self._texts(unit_ids)]
+            located.append(
+                [self._best(requirement, unit_ids, contents, most) for requirement in requirements]
+            )
+        return located
+
+    def _best(
+        self, requirement: str, unit_ids: Sequence[str], contents: Sequence[str], most: int
+    ) -> list[Located]:
+        scores = self.scorer.score([Pair(requirement, text) for text in contents])
+        order = sorted(range(len(scores)), key=lambda number: -scores[number])[:most]
+        return [Located(unit_ids[number], float(scores[number])) for number in order]

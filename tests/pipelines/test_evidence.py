@@ -1,0 +1,90 @@
+"""The locator of evidence, against BM25 of the whole index cut to the document."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pipelines import LexicalIndex
+from pipelines.evidence import LexicalLocator, ScorerLocator
+from pipelines.rerank.base import Pair
+from toolkit.benchmarks import FictionalWorld
+from toolkit.contracts import Unit, parent
+from toolkit.corpus import Passages
+from toolkit.errors import InputError
+
+WORLD = FictionalWorld(documents=64, questions="sets:4", median_words=300, p90_words=900)
+DOCUMENTS = list(WORLD.documents())
+UNITS = [unit for document in DOCUMENTS for unit in Passages(60).units(document)]
+REQUIREMENTS = ["The river drove between 20 and 150 mills.", "It is built of red brick", "zzzz"]
+
+
+@pytest.fixture(scope="module")
+def index(tmp_path_factory: pytest.TempPathFactory) -> LexicalIndex:
+    return LexicalIndex.build(UNITS, tmp_path_factory.mktemp("evidence") / "index", processes=1)
+
+
+def test_passages_and_scores_are_those_of_a_search_of_the_whole_index(index: LexicalIndex) -> None:
+    docids = [document.docid for document in DOCUMENTS[5:40:3]]
+    located = LexicalLocator(index).locate(docids, REQUIREMENTS, most=4)
+    for number, requirement in enumerate(REQUIREMENTS):
+        units, scores = index.search(index.analyzer.terms(requirement), depth=len(UNITS))
+        ranked = [(UNITS[unit].unit_id, score) for unit, score in zip(units, scores, strict=True)]
+        for docid, rows in zip(docids, located, strict=True):
+            expected = [row for row in ranked if parent(row[0]) == docid][:4]
+            assert [passage.unit_id for passage in rows[number]] == [row[0] for row in expected]
+            found = [passage.score for passage in rows[number]]
+            assert found == pytest.approx([score for _, score in expected], rel=1e-5)
+    assert any(rows[0] for rows in located)
+    assert not any(rows[2] for rows in located)
+
+
+def test_a_frequency_that_one_byte_does_not_hold_counts(tmp_path: Path) -> None:
+    units = [Unit("a%p0", "", "tide " * 300), Unit("a%p1", "", "tide mill"), Unit("b%p0", "", "x")]
+    index = LexicalIndex.build(units, tmp_path / "index", processes=1)
+    ((located,),) = LexicalLocator(index).locate(["a"], ["tide"])
+    numbers, scores = index.search(["tide"])
+    assert [passage.score for passage in located] == pytest.approx(scores.tolist())
+    assert [passage.unit_id for passage in located] == [units[n].unit_id for n in numbers]
+
+
+def test_a_whole_document_is_its_own_evidence(tmp_path: Path) -> None:
+    units = [Unit("a", "", "the tide"), Unit("b", "", "a mill")]
+    index = LexicalIndex.build(units, tmp_path / "index", processes=1)
+    assert LexicalLocator(index).locate(["b", "a"], ["mill"])[0][0][0].unit_id == "b"
+
+
+def test_an_unknown_document_is_a_key_error(index: LexicalIndex) -> None:
+    with pytest.raises(KeyError, match="ghost"):
+        LexicalLocator(index).locate(["ghost"], ["mill"])
+    with pytest.raises(InputError, match="most"):
+        LexicalLocator(index).locate([], ["mill"], most=0)
+    assert LexicalLocator(index).locate([], ["mill"]) == []
+
+
+class Lengths:
+    """Scores a pair by the length of its text."""
+
+    fingerprint = "lengths"
+    counts: Mapping[str, int] = {}
+
+    def score(self, pairs: Sequence[Pair]) -> list[float]:
+        return [float(len(pair.text)) for pair in pairs]
+
+    def close(self) -> None: ...
+
+
+def test_any_scorer_of_pairs_locates_evidence(index: LexicalIndex) -> None:
+    texts = {unit.unit_id: unit for unit in UNITS}
+    locator = ScorerLocator(
+        Lengths(), LexicalLocator(index), lambda unit_ids: [texts[name] for name in unit_ids]
+    )
+    docid = DOCUMENTS[7].docid
+    ((located,),) = locator.locate([docid], ["anything"], most=2)
+    own = [unit for unit in UNITS if parent(unit.unit_id) == docid]
+    longest = sorted((len(unit.contents) for unit in own), reverse=True)[:2]
+    assert [passage.score for passage in located] == longest
+    assert np.all([parent(passage.unit_id) == docid for passage in located])

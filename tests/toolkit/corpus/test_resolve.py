@@ -1,0 +1,99 @@
+"""Findings of others become documents of the corpus, or are refused."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from toolkit.corpus.resolve import Heading, Resolver, refusals
+from toolkit.errors import InputError
+
+HEADINGS = [
+    Heading("p1", "Attention Is All You Need", "https://arxiv.org/abs/1706.03762"),
+    Heading(
+        "p2", "Deep Residual Learning for Image Recognition", "https://www.Example.org/resnet/"
+    ),
+    Heading("p3", "Café culture: a survey", "https://doi.org/10.1145/3397271.3401075"),
+    Heading("p4", "Notes on tides"),
+    Heading("p5", "Notes on tides"),
+    Heading("p6", "Rice"),
+    Heading("p7", "Лингвистика и поиск"),
+]
+RESOLVER = Resolver(HEADINGS)
+
+
+@pytest.mark.parametrize(
+    ("finding", "docid", "how"),
+    [
+        ("p4", "p4", "id"),
+        ("see [p4], page 3", "p4", "id"),
+        ("docid=p4", "p4", "id"),
+        ("http://example.org/resnet#top", "p2", "url"),
+        ("Read it at <https://arxiv.org/abs/1706.03762>.", "p1", "url"),
+        ("arXiv:1706.03762v5 [cs.CL]", "p1", "identifier"),
+        ("https://dl.acm.org/doi/10.1145/3397271.3401075", "p3", "identifier"),
+        ("attention is  all you NEED", "p1", "title"),
+        ("CAFE CULTURE - A SURVEY", "p3", "title"),
+        ('Vaswani et al., "Attention is all you need", NeurIPS 2017', "p1", "title"),
+        ("Vaswani et al. (2017). Attention is all you need. NeurIPS.", "p1", "title"),
+        ("лингвистика и поиск", "p7", "title"),
+        ("Atention is all you need", "p1", "similar title"),
+        ("Deep residual learning for image recogntion", "p2", "similar title"),
+    ],
+)
+def test_a_finding_is_recognised_by_the_surest_of_its_marks(
+    finding: str, docid: str, how: str
+) -> None:
+    assert RESOLVER.resolve(finding)[:3] == (finding, docid, how)
+
+
+@pytest.mark.parametrize(
+    ("finding", "how", "candidates"),
+    [
+        ("Notes on tides", "ambiguous", ["p4", "p5"]),
+        ("Notes on tide", "ambiguous", ["p4", "p5"]),
+        ("[p1] or [p2]", "ambiguous", ["p1", "p2"]),
+        ("Quantum gravity for cats", "unknown", []),
+        ("Where rice is grown in Asia", "unknown", []),
+        ("p99", "unknown", []),
+        ("https://example.org/other", "unknown", []),
+        ("", "unknown", []),
+    ],
+)
+def test_a_finding_that_is_none_or_two_is_refused(
+    finding: str, how: str, candidates: list[str]
+) -> None:
+    assert RESOLVER.resolve(finding) == (finding, "", how, tuple(candidates) or ()) or (
+        list(RESOLVER.resolve(finding).candidates) == candidates
+        and RESOLVER.resolve(finding)[:3] == (finding, "", how)
+    )
+
+
+def test_titles_that_are_nearly_alike_are_told_apart_exactly_or_not_at_all() -> None:
+    resolver = Resolver([Heading("a", "Lady Seithinax"), Heading("b", "Lady Seithinex")])
+    assert resolver.resolve("Lady Seithinex").docid == "b"
+    assert resolver.resolve("Lady Seithinix").how == "ambiguous"
+
+
+def test_lines_are_findings_with_or_without_list_marks() -> None:
+    text = "- Rice\n\n2. Notes on tides\n * nobody knows this one\n"
+    resolutions = RESOLVER.resolve_lines(text)
+    assert [one.docid for one in resolutions] == ["p6", "", ""]
+    assert refusals(resolutions) == {"ambiguous": 1, "unknown": 1}
+
+
+@given(st.text(max_size=300))
+def test_whatever_the_text_no_document_is_invented(finding: str) -> None:
+    docid = RESOLVER.resolve(finding).docid
+    assert docid == "" or docid in {heading.docid for heading in HEADINGS}
+
+
+def test_an_empty_corpus_resolves_nothing() -> None:
+    assert Resolver([]).resolve("Attention is all you need").how == "unknown"
+
+
+@pytest.mark.parametrize("settings", [{"threshold": 0}, {"threshold": 1.1}, {"margin": -0.1}])
+def test_impossible_settings_are_refused(settings: dict[str, float]) -> None:
+    with pytest.raises(InputError):
+        Resolver(HEADINGS, **settings)
