@@ -61,9 +61,10 @@ def main() -> None:
     settings: list[dict[str, Any]] = [
         dict(zip(GRID, values, strict=True)) for values in itertools.product(*GRID.values())
     ]
-    with_links = [
-        measured(LinkExpansion(graph, **setting)(base), benchmark, qids) for setting in settings
-    ]
+    with_links = []
+    for setting in settings:
+        expanded = LinkExpansion(graph, **setting).transform(base)
+        with_links.append(measured(expanded, benchmark, qids))
     console = Console()
     held_out: dict[str, dict[str, float]] = {measure: {} for measure in MEASURES}
     for chosen_on, reported_on in ((qids[::2], qids[1::2]), (qids[1::2], qids[::2])):

@@ -200,3 +200,19 @@ def test_kill_9_at_any_moment_loses_doubles_and_halves_nothing(
     assert all((folder.queries / name).read_bytes() == text for name, text in written.items())
     assert not list(folder.path.rglob("*.tmp"))
     assert metrics(str(folder.path))["completion"] == 1.0
+
+
+def test_an_agent_of_rules_searches_literature_by_layers_and_links(entry: Entry) -> None:
+    """The operators are those of the benchmark; what was read is on record by layer."""
+    given = (*TINY, "benchmark.questions=sets:6", "tool=literature", "name=literature")
+    assert entry("run", *given) == 0
+    folder = Path("runs/literature")
+    manifest = json.loads((folder / "manifest.json").read_text())
+    assert {"links", "evidence"} <= set(manifest["fingerprints"])
+    funnel = json.loads((folder / "evaluation" / "funnel.json").read_text())["evidence"]
+    assert {"metadata", "abstract"} <= set(funnel)
+    assert funnel["abstract"]["tokens"] > 0
+    metrics = json.loads((folder / "metrics.json").read_text())
+    assert metrics["hallucination_rate"] == 0
+    assert metrics["read_calls"] > 0
+    assert {"F1@20", "checklist@20"} <= set(metrics)

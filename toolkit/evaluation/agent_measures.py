@@ -21,7 +21,7 @@ PerQuestion = dict[str, dict[str, float]]
 _KINDS = {
     "search_calls": ("search",),
     "browse_calls": ("read_search_results",),
-    "read_calls": ("read_document", "get_document"),
+    "read_calls": ("read_document", "get_document", "read"),
 }
 
 

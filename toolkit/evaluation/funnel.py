@@ -16,6 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from toolkit.contracts import TIERS, Trajectory
+from toolkit.corpus.layers import LAYERS
 
 Judgements = Mapping[str, Mapping[str, int]]
 SHOWN = ("previewed", "opened")
@@ -64,13 +65,52 @@ def evidence_funnel(
 ) -> dict[str, dict[str, dict[str, float]]]:
     """Judged tier -> exposure tier -> `macro` (mean of the questions' recalls), `micro` (found of
     all relevant documents) and `documents` (mean number exposed a question). A judged tier
-    without relevant documents is left out."""
-    tables = {judged: reach_by_tier(trajectories, grades) for judged, grades in judgements.items()}
-    return {
-        judged: {tier: _summary(list(reaches.values())) for tier, reaches in table.items()}
-        for judged, table in tables.items()
-        if table[TIERS[0]]
-    }
+    without relevant documents is left out.
+
+    Where the interface tells which layer of a document it shows (`toolkit.corpus.layers`), each
+    layer has a row beside the tiers, with `tokens` besides: mean tokens, a question, of the calls
+    that showed it."""
+    funnel = {}
+    tokens = layer_tokens(trajectories)
+    for judged, grades in judgements.items():
+        table = {**reach_by_tier(trajectories, grades), **reach_by_layer(trajectories, grades)}
+        if table[TIERS[0]]:
+            rows = {tier: _summary(list(reaches.values())) for tier, reaches in table.items()}
+            for layer, total in tokens.items():
+                rows[layer]["tokens"] = total / len(table[layer])
+            funnel[judged] = rows
+    return funnel
+
+
+def reach_by_layer(
+    trajectories: Sequence[Trajectory], judgements: Judgements
+) -> dict[str, dict[str, Reach]]:
+    """Layer of reading -> qid -> `Reach`, as `reach_by_tier`; of the layers that were shown."""
+    relevant = relevant_documents(judgements)
+    reached: dict[str, dict[str, Reach]] = {}
+    for layer in LAYERS:
+        shown = {
+            trajectory.qid: {row.docid for row in trajectory.exposures if row.layer == layer}
+            for trajectory in trajectories
+        }
+        if any(shown.values()):
+            reached[layer] = {
+                qid: Reach(
+                    len(docids & shown.get(qid, set())), len(docids), len(shown.get(qid, ()))
+                )
+                for qid, docids in relevant.items()
+            }
+    return reached
+
+
+def layer_tokens(trajectories: Iterable[Trajectory]) -> dict[str, float]:
+    """Layer of reading -> tokens of the calls that showed it, of all questions together."""
+    tokens: dict[str, float] = {}
+    for trajectory in trajectories:
+        calls = {(row.call, row.layer) for row in trajectory.exposures if row.layer}
+        for call, layer in calls:
+            tokens[layer] = tokens.get(layer, 0.0) + trajectory.calls[call - 1].tokens
+    return tokens
 
 
 def exposure_curves(

@@ -135,14 +135,21 @@ def _mean(values: Iterable[float]) -> float:
 def _mean_funnel(
     funnels: Sequence[Mapping[str, Mapping[str, Mapping[str, float]]]],
 ) -> dict[str, dict[str, dict[str, float]]]:
-    # Every repeat has the same questions and judgements, so that means of means are means.
-    return {
-        judged: {
-            tier: {name: _mean(funnel[judged][tier][name] for funnel in funnels) for name in row}
-            for tier, row in tiers.items()
-        }
-        for judged, tiers in funnels[0].items()
-    }
+    # Every repeat has the same questions and judgements, so that means of means are means. A layer
+    # of reading that a repeat never showed has zeros there.
+    return {judged: _mean_rows([funnel[judged] for funnel in funnels]) for judged in funnels[0]}
+
+
+def _mean_rows(
+    tables: Sequence[Mapping[str, Mapping[str, float]]],
+) -> dict[str, dict[str, float]]:
+    tiers = dict.fromkeys(tier for table in tables for tier in table)
+    return {tier: _mean_row([table.get(tier, {}) for table in tables]) for tier in tiers}
+
+
+def _mean_row(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    names = dict.fromkeys(name for row in rows for name in row)
+    return {name: _mean(row.get(name, 0.0) for row in rows) for name in names}
 
 
 def _mean_curves(

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from toolkit.contracts import TIERS
+from toolkit.corpus.layers import LAYERS
 from toolkit.report.data import ReportData
 from toolkit.report.figures import Spread, exposure, funnel, spreads
 from toolkit.report.measures import number
@@ -47,11 +48,13 @@ def funnel_section(data: ReportData) -> Section | None:
 
 def _funnel_table(styles: Sequence[CellStyle], judged: str) -> Table:
     columns = [Column("cell", numeric=False)]
-    columns += [Column(tier, "macro / micro, documents") for tier in TIERS]
+    present = {tier for style in styles for tier in style.cell.funnel.get(judged, {})}
+    steps = [*TIERS, *(layer for layer in LAYERS if layer in present)]
+    columns += [Column(step, "macro / micro, documents") for step in steps]
     rows = []
     for style in styles:
         tiers = style.cell.funnel.get(judged, {})
-        rows.append([Entry(style.label, style=style), *(_tier(tiers.get(t, {})) for t in TIERS)])
+        rows.append([Entry(style.label, style=style), *(_tier(tiers.get(s, {})) for s in steps)])
     return Table(columns, rows, folded=f"Recall of {judged} documents, in numbers")
 
 
@@ -59,7 +62,10 @@ def _tier(row: Mapping[str, float]) -> Entry:
     if not row:
         return Entry("—")
     text = f"{number(row.get('macro'), 3)} / {number(row.get('micro'), 3)}"
-    return Entry(text, sub=f"{number(row.get('documents'), 1)} docs")
+    sub = f"{number(row.get('documents'), 1)} docs"
+    if "tokens" in row:
+        sub += f", {number(row['tokens'], 0)} tokens"
+    return Entry(text, sub=sub)
 
 
 def curves_section(data: ReportData) -> Section | None:

@@ -65,7 +65,12 @@ _AGENT = (
         "Share of the documents returned that the corpus lacks.",
         _PASAMASTER,
     ),
-    Measure("documents_returned", 1, NEITHER, "Documents that the answer lists."),
+    Measure(
+        "documents_returned",
+        1,
+        NEITHER,
+        "Length of the list that the answer gives.",
+    ),
     Measure("completion", 3, HIGHER, "Share of questions with exit status completed.", _BCP),
     Measure(
         "calibration_error",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Protocol
 
@@ -25,7 +25,15 @@ from toolkit.contracts import (
     Unit,
     parent,
 )
-from toolkit.corpus.layers import ABSTRACT, EVIDENCE, METADATA, TEXT, LayeredStore
+from toolkit.corpus.layers import (
+    ABSTRACT,
+    EVIDENCE,
+    METADATA,
+    TEXT,
+    Fields,
+    LayeredStore,
+    no_fields,
+)
 from toolkit.corpus.resolve import Resolution, Resolver
 from toolkit.search.errors import ToolError, quoted
 from toolkit.search.pages import Limits, document_page, one_line, short
@@ -71,7 +79,7 @@ class Operators:
     locator: EvidenceLocator | None = None
     passages: DocumentStore | None = None
     resolver: Resolver | None = None
-    fields: Callable[[str], Mapping[str, str]] | None = None
+    fields: Fields = no_fields
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,13 +148,12 @@ class LiteratureSession(ToolSession[Literature]):
     def layers(self) -> LayeredStore:
         """The documents in layers of reading."""
         operators = self.settings.operators
-        extra = {"fields": operators.fields} if operators.fields else {}
         return LayeredStore(
             self.store,
             passages=operators.passages,
             abstract_tokens=self.settings.abstract_tokens,
             tokens=self.tokens,
-            **extra,
+            fields=operators.fields,
         )
 
     def tools(self) -> Iterable[Tool]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from toolkit.contracts import Exposure, Trajectory
+from toolkit.contracts import Exposure, ToolCall, Trajectory
 from toolkit.evaluation.funnel import evidence_funnel, exposure_curves, relevant_documents
 
 EVIDENCE = {
@@ -102,3 +102,18 @@ def test_the_end_of_the_curve_is_the_recall_of_what_was_shown() -> None:
 
 def test_nothing_shown_is_a_point_at_zero() -> None:
     assert exposure_curves([], EVIDENCE) == {"documents": [(1, 0)], "tokens": [(1, 0)]}
+
+
+def test_the_funnel_tells_what_was_judged_from_which_layer() -> None:
+    exposures = (
+        Exposure(1, "previewed", "a", 1, 10, "metadata"),
+        Exposure(1, "previewed", "n", 2, 10, "metadata"),
+        Exposure(2, "opened", "a", 2, 40, "abstract"),
+    )
+    calls = (ToolCall("search", {}, "", tokens=10), ToolCall("read", {}, "", tokens=30))
+    trajectory = Trajectory("q", "q", "completed", calls=calls, exposures=exposures)
+    judged = {"evidence": {"q": {"a": 1, "b": 1}, "other": {"c": 1}}}
+    funnel = evidence_funnel([trajectory], judged)["evidence"]
+    assert funnel["metadata"] == {"macro": 0.25, "micro": 1 / 3, "documents": 1.0, "tokens": 5.0}
+    assert funnel["abstract"] == {"macro": 0.25, "micro": 1 / 3, "documents": 0.5, "tokens": 15.0}
+    assert "text" not in funnel

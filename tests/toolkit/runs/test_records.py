@@ -196,3 +196,11 @@ def test_documents_of_an_answer_are_recorded_and_older_files_have_none() -> None
     assert "documents" not in json.loads(dump_trajectory(example()))["answer"]
     with pytest.raises(ValueError, match="documents"):
         from_record({**record, "answer": {**record["answer"], "documents": "d1"}})
+
+
+def test_the_layer_of_an_exposure_is_recorded_where_there_is_one() -> None:
+    exposures = (Exposure(1, "opened", "d1", 1, 5, "abstract"), Exposure(1, "opened", "d2", 2, 5))
+    trajectory = replace(example(), exposures=exposures)
+    record = json.loads(dump_trajectory(trajectory))
+    assert record["exposures"] == [[1, "opened", "d1", 1, 5, "abstract"], [1, "opened", "d2", 2, 5]]
+    assert from_record(record).exposures == exposures
