@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
-LONGEST = 60.0  # seconds to wait for a reply or a condition
+LONGEST = 30.0  # seconds to wait for a reply or a condition
 _OPTIONS = (
     *("--headless=new", "--no-sandbox", "--disable-gpu", "--remote-debugging-pipe"),
     *("--no-first-run", "--disable-extensions", "--disable-dev-shm-usage"),
@@ -103,19 +103,18 @@ class Tab:
 
     def value(self, expression: str) -> Any:
         """The value of an expression of JavaScript."""
-        result = self.ask(
-            "Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True
-        )
+        # By default the protocol switches off what a page's policy says of `eval`.
+        how = {"returnByValue": True, "awaitPromise": True, "allowUnsafeEvalBlockedByCSP": False}
+        result = self.ask("Runtime.evaluate", expression=expression, **how)
         assert "exceptionDetails" not in result, result["exceptionDetails"]
         return result["result"].get("value")
 
-    def wait(self, expression: str) -> Any:
-        """The value of an expression as soon as it is truthy."""
+    def wait(self, expression: str) -> None:
+        """Until an expression is truthy."""
         end = time.monotonic() + LONGEST
-        while not (value := self.value(expression)):
+        while not self.value(f"Boolean({expression})"):
             assert time.monotonic() < end, f"waited for {expression}"
             time.sleep(0.02)
-        return value
 
     def press(self, key: str) -> None:
         """A key of the keyboard."""

@@ -20,8 +20,13 @@ async function start() {
     if (error instanceof Locked) return askForCanary(index);
     return say(`The table of traces cannot be read: ${error.message}.`);
   }
+  await begin();
+}
+
+async function begin() {
   window.addEventListener("hashchange", route);
   await route();
+  requestAnimationFrame(() => performance.mark("shown"));
 }
 
 function askForCanary(index) {
@@ -43,8 +48,7 @@ function askForCanary(index) {
     byId("canary-text").value = "";
     say("");
     takeIndex(table);
-    window.addEventListener("hashchange", route);
-    await route();
+    await begin();
   };
 }
 
