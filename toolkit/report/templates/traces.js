@@ -88,22 +88,24 @@ async function showTrace(row) {
   byId("trace-title").focus({ preventScroll: true });
 }
 
-// The row behind (1) or before (-1) the current one, of those that the filters show.
+// The rows that have a trace, of those that the filters show.
+const readable = () => shown.filter((row) => row.status !== "missing");
+
+// The row behind (1) or before (-1) the current one.
 function neighbour(step) {
-  const asked = shown.filter((row) => row.status !== "missing");
-  const place = asked.indexOf(current);
-  return place < 0 ? asked[0] : asked[place + step];
+  const place = readable().indexOf(current);
+  return place < 0 ? readable()[0] : readable()[place + step];
 }
 
 function toolbar(row) {
-  const place = shown.indexOf(row);
+  const place = readable().indexOf(row);
   const link = (target, text) => (target && target !== row
     ? make("a", { href: address(target) }, text)
     : make("span", { class: "muted" }, text));
   return make("nav", { class: "bar", "aria-label": "Questions" },
     make("a", { href: "#" }, "All questions"),
     link(neighbour(-1), "‹ Previous"),
-    make("span", { class: "muted" }, place < 0 ? "filtered out" : `${place + 1} of ${shown.length}`),
+    make("span", { class: "muted" }, place < 0 ? "filtered out" : `${place + 1} of ${readable().length}`),
     link(neighbour(1), "Next ›"),
     make("button", { type: "button", id: "all-pages", click: () => openPages(!allOpen) }));
 }

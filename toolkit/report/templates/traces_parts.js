@@ -51,7 +51,7 @@ function make(tag, attributes, ...children) {
     else if (value === true) element.setAttribute(name, "");
     else if (value !== false && value !== null) element.setAttribute(name, value);
   }
-  const present = children.flat().filter((child) => child !== null && child !== undefined);
+  const present = children.flat(Infinity).filter((child) => child !== null && child !== undefined);
   element.append(...present.map((child) => (child instanceof Node ? child : String(child))));
   return element;
 }

@@ -14,8 +14,8 @@ function traceElements(trace, row, verdict) {
     answers(trace, row, verdict),
     trace.evidence.length ? evidence(trace) : null,
     timeline(trace),
-    details("Usage and times", table(["", ""], [...trace.usage, ["seconds", trace.seconds], ["started", trace.started]])),
-    trace.source.length ? details("What the imported file says of itself", table(["", ""], trace.source)) : null,
+    details("Usage and times", pairs([...trace.usage, ["seconds", trace.seconds], ["started", trace.started]])),
+    trace.source.length ? details("What the imported file says of itself", pairs(trace.source)) : null,
   ].filter(Boolean);
 }
 
@@ -27,13 +27,18 @@ function details(title, ...content) {
   return make("details", {}, make("summary", {}, title), content);
 }
 
-function table(heads, lines) {
-  const head = heads.some(Boolean)
+// Names and texts.
+function pairs(lines) {
+  return table([], lines, "pairs");
+}
+
+function table(heads, lines, kind) {
+  const head = heads.length
     ? make("thead", {}, make("tr", {}, heads.map((text) => make("th", { scope: "col" }, text))))
     : null;
   const body = lines.map((line) => make("tr", {}, line.map((item, place) =>
     place ? make("td", {}, item) : make("th", { scope: "row" }, item))));
-  return make("div", { class: "scroll" }, make("table", {}, head, make("tbody", {}, body)));
+  return make("div", { class: "scroll" }, make("table", { class: kind || null }, head, make("tbody", {}, body)));
 }
 
 // Text of others in a box that it cannot leave; ids of judged documents behind `docid` are marked.
@@ -78,7 +83,7 @@ function repeatsTable(repeats, row) {
     other === row || other.status === "missing"
       ? make("strong", {}, other.repeat)
       : make("a", { href: address(other) }, `repeat ${other.repeat}`),
-    words(other.status), VERDICTS[other.verdict], share(other.recall_opened),
+    words(other.status), make("span", { class: `verdict-${other.verdict || "none"}` }, VERDICTS[other.verdict]), share(other.recall_opened),
     ...["calls", "tokens"].map((name) => (other[name] === null ? "—" : amount(other[name]))),
     other.dollars === null ? "—" : dollars(other.dollars),
   ]);
@@ -173,13 +178,13 @@ function callElement(step, trace) {
   const notes = step.notes.filter(([name]) => !/^rewrite(_\d+)?$/.test(name) || !step.rewritten.length);
   return make("li", { class: `step call ${step.error ? "refused" : ""}`, id: `call-${step.call}`, tabindex: "-1" },
     make("h3", {}, make("span", { class: "number" }, `${step.call}`), " ", step.name,
-      step.error ? make("span", { class: "badge status-failed" }, `refused: ${step.error}`) : null),
+      step.error ? [" ", make("span", { class: "badge status-failed" }, `refused: ${step.error}`)] : null),
     query ? make("p", { class: "query" }, query[1]) : null,
     step.rewritten.map((text) => make("p", { class: "rewritten" }, make("span", { class: "muted" }, "Ranked by: "), text)),
     others.length ? make("dl", { class: "arguments" }, others.map(([name, text]) => make("div", {}, make("dt", {}, name), make("dd", {}, text)))) : null,
     judgedOfCall(step),
     make("details", { class: "page" }, make("summary", {}, pageTitle(step)), box(step.output, trace.evidence)),
-    notes.length ? details("Notes of the pipeline", table(["", ""], notes)) : null,
+    notes.length ? details("Notes of the pipeline", pairs(notes)) : null,
     spent(step));
 }
 
