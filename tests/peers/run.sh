@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Other people's clients against our server: `tests/peers/run.sh [python of the tests]`.
+# Other people's clients against our server, and our traces in Chromium where there is one:
+# `tests/peers/run.sh [python of the tests]`.
 #
 # Makes one environment for each client in .venv-peers, because they pin old versions of MCP's SDK,
 # then runs the tests of this folder. Two clients are not on package indexes; their tests run where
