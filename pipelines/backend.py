@@ -66,7 +66,8 @@ class PipelineBackend:
         qid = self._qid or _NO_QUESTION
         row = {"qid": [qid], "query": [request.query], "reasoning": [request.reasoning]}
         with collecting(self._qid) as notes:
-            ranking = self._ranking(pd.DataFrame(row))
+            # Objects: a model may write half a surrogate pair, which Arrow's strings do not hold.
+            ranking = self._ranking(pd.DataFrame(row, dtype=object))
         docnos, scores = _ordered(ranking, request.depth)
         hits = list(map(Hit, map(parent, docnos), docnos, count(1), scores))
         return SearchResult(hits, {**_queries(ranking, request.query), **notes})

@@ -122,10 +122,18 @@ def ranked(inp: pd.DataFrame, rankings: Sequence[RankedList]) -> pd.DataFrame:
     # One frame from complete columns: for a single query, setting them one by one takes longer
     # than the search.
     out = {name: inp[name].array.take(rows) for name in inp.columns if name not in _RESULT}
-    out["docno"] = _joined([ranking.docnos for ranking in rankings], np.object_)
+    out = {name: _as_they_are(values) for name, values in out.items()}
+    out["docno"] = _as_they_are(_joined([ranking.docnos for ranking in rankings], np.object_))
     out["score"] = _joined([ranking.scores for ranking in rankings], np.float64)
     out["rank"] = _joined([np.arange(count) for count in counts], np.int64)
     return pd.DataFrame(out, copy=False)
+
+
+def _as_they_are(values: Any) -> Any:
+    """Values of which pandas makes no strings of its own: Arrow's do not hold half a surrogate
+    pair, which a model may write, and making them takes longer than a search."""
+    is_object = pd.api.types.is_object_dtype(values.dtype)
+    return pd.Series(values, dtype=object, copy=False) if is_object else values
 
 
 def _joined(parts: Sequence[Any], kind: type) -> NDArray[Any]:

@@ -1,6 +1,7 @@
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pandas as pd
 import pyterrier as pt
@@ -8,6 +9,7 @@ import pytest
 
 from pipelines.aggregation import MaxP
 from pipelines.backend import PipelineBackend
+from pipelines.lexical import LexicalIndex
 from pipelines.search_notes import note
 from toolkit.contracts import Hit, SearchBackend, SearchRequest
 from toolkit.errors import InputError
@@ -210,3 +212,13 @@ def test_an_exclusive_pipeline_serves_one_search_at_a_time() -> None:
 
 def test_other_pipelines_serve_threads_together() -> None:
     assert _most_at_once(exclusive=False) > 1
+
+
+def test_half_a_surrogate_pair_in_a_query_is_searched_as_any_other_character(
+    tmp_path: Path,
+) -> None:
+    units = [{"docno": "d1", "text": "Brel is a harbour town."}]
+    index = LexicalIndex.build(units, tmp_path / "index", processes=1)
+    backend = PipelineBackend(index.bm25() >> MaxP(), unit="passage")
+    hits = backend.search(SearchRequest("harbour \ud800 town")).hits
+    assert [hit.docid for hit in hits] == ["d1"]

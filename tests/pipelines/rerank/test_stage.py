@@ -54,7 +54,7 @@ class Windows(Lengths):
 
 def ranking(*rows: tuple[str, str, Any], **columns: Any) -> pd.DataFrame:
     """Rows (qid, docno, text), best first; the query of a qid is its name."""
-    frame = pd.DataFrame(rows, columns=["qid", "docno", "text"])
+    frame = pd.DataFrame(rows, columns=["qid", "docno", "text"], dtype=object)
     ranks = frame.groupby("qid").cumcount()
     return frame.assign(query=frame["qid"], score=100.0 - ranks, rank=ranks, **columns)
 
