@@ -216,3 +216,15 @@ def test_an_agent_of_rules_searches_literature_by_layers_and_links(entry: Entry)
     assert metrics["hallucination_rate"] == 0
     assert metrics["read_calls"] > 0
     assert {"F1@20", "checklist@20"} <= set(metrics)
+
+
+def test_the_navigator_answers_sets_without_a_model_and_invents_nothing(entry: Entry) -> None:
+    given = (*TINY, "benchmark.questions=sets:4", "agent=navigator")
+    assert entry("run", *given, "agent.pool=6", "name=navigator") == 0
+    folder = RunFolder("runs/navigator")
+    trajectories = list(folder.trajectories())
+    assert all(trajectory.status == "completed" for trajectory in trajectories)
+    assert all(trajectory.answer.documents for trajectory in trajectories)
+    metrics = json.loads(Path("runs/navigator/metrics.json").read_text())
+    assert metrics["hallucination_rate"] == 0
+    assert metrics["documents_returned"] <= 50

@@ -98,7 +98,7 @@ class Literature:
     hits: int = 20
     abstract_tokens: int = 200
     passages: int = 3
-    passage_tokens: int = 120
+    passage_tokens: int = 250
     largest_hub: int = 1000
     max_lines: int = 200
     max_bytes: int = 50_000
