@@ -8,10 +8,12 @@ from typing import Any
 
 from agents.base import BaseAgent, Clock, Episode, Resources, play
 from agents.budget import Budget
-from agents.conversation import AgentSetup, Conversation, OutOfTime
+from agents.conversation import AgentSetup, Conversation, NoAnswer, OutOfTime
+from agents.demands import check_first_call
 from agents.prompt import load_prompt
 from toolkit.contracts import SearchTool, Topic, Trajectory
 from toolkit.errors import InputError
+from toolkit.files import fingerprint
 from toolkit.llm.errors import ContextOverflow, OutOfMoney, Truncated
 from toolkit.llm.ledger import Ledger, LedgeredModel
 from toolkit.llm.prices import UNKNOWN, Price
@@ -19,6 +21,8 @@ from toolkit.llm.protocol import ChatModel, Settings
 
 # A model that calls closed tools in so many turns will not answer.
 _MOST_REFUSED_TURNS = 3
+# Budgets that leave room for one reply more than the answer.
+_ROOM_LEFT = ("turns", "tool_calls")
 _STATUS = {
     "turns": "out_of_turns",
     "tool_calls": "out_of_turns",
@@ -36,8 +40,11 @@ class ChatAgent(BaseAgent):
     `model` answers (None: that of `bind`); `settings` are how it samples (its tool choice is `none`
     where an answer is demanded), `price` what its tokens cost. `answer_extra` goes into the body of
     requests that demand an answer, over the settings' own extra, such as a server's field for a
-    grammar. Every request is entered in `ledger` (None: a new one, with the budget's caps). `clock`
-    gives seconds.
+    grammar. `remind`: an answer without a line `Exact Answer` is accepted only after one reminder
+    of the format. `first_call` (`search`): the first call has to be a search; a model that answers
+    instead is told so once. Neither is part of the published agents, whose first reply without a
+    call is their answer. Every request is entered in `ledger` (None: a new one, with the budget's
+    caps). `clock` gives seconds.
 
     How a question ends (status, and reason where the status does not tell):
     - `completed`: the model answered. `steered`: it did so after it was told that time is short;
@@ -65,6 +72,8 @@ class ChatAgent(BaseAgent):
         budget: Budget | None = None,
         settings: Settings | None = None,
         answer_extra: Mapping[str, Any] | None = None,
+        remind: bool = False,
+        first_call: str | None = None,
         price: Price = UNKNOWN,
         ledger: Ledger | None = None,
         clock: Clock = time.monotonic,
@@ -77,17 +86,21 @@ class ChatAgent(BaseAgent):
                 "there is a cap on money, and the price of the model is unknown",
                 do="set llm.price.input and llm.price.output, or remove the cap",
             )
+        check_first_call(first_call)
         settings = settings or Settings()
         _check_room(limits, settings)
         self._model = model
         self._price = price
         self._prompt, self._answer_extra = prompt, answer_extra
+        self._remind, self._first_call = remind, first_call
         self._setup = AgentSetup(
             prompt=load_prompt(prompt),
             budget=limits,
             settings=settings,
             answer_extra=answer_extra or {},
             ledger=ledger,
+            remind=remind,
+            first_call=first_call,
         )
         self._clock = clock
 
@@ -99,6 +112,8 @@ class ChatAgent(BaseAgent):
             budget=resources.budget,
             settings=resources.settings,
             answer_extra=self._answer_extra,
+            remind=self._remind,
+            first_call=self._first_call,
             price=resources.price,
             ledger=resources.ledger,
             clock=self._clock,
@@ -107,7 +122,13 @@ class ChatAgent(BaseAgent):
     @property
     def fingerprints(self) -> dict[str, str]:
         """Hashes of what the settings only name, for the run's manifest."""
-        return {"prompt": self._setup.prompt.fingerprint}
+        prompt = self._setup.prompt
+        demands = {"reminder": self._remind, "first_call": self._first_call}
+        said = [name for name, used in demands.items() if used]
+        return {
+            "prompt": prompt.fingerprint,
+            **{f"prompt.{name}": fingerprint(prompt.words(name)) for name in said},
+        }
 
     async def run(self, topic: Topic, tool: SearchTool) -> Trajectory:
         """Answer one question; any number at once. Tools run in threads."""
@@ -122,33 +143,44 @@ class ChatAgent(BaseAgent):
         talk = Conversation(episode, model, self._setup)
         try:
             await self._converse(talk)
-        except OutOfTime:
-            episode.conclude("", status="timed_out", reason="seconds")
+        except (OutOfTime, OutOfMoney, NoAnswer, Truncated) as end:
+            if talk.demands.draft:
+                self._accept(talk, talk.demands.settle_for_draft())
+            elif isinstance(end, OutOfTime):
+                episode.conclude("", status="timed_out", reason="seconds")
+            else:
+                raise
         finally:
             episode.usage = ledger.usage(qid)
             episode.warnings += talk.warnings
 
     async def _converse(self, talk: Conversation) -> None:
         while True:
-            if reason := talk.used_up():
+            reason = talk.used_up()
+            if reason and not talk.demands.draft:
                 return await self._last_word(talk, reason)
             if talk.refused_turns == _MOST_REFUSED_TURNS:
                 return talk.episode.conclude("", status="steered", reason="no_answer")
             talk.steer_if_due()
             try:
-                turn = await talk.ask(answer_only=talk.refused_turns > 0)
+                closed = talk.refused_turns > 0 or bool(reason)
+                turn = await talk.ask(answer_only=closed)
             except Truncated as cut:
                 talk.ask_again("truncated", cut.code, cut)
                 continue
             except ContextOverflow as overflow:
+                if talk.demands.draft:
+                    return self._accept(talk, talk.demands.settle_for_draft())
                 return await self._last_word(talk, overflow.code)
             if turn.tool_calls:
                 await talk.serve(turn)
             elif turn.empty:
                 talk.ask_again("empty", "empty_answer")
-            else:
-                status = "steered" if talk.steered else "completed"
-                return talk.episode.conclude(turn.text, status=status)
+            elif not (talk.demands.search_first() or talk.demands.remind(turn.text)):
+                return self._accept(talk, turn.text)
+
+    def _accept(self, talk: Conversation, text: str) -> None:
+        talk.episode.conclude(text, status="steered" if talk.steered else "completed")
 
     async def _last_word(self, talk: Conversation, reason: str) -> None:
         """A budget is used up: demand the answer, where there is room and time for one. Where the
@@ -158,12 +190,16 @@ class ChatAgent(BaseAgent):
         while room and text is None:
             text = await self._demanded(talk, demand)
             room = text is not None or talk.retreat(demand)
+        if text and reason in _ROOM_LEFT and talk.demands.remind(text):
+            text = await self._demanded(talk) or talk.demands.settle_for_draft()
         talk.episode.conclude(text or "", status=_STATUS[reason], reason=reason)
 
-    async def _demanded(self, talk: Conversation, demand: str) -> str | None:
-        """The answer, as far as there is one; None where the window had no room for any."""
+    async def _demanded(self, talk: Conversation, demand: str = "") -> str | None:
+        """The answer to a `demand` (empty: to what was said last), as far as there is one; None
+        where the window had no room for any."""
         talk.close_tools()
-        talk.say(demand)
+        if demand:
+            talk.say(demand)
         try:
             return (await talk.ask(answer_only=True)).text
         except (Truncated, ContextOverflow) as cut:

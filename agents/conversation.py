@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from agents.base import Episode
 from agents.budget import Budget
+from agents.demands import Demands
 from agents.prefix import PrefixWatch
 from agents.prompt import AgentPrompt
 from agents.window import Window, written
@@ -43,6 +44,8 @@ class AgentSetup:
     settings: Settings
     answer_extra: Mapping[str, Any]
     ledger: Ledger
+    remind: bool = False
+    first_call: str | None = None
 
 
 class Conversation:
@@ -73,6 +76,9 @@ class Conversation:
         self._too_long = 0  # Messages of the last request, where its reply found too little room.
         self._spent = self._dearest = 0.0
         self._asked_again = 0
+        self.demands = Demands(
+            episode, setup.prompt, remind=setup.remind, first_call=setup.first_call
+        )
 
     @property
     def left(self) -> float | None:
@@ -145,6 +151,8 @@ class Conversation:
         if answer_only:
             extra = {**settings.extra, **self._setup.answer_extra}
             settings = replace(settings, tool_choice="none", extra=extra)
+        elif name := self.demands.forced_call():
+            settings = replace(settings, tool_choice=name)
         messages = self._sent()
         longest = self._window.longest_reply(messages)
         self.cramped = longest != settings.max_output_tokens
@@ -174,6 +182,7 @@ class Conversation:
         """Serve the turn's calls in order, each in a thread; what is wrong with one comes back as
         its result. The session learns what the model thought last."""
         tool = self.episode.tool
+        self.demands.draft = ""  # It was not the model's last word.
         if newest := turn.reasoning or turn.text:
             tool.reasoning = newest
         self.refused_turns += self.steered or not self._tools

@@ -15,6 +15,21 @@ FOLDER = Path(__file__).resolve().parent / "prompts"
 SECTIONS = ("system", "question", "steer", "blocked", "final", "empty", "truncated")
 _HEADING = re.compile(r"^=== (\w+) ===$", re.MULTILINE)
 _QUESTION = "{question}"
+# What a prompt may say in its own words, and what is said where it does not.
+_OPTIONAL = {
+    "reminder": (
+        'Your last reply is no answer yet: it has no line that begins with "Exact Answer:". If you '
+        "meant to call a tool, call it now. Otherwise reply with the final answer in these three "
+        "lines:\n"
+        "Explanation: reasoning in brief, with docids in square brackets\n"
+        "Exact Answer: the answer alone\n"
+        "Confidence: 0% to 100%"
+    ),
+    "first_call": (
+        "You have not searched yet, and what you believe you know does not count here. Call the "
+        "search tool now, with the words of the question that tell most."
+    ),
+}
 
 
 @dataclass(frozen=True)
@@ -24,7 +39,9 @@ class AgentPrompt:
     `system` opens the transcript (left out where empty) and `question` follows, with `{question}`
     in the place of the question. `steer` is said when time is nearly gone; `blocked` answers tool
     calls from then on; `final` asks for the answer when another budget is used up; `empty` and
-    `truncated` answer replies without content and replies that the output limit cut.
+    `truncated` answer replies without content and replies that the output limit cut. Where the
+    agent is set so, `reminder` asks once for the answer's format, and `first_call` for a search
+    before the first answer; a prompt without these two has our words.
     """
 
     name: str
@@ -34,6 +51,10 @@ class AgentPrompt:
     def fingerprint(self) -> str:
         """A hash of every word of it."""
         return fingerprint(dict(self.sections))
+
+    def words(self, section: str) -> str:
+        """What a section says."""
+        return self.sections.get(section) or _OPTIONAL[section]
 
     def opening(self, question: str) -> list[dict[str, str]]:
         """The messages that begin a transcript."""
@@ -54,10 +75,10 @@ def load_prompt(name: str) -> AgentPrompt:
             f"there is no prompt {name!r}", valid=f"{known}, or the path of a .txt file"
         ) from error
     sections = {head: body.strip() for head, body in zip(parts[1::2], parts[2::2], strict=True)}
-    if set(sections) != set(SECTIONS) or _QUESTION not in sections["question"]:
+    if set(sections) - set(_OPTIONAL) != set(SECTIONS) or _QUESTION not in sections["question"]:
         raise InputError(
             f"the prompt {path} has the sections {', '.join(sections) or 'none'}",
-            valid=f"=== name === lines for each of {', '.join(SECTIONS)}, and {_QUESTION} in the "
-            "section question",
+            valid=f"=== name === lines for each of {', '.join(SECTIONS)}, if need be for "
+            f"{' and '.join(_OPTIONAL)}, and {_QUESTION} in the section question",
         )
     return AgentPrompt(path.stem, sections)

@@ -92,7 +92,7 @@ def main(task: Callable[[Settings], Any], arguments: Sequence[str] | None = None
             raise
         finally:
             os.environ.pop(SWEEP, None)  # this process may go on, and belongs to no sweep then
-            unfinished = end_sweep(SweepStart.folder) if SweepStart.folder else []
+            unfinished = _ended_sweep(SweepStart.folder) if SweepStart.folder else []
     except REFUSED as error:
         sys.exit(ending(error, unfinished))
     except Exception:
@@ -101,6 +101,13 @@ def main(task: Callable[[Settings], Any], arguments: Sequence[str] | None = None
         sys.exit(DEFECT)  # told, with its traceback, among the cells that did not finish
     if refused or unfinished:
         sys.exit(exit_code(unfinished))
+
+
+def _ended_sweep(folder: Path) -> list[CellStatus]:
+    from experiments.models import end_servers  # agents and models, which not every command needs
+
+    end_servers()
+    return end_sweep(folder)
 
 
 def _compose_and_run(job: Callable[[DictConfig], None], arguments: Sequence[str]) -> None:

@@ -25,6 +25,7 @@ from toolkit.llm.language_model import LanguageModel
 from toolkit.llm.ledger import Ledger, LedgeredModel
 from toolkit.llm.ledger_file import last_cap, ledger_on_record
 from toolkit.llm.protocol import ChatModel
+from toolkit.llm.server import Servers
 from toolkit.progress import bar
 from toolkit.report.traces import write_traces
 from toolkit.runs import RunFolder
@@ -64,14 +65,18 @@ def judging_alone(config: DictConfig, folder: RunFolder) -> Iterator[Ledger]:
 
 
 def judge_run(
-    config: DictConfig, folder: RunFolder, benchmark: Benchmark, ledger: Ledger
+    config: DictConfig,
+    folder: RunFolder,
+    benchmark: Benchmark,
+    ledger: Ledger,
+    servers: Servers | None = None,
 ) -> list[Judge]:
     """The judges for an evaluation of this run, one for each of its repeats. One with a language
     model judges first whatever has no verdict of its own yet; no agent runs.
 
     Its requests are entered in `ledger`, and each verdict is written when it is given; the caller
-    holds the run's lock. `InputError` where judging cannot go on, be it for a wrong key or for
-    money: an accuracy over a part of the verdicts is none.
+    holds the run's lock; `servers` as in `running`. `InputError` where judging cannot go on, be it
+    for a wrong key or for money: an accuracy over a part of the verdicts is none.
     """
     judge, llm = _judge(config)
     parts = folder.repeats()
@@ -81,7 +86,7 @@ def judge_run(
     if any(one.left for one in work):
         ledger.check_price(ROLE, llm.price, "judge_llm.price.input and judge_llm.price.output")
         try:
-            with running(llm, folder.path / "judge-server.log") as served:
+            with running(llm, folder.path / "judge-server.log", servers) as served:
                 asking = _ask_all(judge, llm, served["model"], work, ledger, config.concurrency)
                 asyncio.run(asking)
         except ModelError as error:
@@ -119,11 +124,17 @@ def evaluate_recorded(folder: RunFolder, benchmark: Benchmark, config: DictConfi
         return evaluated(folder, benchmark, config, ledger)
 
 
-def evaluated(folder: RunFolder, benchmark: Benchmark, config: DictConfig, ledger: Ledger) -> Cell:
+def evaluated(
+    folder: RunFolder,
+    benchmark: Benchmark,
+    config: DictConfig,
+    ledger: Ledger,
+    servers: Servers | None = None,
+) -> Cell:
     """Judge and evaluate what a run has recorded, and write its traces unless `config.traces` is
     false. The judge's requests are entered in `ledger`; see `judge_run`."""
     state = folder.state()
-    judges = judge_run(config, folder, benchmark, ledger)
+    judges = judge_run(config, folder, benchmark, ledger, servers)
     cell = evaluate_folder(folder, benchmark, judges, list(config.measures), state=state)
     if config.traces:
         reasons = [

@@ -18,6 +18,7 @@ from toolkit.llm.language_model import LanguageModel
 from toolkit.llm.ledger import Ledger
 from toolkit.llm.prices import Price
 from toolkit.llm.protocol import ChatModel
+from toolkit.llm.server import Servers
 
 
 def language_model(config: Any, group: str) -> LanguageModel | None:
@@ -102,9 +103,30 @@ def within_window(budget: Budget, llm: LanguageModel | None) -> Budget:
     return replace(budget, context_window=llm.context_window)
 
 
+# A sweep's, in the process that runs its cells. They end with the sweep (`end_servers`), or else
+# with the process.
+_OF_SWEEP = Servers()
+
+
+@contextmanager
+def servers_of_run(multirun: bool) -> Iterator[Servers]:
+    """The servers that a run may share: its own, which end with the block, or those of the sweep
+    that it belongs to."""
+    if multirun:
+        yield _OF_SWEEP
+        return
+    with Servers() as servers:
+        yield servers
+
+
+def end_servers() -> None:
+    """End those that cells of a sweep have left running for each other."""
+    _OF_SWEEP.close()
+
+
 @contextmanager
 def running(
-    llm: LanguageModel | None, log: Path, servers: dict[str, str] | None = None
+    llm: LanguageModel | None, log: Path, servers: Servers | None = None
 ) -> Iterator[Mapping[str, ChatModel]]:
     """`model`, ready to be asked, as long as the block; nothing without a model. A server that we
     start writes to `log`; `servers` are those that run already."""

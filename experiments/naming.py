@@ -83,6 +83,10 @@ def lasting(settings: Settings, groups: Sequence[str] = AGENT) -> dict[str, Any]
             values[group].pop(key, None)  # As in runs from before there was this setting.
     if values.get("benchmark", {}).get("sets") is False:
         del values["benchmark"]["sets"]  # Likewise.
+    for group in values:
+        server = values[group].get("server") if group.endswith("llm") else None
+        if isinstance(server, dict) and isinstance(server.get("gguf"), str):
+            server["gguf"] = PurePath(server["gguf"]).name
     values.get("retriever", {}).pop("path", None)  # of a tuning, whose choice stands beside it
     return values
 

@@ -24,6 +24,7 @@ from experiments.models import (
     repeat_agents,
     resources,
     running,
+    servers_of_run,
     within_window,
 )
 from experiments.naming import cell_name, factors
@@ -57,6 +58,7 @@ from toolkit.evaluation.retrieval import parse_measures
 from toolkit.llm.language_model import LanguageModel
 from toolkit.llm.ledger import Ledger
 from toolkit.llm.ledger_file import ledger_on_record
+from toolkit.llm.server import Servers
 from toolkit.progress import bar
 from toolkit.runs import RunFolder, make_manifest
 from toolkit.tokens import tokens_of
@@ -101,12 +103,13 @@ def run(settings: Settings, prepared: Prepared | None = None) -> Cell:
         ledger_on_record(
             folder.ledger_path, cap=budget.run_dollars, question_cap=budget.dollars
         ) as ledger,
+        servers_of_run(settings.multirun) as servers,
     ):
-        last = answer(config, folder, built, agent_of_repeat, llm, budget, session, ledger)
+        last = answer(config, folder, built, agent_of_repeat, llm, budget, session, ledger, servers)
         if last and asks_model(config):
             # Judging costs money, and whoever mends the run may have its answers change.
             raise stopped(last, folder, built.benchmark, ledger, config.repeats)
-        cell = evaluated(folder, built.benchmark, config, ledger)
+        cell = evaluated(folder, built.benchmark, config, ledger, servers)
     console = Console(stderr=True, soft_wrap=True)
     if failed := cell.counts.get("failed", 0):
         asked = cell.counts["questions"] * cell.counts.get("repeats", 1)
@@ -132,6 +135,7 @@ def answer(
     budget: Budget,
     session: Callable[[str], SearchTool],
     ledger: Ledger,
+    servers: Servers,
 ) -> Trajectory | None:
     """Let the agent answer what is pending; the trajectory that stopped the run, if one did."""
     pending = [
@@ -146,7 +150,7 @@ def answer(
             f"{ledger.unpriced_before} replies of earlier starts reported no usage: their cost is "
             f"not in the ${ledger.spent_before:.4f} that count towards budget.run_dollars"
         )
-    before, servers = stage_counts(built.parts), dict[str, str]()
+    before = stage_counts(built.parts)
     with (
         running(llm, folder.path / "server.log", servers) as served,
         built.stages.asking(ledger, folder.path, servers),

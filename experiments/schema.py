@@ -28,6 +28,7 @@ FREE = frozenset(
         ),
         *("memory_mb", "heap", "jar", "java_home", "launcher", "environment", "start_seconds"),
         *("tensor_parallel", "data_parallel", "gpu_memory", "max_sequences", "prefix_caching"),
+        *("parallel", "gpu_layers"),
         *("prompt_token_details", "origin"),
     }
 )

@@ -23,6 +23,7 @@ from toolkit.errors import InputError
 from toolkit.llm.blocking import BlockingModel
 from toolkit.llm.language_model import LanguageModel
 from toolkit.llm.ledger import Ledger
+from toolkit.llm.server import Servers
 
 # In the order of the pipeline.
 STAGES = ("rewriter", "enrichment", "retriever", "reranker")
@@ -81,12 +82,14 @@ class Stages:
 
     @contextmanager
     def asking(
-        self, ledger: Ledger, folder: Path, servers: dict[str, str] | None = None
+        self, ledger: Ledger, folder: Path, servers: Servers | None = None
     ) -> Iterator[None]:
         """The stages' language models run as long as the block, and so does a re-ranker that asks a
         server of its own; all their requests are entered in `ledger`. Servers of ours write their
         logs to `folder`, and are shared with those of `servers`."""
         with ExitStack() as stack:
+            if servers is None:
+                servers = stack.enter_context(Servers())
             for group, (blocking, llm) in self.models.items():
                 log = folder / f"{group}-server.log"
                 model = stack.enter_context(llm.running(log, servers))

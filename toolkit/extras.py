@@ -22,6 +22,7 @@ _EXTRAS = {
     "pyarrow": "browsecomp",
     "huggingface_hub": "browsecomp",
     "tokenizers": "tokenizers",
+    "xllamacpp": "llamacpp",
     "zstandard": "inspect",
     "inspect_ai": "inspect",
     "starlette": "serve",

@@ -142,12 +142,13 @@ def final_ranking(trajectory: Trajectory, depth: int = FINAL_DEPTH) -> list[str]
 
 
 def lean(trajectory: Trajectory) -> Trajectory:
-    """Without the texts but the final one, which fill memory and say nothing here; one copy of each
-    docid."""
+    """Without the texts, which fill memory and say nothing here, but for the final one and what was
+    demanded; one copy of each docid."""
     final = final_message(trajectory)
+    demands = tuple(message for message in trajectory.messages if message.get("demand"))
     return replace(
         trajectory,
-        messages=(final,) if final else (),
+        messages=(*demands, final) if final else demands,
         calls=tuple(replace(call, output="", ranking=(), shown=()) for call in trajectory.calls),
         tiers={tier: tuple(map(sys.intern, ids)) for tier, ids in trajectory.tiers.items()},
     )
@@ -187,6 +188,17 @@ def _answered(answer: Answer) -> bool:
     return bool(answer.exact.strip() or answer.documents)
 
 
+def _uncalled(trajectory: Trajectory) -> bool:
+    """Whether it is an answer that came without any call of a tool."""
+    answer = trajectory.answer
+    final = answer.explanation or _answered(answer)
+    return bool(final) and trajectory.status != "failed" and not trajectory.calls
+
+
+def _reminded(trajectory: Trajectory) -> bool:
+    return any(message.get("demand") == "reminder" for message in trajectory.messages)
+
+
 def _counts(
     recorded: Sequence[Trajectory],
     questions: Mapping[str, None],
@@ -200,6 +212,8 @@ def _counts(
         "recorded": len(recorded),
         "missing": len(questions) - len(recorded),
         "answered": answered,
+        "no_call": sum(map(_uncalled, recorded)),
+        "reminded": sum(map(_reminded, recorded)),
         "unjudged": len(questions) - len(evidence),
         "without_accepted_answer": len(questions) - len(accepted),
         **{status: statuses.get(status, 0) for status in STATUSES},

@@ -70,11 +70,13 @@ def serve_command(
         "enable-prompt-tokens-details": prompt_token_details or None,
     }
     options.update({name.replace("_", "-"): value for name, value in (extra or {}).items()})
-    _check_secrets(options, launcher)
-    return [*launcher, *named, *(word for pair in options.items() for word in _words(*pair))]
+    check_secrets(options, launcher, "vLLM", SERVER_KEY)
+    return [*launcher, *named, *(word for pair in options.items() for word in option_words(*pair))]
 
 
-def _words(name: str, value: Any) -> list[str]:
+def option_words(name: str, value: Any) -> list[str]:
+    """The words of one option: true is a flag, false its `no-` form, None nothing; lists and
+    objects go as JSON."""
     if value is None:
         return []
     if isinstance(value, bool):
@@ -83,15 +85,25 @@ def _words(name: str, value: Any) -> list[str]:
     return [f"--{name}", text]
 
 
-def _check_secrets(options: Mapping[str, Any], launcher: Sequence[str]) -> None:
+def check_secrets(
+    options: Mapping[str, Any], launcher: Sequence[str], server: str, variable: str
+) -> None:
+    """`InputError` where the command line of `server` would hold a secret; `variable` is where it
+    reads the key that it asks for."""
     named = [name for name, value in options.items() if list(secrets_in(value, name))]
     if named or list(secrets_in(launcher)):
         source = f"its option {named[0]}" if named else "its launcher"
         raise InputError(
-            f"the command line of vLLM would hold a secret ({source})",
-            do=f"export {SERVER_KEY}=... and set key_env={SERVER_KEY}, or HF_TOKEN for the hub: "
+            f"the command line of {server} would hold a secret ({source})",
+            do=f"export {variable}=... and set key_env={variable}, or HF_TOKEN for the hub: "
             "servers are handed them by their environment",
         )
+
+
+def check_launcher(launcher: Sequence[str], example: str) -> None:
+    """`InputError` where a launcher is no list of words."""
+    if not launcher or isinstance(launcher, str):
+        raise InputError(f"launcher is {launcher!r}", valid=f"a list of words, such as {example}")
 
 
 def _check(
@@ -103,10 +115,7 @@ def _check(
 ) -> None:
     if not model or model.startswith("-"):
         raise InputError(f"the model to serve is {model!r}", valid="a name on a hub, or a folder")
-    if not launcher or isinstance(launcher, str):
-        raise InputError(
-            f"launcher is {launcher!r}", valid="a list of words, such as [vllm, serve]"
-        )
+    check_launcher(launcher, "[vllm, serve]")
     for name, value in (("data_parallel", data_parallel), ("tensor_parallel", tensor_parallel)):
         if value < 1:
             raise InputError(f"{name} is {value}", valid="1 or more devices")

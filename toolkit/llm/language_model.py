@@ -3,11 +3,12 @@ serve it where it is a local one."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from toolkit.errors import InputError
 from toolkit.files import fingerprint
@@ -15,7 +16,34 @@ from toolkit.llm.access import Key
 from toolkit.llm.command import SERVE, SERVER_KEY, serve_command
 from toolkit.llm.prices import UNKNOWN, Price
 from toolkit.llm.protocol import ChatModel, ModelClient, Settings
-from toolkit.llm.server import serving
+from toolkit.llm.server import Servers, serving
+from toolkit.sealing import is_sealed
+
+
+class ModelServer(Protocol):
+    """How a local model is served. `environment` is added to the server's, `start_seconds` is how
+    long loading may take, `key_variable` the variable from which it reads the key that it asks for,
+    and `advice` how it is installed."""
+
+    @property
+    def environment(self) -> Mapping[str, str]: ...
+
+    @property
+    def start_seconds(self) -> float: ...
+
+    @property
+    def key_variable(self) -> str: ...
+
+    @property
+    def advice(self) -> str: ...
+
+    def check(self, model: str) -> None:
+        """`InputError` for what cannot work. Starts nothing."""
+        ...
+
+    def command(self, model: str, port: int) -> list[str]:
+        """The command line that serves `model` under that name."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -29,6 +57,13 @@ class VllmServer:
     options: Mapping[str, Any] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
     start_seconds: float = 1800.0
+
+    key_variable = SERVER_KEY
+    advice = "pip install 'soundingline[vllm]'"
+
+    def check(self, model: str) -> None:
+        """See `ModelServer`."""
+        self.command(model, 0)
 
     def command(self, model: str, port: int) -> list[str]:
         """The command line that serves `model` under that name."""
@@ -59,7 +94,7 @@ class LanguageModel:
         key_env: str | None = None,
         settings: Settings | None = None,
         price: Price | None = None,
-        server: VllmServer | None = None,
+        server: ModelServer | None = None,
         context_window: int | None = None,
         concurrency: int = 64,
     ) -> None:
@@ -84,39 +119,39 @@ class LanguageModel:
         # A client may fill in what its API demands, such as a maximum of output.
         self.settings: Settings = getattr(self._connected, "settings", chosen)
         if server:
-            server.command(model, 0)
+            server.check(model)
 
     @contextmanager
-    def running(
-        self, log: Path, servers: MutableMapping[str, str] | None = None
-    ) -> Iterator[ChatModel]:
-        """The model, ready to be asked; a server of our own runs as long as the block, its output
-        in `log`. Close the model before the block ends. Errors of `ready` and of `serving`.
+    def running(self, log: Path, servers: Servers | None = None) -> Iterator[ChatModel]:
+        """The model, ready to be asked for as long as the block; a server of our own writes to
+        `log`. Close the model before the block ends. Errors of `ready` and of `serving`.
 
-        `servers` holds the addresses of servers of ours that run already, by what they were started
-        with: several models of one configuration (an agent's and a rewriter's, say) share them.
+        `servers` are those of ours that run already: several models of one configuration (an
+        agent's and a rewriter's, say), and several runs, share them. A server that is started joins
+        them, and ends with them. Without any, it ends with the block.
         """
         self._connected.ready()
         if self._server is None or self._given:
             yield self._connected
             return
-        server, running = self._server, {} if servers is None else servers
-        environment = {**server.environment, **self._server_key()}
-        started_with = fingerprint(server.command(self.name, 0), environment)
-        if address := running.get(started_with):
-            yield self._connect(address)
+        if servers is None:
+            with Servers() as own, self.running(log, own) as model:
+                yield model
             return
-        with serving(
+        server = self._server
+        environment = {**server.environment, **self._server_key(server)}
+        # A server that works for several runs has one log, which is sealed or is not.
+        started_with = fingerprint(server.command(self.name, 0), environment, is_sealed(log))
+        start = partial(
+            serving,
             lambda port: server.command(self.name, port),
             log=log,
             start_seconds=server.start_seconds,
             environment=environment,
-        ) as host:
-            running[started_with] = f"{host}/v1"
-            try:
-                yield self._connect(running[started_with])
-            finally:
-                del running[started_with]
+            advice=server.advice,
+        )
+        with servers.using(started_with, start) as address:
+            yield self._connect(f"{address}/v1")
 
     def _connect(self, base_url: str | None) -> ChatModel:
         return self._client.connect(
@@ -127,8 +162,8 @@ class LanguageModel:
             concurrency=self._concurrency,
         )
 
-    def _server_key(self) -> dict[str, str]:
+    def _server_key(self, server: ModelServer) -> dict[str, str]:
         """The key that our server asks for, where it asks for one, is the one that we send: by
         the environment, because every user of the machine sees command lines."""
         key = self._key.value(f"the server of {self.name}")
-        return {SERVER_KEY: key} if key else {}
+        return {server.key_variable: key} if key else {}

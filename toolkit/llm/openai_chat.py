@@ -7,6 +7,8 @@ calls and which keeps the prefix of a local server whole.
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -18,6 +20,7 @@ from toolkit.llm.protocol import TOOL_CHOICES, Message, Settings, Turn, Usage
 API = "openai_chat"
 _OPEN, _CLOSE = "<think>", "</think>"
 _FIELDS = ("reasoning", "reasoning_content")
+_BEFORE_CALL = re.compile(r"\s*(?:```\w*\s*|<\|?[\w|]+>\s*)?(?=\{)")
 _FINISH = {"content_filter": "refusal", "function_call": "tool_calls", None: "stop"}
 
 
@@ -29,7 +32,9 @@ class OpenAIChat(ApiModel):
     `max_output_tokens`, which older servers call `max_tokens`; `replay_reasoning` sends earlier
     reasoning back. `forced_calls`: whether the server lets a call be forced; DeepSeek's does not
     while the model thinks, so that the choice is then left to the model (false: `auto` is sent for
-    `required` and for the name of a tool). The rest as in `ApiModel`.
+    `required` and for the name of a tool). `text_calls`: whether a reply that begins with a call as
+    JSON, without the marks that the server's chat template puts around one, is that call: small
+    models write it so. What they wrote stays on record. The rest as in `ApiModel`.
     """
 
     sdk = "openai"
@@ -43,6 +48,7 @@ class OpenAIChat(ApiModel):
         output_limit: str = "max_completion_tokens",
         replay_reasoning: bool = True,
         forced_calls: bool = True,
+        text_calls: bool = False,
         **common: Any,
     ) -> None:
         super().__init__(**common)
@@ -51,6 +57,7 @@ class OpenAIChat(ApiModel):
         self.output_limit = output_limit
         self.replay_reasoning = replay_reasoning
         self.forced_calls = forced_calls
+        self.text_calls = text_calls
 
     def _client(self, sdk: Any, **arguments: Any) -> Any:
         return sdk.AsyncOpenAI(**arguments)
@@ -136,6 +143,12 @@ class OpenAIChat(ApiModel):
             )
         )
         finish = choice.get("finish_reason")
+        written = call_in_text(text) if self.text_calls and not calls else None
+        if written:
+            index = wire.calls_before(messages) + 1
+            calls = (wire.call_request(None, *written, index),)
+            provider = {**provider, "api": API, "text": text}
+            text, finish = "", "tool_calls"  # whole, however the reply went on
         if message.get("refusal"):
             text, finish = text or str(message["refusal"]), "content_filter"
         return Turn(
@@ -182,6 +195,21 @@ def _reasoning(message: Mapping[str, Any]) -> tuple[str, str, dict[str, Any]]:
     gap = tail[: len(tail) - len(answer)]
     reasoning = head.lstrip().removeprefix(_OPEN) if opening else head
     return answer, reasoning, {"api": API, "tags": [opening, gap]}
+
+
+def call_in_text(text: str) -> tuple[str, Any] | None:
+    """Name and arguments of the call as which a reply begins: `{"name": ..., "arguments": {...}}`
+    (`parameters` in Llama's form), perhaps in a code fence or after a template's opening mark. What
+    follows is ignored. None where it begins otherwise, or where the object is not whole."""
+    start = _BEFORE_CALL.match(text)
+    if not start:
+        return None
+    try:
+        value, _ = json.JSONDecoder().raw_decode(text, start.end())
+    except (ValueError, RecursionError):
+        return None
+    name, arguments = value.get("name"), value.get("arguments", value.get("parameters"))
+    return (name, arguments) if isinstance(name, str) and isinstance(arguments, dict) else None
 
 
 def _usage(usage: Any) -> Usage:

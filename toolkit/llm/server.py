@@ -14,8 +14,8 @@ import time
 import urllib.error
 import urllib.request
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import IO
 
@@ -40,19 +40,20 @@ def serving(
     start_seconds: float = 1800.0,
     grace: float = 20.0,
     environment: Mapping[str, str] | None = None,
+    advice: str = "",
 ) -> Iterator[str]:
     """Run `command(port)` while the block runs; yields `http://127.0.0.1:<port>`.
 
     The block begins when `health` answers 200. Output goes to the end of `log`, sealed where that
     lies in a sealed folder (`toolkit.sealing`). At the end, however it comes, the server's process
     group is asked to end and after `grace` seconds killed; it also ends when this process is
-    killed. `environment` is added to ours. `InputError` where the program is not installed, and,
-    with the log's last lines, where it ends before it is healthy or is not healthy within
-    `start_seconds`.
+    killed. `environment` is added to ours. `InputError` where the program is not installed
+    (`advice` says how it is), and, with the log's last lines, where it ends before it is healthy or
+    is not healthy within `start_seconds`.
     """
     port = free_port()
     words = [str(word) for word in command(port)]
-    _check_installed(words[0])
+    _check_installed(words[0], advice)
     address = f"http://{HOST}:{port}"
     with os.fdopen(open_own(log, append=True), "ab", buffering=0) as output:
         guard = subprocess.Popen(
@@ -73,6 +74,52 @@ def serving(
         finally:
             if guard.stdout is not None:
                 guard.stdout.close()
+
+
+class _Shared:
+    """A server that several may use: its address, what ends it, and how many use it now."""
+
+    def __init__(self, block: AbstractContextManager[str]) -> None:
+        self.users = 0
+        self.stack = ExitStack()
+        self.address = self.stack.enter_context(block)
+
+
+class Servers:
+    """Servers of ours, by what they were started with. One is started when it is first needed,
+    shared by all who need the same, and runs until `close`, the end of the block, or until another
+    has to be started and nobody uses this one, since a machine may have room for one only."""
+
+    def __init__(self) -> None:
+        self._running: dict[str, _Shared] = {}
+
+    def __enter__(self) -> Servers:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    @contextmanager
+    def using(self, key: str, start: Callable[[], AbstractContextManager[str]]) -> Iterator[str]:
+        """The address of the server `key`, for the block. `start` (such as `serving`) starts it
+        where it does not run, or answers no more; errors are those of `start`."""
+        server = self._running.get(key)
+        if server is None or not _healthy(f"{server.address}/health"):
+            self._end(name for name, other in self._running.items() if not other.users)
+            server = self._running[key] = _Shared(start())
+        server.users += 1
+        try:
+            yield server.address
+        finally:
+            server.users -= 1
+
+    def close(self) -> None:
+        """End all of them."""
+        self._end(self._running)
+
+    def _end(self, keys: Iterable[str]) -> None:
+        for key in list(keys):
+            self._running.pop(key).stack.close()
 
 
 @contextmanager
@@ -150,12 +197,12 @@ def _end(guard: subprocess.Popen[bytes], grace: float) -> None:
             guard.wait()
 
 
-def _check_installed(program: str) -> None:
+def _check_installed(program: str, advice: str) -> None:
     if shutil.which(program) is None:
+        how = f" ({advice})" if advice else ""
         raise InputError(
             f"the program {program!r} is not installed here",
-            do="install it (pip install 'soundingline[vllm]' for vllm), or set llm.base_url to a "
-            "server that runs already",
+            do=f"install it{how}, or set llm.base_url to a server that runs already",
         )
 
 

@@ -62,6 +62,11 @@ def _cells_note(data: ReportData) -> str:
         "tokens of models are left out where they are unknown, and n questions remain. In "
         "brackets the 95% interval of the mean (Wilson for yes/no measures, Student’s t otherwise)."
     )
+    if {"no_call", "reminded"} & set(count_names(data)):
+        note += (
+            " no_call: answers that came without any call of a tool. reminded: questions whose "
+            "answer lacked the format, so that the model was reminded of it once."
+        )
     if any(data.marks(measure) for measure in data.measures):
         note += (
             " Bold: best, and separated from every other cell by the paired test. "
@@ -116,9 +121,9 @@ def _measured(cell: Cell, measure: str, mark: str) -> Entry:
 
 
 def count_names(data: ReportData) -> list[str]:
-    """The counts that every total stands on; missing and unjudged only where there are any."""
-    cells = data.cells
-    return ["failed", *(n for n in ("missing", "unjudged") if any(c.counts.get(n) for c in cells))]
+    """The counts that every total stands on; all but the failed only where there are any."""
+    names = ("missing", "unjudged", "no_call", "reminded")
+    return ["failed", *(n for n in names if any(cell.counts.get(n) for cell in data.cells))]
 
 
 def _counted(cell: Cell, names: Sequence[str]) -> list[Entry]:

@@ -72,6 +72,12 @@ def _listed(text: str, known: Collection[str]) -> Sequence[str]:
     return find_citations(body[: next(following, len(body))], known)
 
 
+def keeps_format(text: str) -> bool:
+    """Whether a reply has a line `Exact Answer` with anything behind it, be it `N/A`, or a list of
+    documents."""
+    return bool(_sections(text).get("exact answer") or _LIST.search(text))
+
+
 def format_answer(
     explanation: str,
     exact: str,

@@ -1,0 +1,84 @@
+"""What the harness asks of a model that keeps to no protocol: a search first, and the format."""
+
+from __future__ import annotations
+
+from agents.base import Episode
+from agents.prompt import AgentPrompt
+from toolkit.errors import InputError
+from toolkit.llm.protocol import user
+from toolkit.search.answers import keeps_format
+
+# Requests of a question that force a search: a model that calls none is heard all the same.
+_MOST_FORCED = 3
+
+
+class Demands:
+    """The demands on one question, each made once, in the words of `prompt`.
+
+    `remind`: an answer without a line `Exact Answer` is accepted only after a reminder of the
+    format. `first_call`: `search` where the first call has to be a search; None for no demand.
+    """
+
+    def __init__(
+        self, episode: Episode, prompt: AgentPrompt, *, remind: bool, first_call: str | None
+    ) -> None:
+        self.draft = ""  # The answer without the format of which the model has been reminded.
+        self._episode = episode
+        self._prompt = prompt
+        self._reminder_left = remind
+        search = episode.tool.abilities.search if first_call and episode.tool.specs() else None
+        self._search = search.tool if search else ""
+        self._search_demand_left = bool(self._search)
+        self._forced = 0
+
+    def forced_call(self) -> str:
+        """The tool that the next request has to force; empty where the model is free."""
+        if not self._search_missing or self._forced == _MOST_FORCED:
+            return ""
+        self._forced += 1
+        return self._search
+
+    def search_first(self) -> bool:
+        """Say that a search comes first, where the model answers before it called one. Whether it
+        was said. Some servers force no call, so that words are needed as well."""
+        if not self._search_demand_left or not self._search_missing:
+            return False
+        self._search_demand_left = False
+        self._say("first_call")
+        return True
+
+    def remind(self, text: str) -> bool:
+        """Say what an answer looks like, where `text` is none by its format; it is the `draft`
+        then. Whether it was said."""
+        if not self._reminder_left or keeps_format(text):
+            return False
+        self._reminder_left, self.draft = False, text
+        self._say("reminder")
+        return True
+
+    def settle_for_draft(self) -> str:
+        """The draft, once more as the last message: the reminder has brought nothing better."""
+        self._episode.messages.append({"role": "assistant", "content": self.draft})
+        self._episode.warnings.append(
+            "the reply to the reminder of the answer format was of no use; the last message "
+            "repeats the answer before it"
+        )
+        return self.draft
+
+    @property
+    def _search_missing(self) -> bool:
+        return bool(self._search) and all(
+            call.name != self._search for call in self._episode.tool.calls
+        )
+
+    def _say(self, section: str) -> None:
+        # Marked, so that demands can be counted.
+        self._episode.messages.append({**user(self._prompt.words(section)), "demand": section})
+
+
+def check_first_call(first_call: str | None) -> None:
+    """`InputError` for a first call that cannot be demanded."""
+    if first_call not in (None, "search"):
+        raise InputError(
+            f"agent.first_call is {first_call!r}", valid="search, or null for no demand"
+        )
