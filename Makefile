@@ -11,9 +11,10 @@ CORE   := $(VENV)/.core
 DEV    := $(VENV)/.dev
 ANSERINI := $(VENV)/.anserini
 BENCH  := $(VENV)/.bench
+LLAMACPP := $(VENV)/.llamacpp
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-quick test-soak test-peers test-vllm check bench bench-tuning bench-enrich \
+.PHONY: help setup demo demo-agent test test-quick test-soak test-peers test-vllm check bench bench-tuning bench-enrich \
 	bench-agent bench-rerank bench-serve bench-startup anserini clean
 
 help:  ## list the targets
@@ -23,6 +24,10 @@ setup: $(CORE)  ## create .venv and install the core (no torch, no Java, no GPU)
 
 demo: $(CORE)  ## fictional world, two indexes, six cells, one table and a report (under 4 minutes)
 	$(BIN)/python -m experiments.run experiment=demo
+
+demo-agent: $(LLAMACPP)  ## an agent with a language model, without GPU and key; GGUF=path of its weights
+	@test -n "$(GGUF)" || { echo "Name the weights: make demo-agent GGUF=<file.gguf> (docs/language-models.md tells how to get one)"; exit 2; }
+	$(BIN)/python -m experiments.run experiment=demo_agent llm.server.gguf="'$(abspath $(GGUF))'" $(ARGS)
 
 test: $(DEV)  ## install what the tests need and run them: every behaviour, few cases of each
 	$(PYTEST) -n auto --dist worksteal
@@ -92,6 +97,12 @@ $(DEV): pyproject.toml constraints.txt | $(BIN)/python
 	@$(PIP) -e '.[dev]'
 	@$(COMPILE)
 	@touch $(CORE) $@
+
+$(LLAMACPP): $(CORE)
+	@echo "Installing llama.cpp's server and a client (20 MB)"
+	@$(PIP) -e '.[llm,llamacpp]'
+	@$(COMPILE)
+	@touch $@
 
 $(BENCH): $(DEV)
 	@echo "Installing the engines that the benchmark compares with"

@@ -6,9 +6,7 @@ import asyncio
 import importlib.util
 import os
 import re
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,6 +17,7 @@ from agents.chat import ChatAgent
 from toolkit.contracts import SearchTool, Topic, Trajectory
 from toolkit.llm import Settings
 from toolkit.llm.ledger import Ledger
+from toolkit.llm.llamacpp import LlamaCppServer
 from toolkit.llm.openai_chat import OpenAIChat
 from toolkit.llm.protocol import user
 from toolkit.llm.server import serving
@@ -32,7 +31,6 @@ pytestmark = pytest.mark.skipif(
     reason=f"not installed: {', '.join(ABSENT)} (pip install -e '.[llm,llamacpp]')",
 )
 
-SERVER = Path(__file__).with_name("llama_server.py")
 QUESTIONS, TURNS = 6, 3
 DOCUMENTS = {
     f"fw{number:07d}": f"The {one} of the {two} was built of {three}."
@@ -55,10 +53,10 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     place = tmp_path_factory.mktemp("llamacpp")
     weights = save_gguf(place / "tiny.gguf", list(DOCUMENTS))
 
-    def command(port: int) -> list[str]:
-        return [sys.executable, str(SERVER), str(weights), str(port)]
-
-    with serving(command, log=place / "server.log", start_seconds=120) as url:
+    # Several threads wait for each other by spinning, which a busy machine punishes.
+    server = LlamaCppServer(gguf=str(weights), context_length=16_384, parallel=4, threads=1)
+    log = place / "server.log"
+    with serving(lambda port: server.command("tiny", port), log=log, start_seconds=120) as url:
         yield url
 
 

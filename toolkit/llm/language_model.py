@@ -118,7 +118,7 @@ class LanguageModel:
         self._connected = self._connect(base_url)
         # A client may fill in what its API demands, such as a maximum of output.
         self.settings: Settings = getattr(self._connected, "settings", chosen)
-        if server:
+        if server and not self._given:
             server.check(model)
 
     @contextmanager

@@ -5,7 +5,6 @@ import importlib.util
 import json
 import math
 import os
-import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
@@ -19,12 +18,12 @@ from toolkit.llm import errors
 from toolkit.llm.blocking import BlockingModel
 from toolkit.llm.completions import Completion, OpenAICompletions, Token, asking
 from toolkit.llm.ledger import Ledger
+from toolkit.llm.llamacpp import LlamaCppServer
 from toolkit.llm.protocol import Settings, Usage, user
 from toolkit.llm.server import serving
 
 PATH = "/v1/completions"
 ABSENT = [name for name in ("xllamacpp", "gguf") if importlib.util.find_spec(name) is None]
-LLAMA_CPP = Path(__file__).resolve().parents[2] / "agents" / "llama_server.py"
 
 
 def reply(
@@ -269,10 +268,9 @@ def test_a_real_engine_tells_what_it_wrote_and_how_likely_that_was(tmp_path: Pat
 
     weights = save_gguf(tmp_path / "tiny.gguf", ["fw0000001"])
 
-    def command(port: int) -> list[str]:
-        return [sys.executable, str(LLAMA_CPP), str(weights), str(port)]
-
-    with serving(command, log=tmp_path / "server.log", start_seconds=120) as url:
+    local = LlamaCppServer(gguf=str(weights), threads=1)
+    log = tmp_path / "server.log"
+    with serving(lambda port: local.command("tiny", port), log=log, start_seconds=120) as url:
         model = OpenAICompletions(model="tiny", base_url=f"{url}/v1")
         settings = Settings(temperature=0.0)
         found = complete(model, "The mill of", settings=settings, logprobs=5, max_tokens=4)

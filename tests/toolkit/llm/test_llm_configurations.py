@@ -34,6 +34,8 @@ BILLED = ["claude-opus-4.7", "deepseek-v4-flash", "gpt-5.5"]
 def composed(option: str, **overrides: Any) -> Any:
     if option == "openai_compatible":
         overrides = {"model": "m", "base_url": "http://127.0.0.1:9/v1", **overrides}
+    if option == "llamacpp/gguf":
+        overrides = {"server.gguf": "/models/any.gguf", **overrides}
     values = [f"llm.{key}={value}" for key, value in overrides.items()]
     return compose_config([f"llm={option}", *values]).llm
 

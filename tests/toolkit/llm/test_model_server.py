@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import subprocess
 import sys
@@ -23,7 +24,7 @@ from toolkit.llm.language_model import LanguageModel, VllmServer
 from toolkit.llm.openai_chat import OpenAIChat
 from toolkit.llm.prices import Price
 from toolkit.llm.protocol import user
-from toolkit.llm.server import serving, tail
+from toolkit.llm.server import Servers, serving, tail
 from toolkit.sealing import mark_sealed, read_text
 
 FAKE = Path(__file__).with_name("fake_server.py")
@@ -334,22 +335,80 @@ def test_a_secret_for_a_command_line_is_refused_with_the_variable_to_use(
 
 
 def test_models_of_equal_servers_share_one(tmp_path: Path) -> None:
-    place, servers = Place(tmp_path), {}
+    place = Place(tmp_path)
     server = accepting_fake(place, tmp_path)
     agent, rewriter = (LanguageModel(model="t", client=OpenAIChat(), server=server) for _ in "ab")
     other = LanguageModel(model="other", client=OpenAIChat(), server=server)
-    with agent.running(place.log, servers) as first:
-        pids = place.pids()
-        with rewriter.running(place.log, servers) as second:
-            assert second is not first
-            assert second.base_url == first.base_url  # type: ignore[attr-defined]
-            assert place.pids() == pids
-        # The one that started it is still at work.
+    with Servers() as servers:
+        with agent.running(place.log, servers) as first:
+            pids = place.pids()
+            with rewriter.running(place.log, servers) as second:
+                assert second is not first
+                assert second.base_url == first.base_url  # type: ignore[attr-defined]
+                assert place.pids() == pids
+            # The one that started it is still at work.
+            assert all(map(running, pids))
+            with other.running(tmp_path / "other.log", servers) as third:
+                assert third.base_url != first.base_url  # type: ignore[attr-defined]
+                assert all(map(running, pids))
         assert all(map(running, pids))
-        with other.running(tmp_path / "other.log", servers) as third:
-            assert third.base_url != first.base_url  # type: ignore[attr-defined]
-    assert servers == {}
+    until(lambda: not any(map(running, pids)), 2.0)
     until(place.all_gone, 2.0)
+
+
+def test_one_run_after_the_other_uses_the_same_server(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    model = LanguageModel(model="t", client=OpenAIChat(), server=accepting_fake(place, tmp_path))
+    with Servers() as servers:
+        addresses = []
+        for cell in ("first", "second"):
+            with model.running(tmp_path / cell / "server.log", servers) as client:
+                addresses.append(client.base_url)  # type: ignore[attr-defined]
+        assert addresses[0] == addresses[1]
+        assert not (tmp_path / "second").exists()
+        assert not place.all_gone()
+    until(place.all_gone, 2.0)
+
+
+def test_a_server_that_nobody_uses_makes_room_for_another(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    server = accepting_fake(place, tmp_path)
+    one, other = (LanguageModel(model=n, client=OpenAIChat(), server=server) for n in ("a", "b"))
+    with Servers() as servers:
+        with one.running(place.log, servers):
+            pids = place.pids()
+        with other.running(place.log, servers):
+            assert not any(map(running, pids))
+            assert all(map(running, place.pids()))
+
+
+def test_a_server_that_has_died_between_two_runs_is_started_again(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    model = LanguageModel(model="t", client=OpenAIChat(), server=accepting_fake(place, tmp_path))
+    with Servers() as servers:
+        with model.running(place.log, servers):
+            pids = place.pids()
+        for pid in pids:
+            os.kill(pid, signal.SIGKILL)
+        with model.running(place.log, servers):
+            assert set(pids).isdisjoint(place.pids())
+            assert all(map(running, place.pids()))
+
+
+def test_the_log_of_an_open_run_never_gets_the_lines_of_a_sealed_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(VARIABLE, CANARY)
+    place = Place(tmp_path)
+    model = LanguageModel(model="t", client=OpenAIChat(), server=accepting_fake(place, tmp_path))
+    mark_sealed(tmp_path / "sealed")
+    with Servers() as servers:
+        with model.running(tmp_path / "open" / "server.log", servers):
+            pass
+        with model.running(tmp_path / "sealed" / "server.log", servers):
+            pass
+    sealed = (tmp_path / "sealed" / "server.log").read_bytes()
+    assert all(line.startswith(b"~sealed:") for line in sealed.splitlines())
 
 
 def test_a_server_that_runs_already_is_used_and_none_is_started(tmp_path: Path) -> None:

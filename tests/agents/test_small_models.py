@@ -1,0 +1,229 @@
+"""Models that keep to no protocol: what the harness asks of them, and what it takes."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scripted_model import ANSWER, ScriptedModel, call, calling, saying, search
+from test_chat import Clock, ask, ended, roles, tool
+
+from agents.chat import ChatAgent
+from agents.closed_book import ClosedBookAgent
+from agents.prompt import FOLDER, SECTIONS, load_prompt
+from toolkit.contracts import Topic, Trajectory
+from toolkit.errors import InputError
+from toolkit.evaluation.agent_run import evaluate_run
+from toolkit.llm import errors as llm_errors
+from toolkit.llm.protocol import Turn
+from toolkit.runs.records import final_response
+
+PROSE = "Torvald Brekke built the mill."
+CALL_AS_TEXT = '{"name": "search", "arguments": {"reason": "", "query": "mill"}}'
+
+
+def demands(trajectory: Trajectory) -> list[str]:
+    return [message["demand"] for message in trajectory.messages if message.get("demand")]
+
+
+def counts(trajectory: Trajectory) -> Any:
+    topics = [Topic("q1", "Who built Grenholm Mill?")]
+    evaluation = evaluate_run([trajectory], topics=topics, judgements={}, answers={})
+    return {name: evaluation.counts[name] for name in ("no_call", "reminded")}
+
+
+# The reminder of the answer format.
+
+
+def test_an_answer_without_the_format_is_accepted_after_one_reminder() -> None:
+    model = ScriptedModel(calling(), saying(PROSE), saying())
+    trajectory = ask(model, remind=True)
+    assert ended(trajectory) == ("completed", "")
+    assert trajectory.answer.exact == "Torvald Brekke"
+    assert demands(trajectory) == ["reminder"]
+    reminder = model.requests[2].messages[-1]
+    assert reminder["role"] == "user" and "Exact Answer:" in reminder["content"]
+    assert counts(trajectory) == {"no_call": 0, "reminded": 1}
+
+
+def test_a_second_answer_without_the_format_is_taken_as_it_is() -> None:
+    trajectory = ask(ScriptedModel(calling(), saying(PROSE), saying("It was Brekke.")), remind=True)
+    assert ended(trajectory) == ("completed", "")
+    assert (trajectory.answer.exact, trajectory.answer.explanation) == ("", "It was Brekke.")
+    assert demands(trajectory) == ["reminder"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        ANSWER,
+        "Exact Answer: N/A",
+        "**Exact Answer:** Brekke",
+        "Explanation: three of them\nDocuments: [mill] [brekke]",
+    ],
+)
+def test_an_answer_with_the_format_is_accepted_at_once(text: str) -> None:
+    trajectory = ask(ScriptedModel(calling(), saying(text)), remind=True)
+    assert ended(trajectory) == ("completed", "") and demands(trajectory) == []
+
+
+@pytest.mark.parametrize("text", [PROSE, "Exact Answer:\nConfidence: 90%", CALL_AS_TEXT])
+def test_whatever_names_no_answer_is_no_answer_yet(text: str) -> None:
+    assert demands(ask(ScriptedModel(calling(), saying(text), saying()), remind=True)) == [
+        "reminder"
+    ]
+
+
+def test_without_the_option_the_first_reply_without_a_call_is_the_answer() -> None:
+    model = ScriptedModel(calling(), saying(PROSE))
+    trajectory = ask(model)
+    assert ended(trajectory) == ("completed", "") and demands(trajectory) == []
+    assert trajectory.answer.explanation == PROSE and len(model.requests) == 2
+    assert {request.settings.tool_choice for request in model.requests} == {"auto"}
+
+
+def test_after_the_reminder_the_model_may_search_on() -> None:
+    model = ScriptedModel(calling(), saying(PROSE), calling(search("Brekke", "c2")), saying())
+    trajectory = ask(model, remind=True)
+    assert trajectory.answer.exact == "Torvald Brekke"
+    assert [each.name for each in trajectory.calls] == ["search", "search"]
+
+
+@pytest.mark.parametrize(
+    "useless",
+    [
+        (saying(""), saying("")),
+        2 * (llm_errors.Truncated("cut", turn=Turn(text="and and and", finish_reason="length")),),
+        (llm_errors.ContextOverflow("full"),),
+        (llm_errors.OutOfMoney("gone"),),
+    ],
+    ids=["empty", "repeats itself", "no room", "no money"],
+)
+def test_a_reminder_never_costs_the_answer_that_was_there(useless: tuple[Any, ...]) -> None:
+    trajectory = ask(ScriptedModel(calling(), saying(PROSE), *useless), remind=True)
+    assert ended(trajectory) == ("completed", "")
+    assert trajectory.answer.explanation == PROSE
+    assert final_response(trajectory) == PROSE
+    assert any("reminder" in warning for warning in trajectory.warnings)
+
+
+def test_time_that_runs_out_behind_the_reminder_leaves_the_answer() -> None:
+    clock = Clock()
+    model = ScriptedModel(calling(), saying(PROSE), clock.then(400, saying("too late")))
+    trajectory = ask(model, clock=clock, seconds=300, steer_at=1, remind=True)
+    assert ended(trajectory) == ("completed", "")
+    assert trajectory.answer.explanation == PROSE
+
+
+def test_the_last_turn_s_answer_may_be_put_into_the_format() -> None:
+    # Without the reminder it would end as completed; so it does with it.
+    trajectory = ask(ScriptedModel(calling(), saying(PROSE), saying()), turns=2, remind=True)
+    assert ended(trajectory) == ("completed", "") and trajectory.answer.exact == "Torvald Brekke"
+
+
+def test_an_answer_that_was_demanded_is_reminded_of_the_format_too() -> None:
+    model = ScriptedModel(calling(), saying(PROSE), saying())
+    trajectory = ask(model, turns=1, remind=True)
+    assert ended(trajectory) == ("out_of_turns", "turns")
+    assert trajectory.answer.exact == "Torvald Brekke"
+    assert [request.settings.tool_choice for request in model.requests[1:]] == ["none", "none"]
+
+
+# A search first.
+
+
+def test_the_first_call_is_forced_to_be_a_search_and_the_model_is_free_then() -> None:
+    model = ScriptedModel(calling(), calling(search("Brekke", "c2")), saying())
+    trajectory = ask(model, first_call="search")
+    choices = [request.settings.tool_choice for request in model.requests]
+    assert choices == ["search", "auto", "auto"]
+    assert demands(trajectory) == []
+
+
+def test_a_model_that_answers_before_it_searched_is_told_so_once() -> None:
+    model = ScriptedModel(saying(PROSE), calling(), saying())
+    trajectory = ask(model, first_call="search")
+    assert ended(trajectory) == ("completed", "")
+    assert demands(trajectory) == ["first_call"]
+    assert roles(trajectory)[:5] == ["system", "user", "assistant", "user", "assistant"]
+    assert counts(trajectory) == {"no_call": 0, "reminded": 0}
+
+
+def test_one_that_never_searches_is_heard_and_counted() -> None:
+    trajectory = ask(ScriptedModel(last=saying(PROSE)), first_call="search", remind=True)
+    assert ended(trajectory) == ("completed", "")
+    assert demands(trajectory) == ["first_call", "reminder"]
+    assert trajectory.answer.explanation == PROSE and trajectory.calls == ()
+    assert counts(trajectory) == {"no_call": 1, "reminded": 1}
+
+
+def test_another_tool_is_no_search() -> None:
+    browse = call("read_document", "c1", reason="", docid="mill", offset=None, limit=None)
+    model = ScriptedModel(calling(browse), calling(), saying())
+    ask(model, first_call="search")
+    choices = [request.settings.tool_choice for request in model.requests]
+    assert choices == ["search", "search", "auto"]
+
+
+def test_an_agent_without_tools_demands_no_search() -> None:
+    model = ScriptedModel(saying())
+    agent = ClosedBookAgent(model=model, first_call="search")
+    trajectory = asyncio.run(agent.run(Topic("q1", "Who?"), tool()))
+    assert ended(trajectory) == ("completed", "") and demands(trajectory) == []
+    assert model.requests[0].settings.tool_choice == "auto"
+
+
+def test_only_a_search_can_be_demanded() -> None:
+    with pytest.raises(InputError, match=r"first_call.*'browse'"):
+        ChatAgent(first_call="browse")
+
+
+# What small models do.
+
+
+def test_calls_of_tools_that_do_not_exist_are_refused_and_the_question_goes_on() -> None:
+    ghosts = [calling(call("google", f"c{n}", query="mill")) for n in range(3)]
+    model = ScriptedModel(*ghosts, calling(search(identifier="c3")), saying())
+    trajectory = ask(model, first_call="search", remind=True)
+    assert ended(trajectory) == ("completed", "")
+    assert [each.error for each in trajectory.calls] == ["unknown_tool"] * 3 + [""]
+    assert "search" in model.requests[1].messages[-1]["content"]
+    # A model that cannot be forced is not forced for ever.
+    choices = [request.settings.tool_choice for request in model.requests]
+    assert choices == ["search", "search", "search", "auto", "auto"]
+
+
+def test_the_same_call_again_and_again_ends_with_the_budget_and_an_answer() -> None:
+    model = ScriptedModel(*[calling(search(identifier=f"c{n}")) for n in range(8)], last=saying())
+    trajectory = ask(model, turns=8, first_call="search", remind=True)
+    assert ended(trajectory) == ("out_of_turns", "turns")
+    assert len(trajectory.calls) == 8 and trajectory.answer.exact == "Torvald Brekke"
+
+
+def test_a_reply_that_repeats_itself_twice_without_any_answer_fails_as_truncated() -> None:
+    endless = llm_errors.Truncated("cut", turn=Turn(text="mill " * 50, finish_reason="length"))
+    trajectory = ask(ScriptedModel(calling(), endless, endless), remind=True)
+    assert ended(trajectory) == ("failed", "truncated")
+    assert counts(trajectory) == {"no_call": 0, "reminded": 0}
+
+
+# Prompts, fingerprints.
+
+
+def test_a_prompt_may_have_words_of_its_own_for_the_demands(tmp_path: Path) -> None:
+    path = tmp_path / "mine.txt"
+    text = (FOLDER / "pi_serini.txt").read_text()
+    path.write_text(f"{text}\n=== reminder ===\nThree lines, please.\n")
+    model = ScriptedModel(calling(), saying(PROSE), saying())
+    ask(model, prompt=str(path), remind=True)
+    assert model.requests[2].messages[-1]["content"] == "Three lines, please."
+
+
+def test_what_may_be_demanded_stands_in_the_fingerprints_of_agents_that_demand_it() -> None:
+    plain, both = ChatAgent(), ChatAgent(remind=True, first_call="search")
+    assert set(plain.fingerprints) == {"prompt"}
+    assert set(both.fingerprints) == {"prompt", "prompt.reminder", "prompt.first_call"}
+    assert both.fingerprints["prompt"] == plain.fingerprints["prompt"]
+    assert set(load_prompt("pi_serini").sections) == set(SECTIONS)

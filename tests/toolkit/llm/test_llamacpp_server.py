@@ -1,0 +1,122 @@
+"""llama.cpp's server: its command line, and where its weights come from."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from toolkit.errors import InputError
+from toolkit.llm import llamacpp
+from toolkit.llm.language_model import LanguageModel
+from toolkit.llm.llamacpp import LlamaCppServer
+from toolkit.llm.openai_chat import OpenAIChat
+
+HUB = "Qwen/Qwen2.5-1.5B-Instruct-GGUF"
+
+
+@pytest.fixture
+def weights(tmp_path: Path) -> Path:
+    path = tmp_path / "tiny.gguf"
+    path.write_bytes(b"GGUF")
+    return path
+
+
+def after(command: list[str], option: str) -> str:
+    return command[command.index(option) + 1]
+
+
+def test_every_request_at_once_has_the_whole_window(weights: Path) -> None:
+    server = LlamaCppServer(
+        gguf=str(weights),
+        launcher=["llama-server"],
+        context_length=4096,
+        parallel=3,
+        threads=2,
+        gpu_layers=0,
+        extra={"flash_attn": "on", "no-webui": True, "seed": None},
+    )
+    assert server.command("m", 8001) == [
+        *("llama-server", "--model", str(weights), "--alias", "m"),
+        *("--host", "127.0.0.1", "--port", "8001", "--ctx-size", str(3 * 4096)),
+        *("--parallel", "3", "--threads", "2", "--gpu-layers", "0"),
+        *("--flash-attn", "on", "--no-webui"),
+    ]
+
+
+def test_what_is_not_given_is_left_to_the_server(weights: Path) -> None:
+    command = LlamaCppServer(gguf=str(weights), launcher=["llama-server"]).command("m", 1)
+    assert "--threads" not in command and "--gpu-layers" not in command
+
+
+@pytest.mark.parametrize("installed", [True, False])
+def test_the_program_on_the_path_is_preferred_to_the_one_in_the_package(
+    installed: bool, weights: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(llamacpp, "check_installed", lambda package: None)
+    if installed:
+        program = tmp_path / "llama-server"
+        program.write_text("#!/bin/sh\n")
+        program.chmod(0o755)
+    command = LlamaCppServer(gguf=str(weights)).command("m", 1)
+    assert command[0] == ("llama-server" if installed else sys.executable)
+
+
+def test_without_program_and_package_both_are_named(
+    weights: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr("toolkit.extras.find_spec", lambda package: None)
+    with pytest.raises(InputError, match=r"xllamacpp.*soundingline\[llamacpp\]"):
+        LlamaCppServer(gguf=str(weights)).command("m", 1)
+
+
+def test_a_file_of_the_hub_is_fetched_only_when_the_server_starts(
+    monkeypatch: pytest.MonkeyPatch, weights: Path
+) -> None:
+    asked: list[tuple[str, str]] = []
+
+    def fetched(name: str, file: str) -> Path:
+        asked.append((name, file))
+        return weights
+
+    monkeypatch.setattr(llamacpp, "hub_file", fetched)
+    server = LlamaCppServer(file="q4.gguf", launcher=["llama-server"])
+    LanguageModel(model=HUB, client=OpenAIChat(), server=server)
+    assert asked == []
+    assert after(server.command(HUB, 1), "--model") == str(weights)
+    assert asked == [(HUB, "q4.gguf")]
+
+
+def test_a_file_that_is_not_there_is_told_with_what_to_give(tmp_path: Path) -> None:
+    server = LlamaCppServer(gguf=str(tmp_path / "no.gguf"))
+    with pytest.raises(InputError, match=r"no file .*no\.gguf.*llm\.server\.gguf"):
+        server.command("m", 1)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ({}, r"llm\.server\.gguf"),
+        ({"file": "q4.gguf"}, r"llm\.model=<owner/name"),
+        ({"gguf": "model.safetensors"}, r"\.gguf file"),
+        ({"gguf": "m.gguf", "parallel": 0}, "parallel"),
+        ({"gguf": "m.gguf", "context_length": 0}, "context_length"),
+        ({"gguf": "m.gguf", "threads": 0}, "threads"),
+        ({"gguf": "m.gguf", "launcher": "llama-server"}, "list of words"),
+        ({"gguf": "m.gguf", "extra": {"api_key": "sk-1"}}, "LLAMA_API_KEY"),
+    ],
+    ids=str,
+)
+def test_what_cannot_work_is_told_before_anything_starts(wrong: dict[str, Any], told: str) -> None:
+    with pytest.raises(InputError, match=told):
+        LanguageModel(model="m", client=OpenAIChat(), server=LlamaCppServer(**wrong))
+
+
+def test_a_server_that_runs_already_needs_no_weights() -> None:
+    LanguageModel(
+        model="m", client=OpenAIChat(), server=LlamaCppServer(), base_url="http://127.0.0.1:9/v1"
+    )
