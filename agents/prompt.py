@@ -10,6 +10,7 @@ from pathlib import Path
 from toolkit.errors import InputError
 from toolkit.files import fingerprint
 from toolkit.llm.protocol import system, user
+from toolkit.search.answers import exact_part
 
 FOLDER = Path(__file__).resolve().parent / "prompts"
 SECTIONS = ("system", "question", "steer", "blocked", "final", "empty", "truncated")
@@ -55,6 +56,13 @@ class AgentPrompt:
     def words(self, section: str) -> str:
         """What a section says."""
         return self.sections.get(section) or _OPTIONAL[section]
+
+    @property
+    def placeholders(self) -> frozenset[str]:
+        """What stands in the place of the answer wherever the prompt tells the format, which small
+        models repeat."""
+        texts = (*self.sections.values(), *_OPTIONAL.values())
+        return frozenset(map(exact_part, texts)) - {""}
 
     def opening(self, question: str) -> list[dict[str, str]]:
         """The messages that begin a transcript."""

@@ -69,7 +69,18 @@ def test_an_answer_with_the_format_is_accepted_at_once(text: str) -> None:
     assert ended(trajectory) == ("completed", "") and demands(trajectory) == []
 
 
-@pytest.mark.parametrize("text", [PROSE, "Exact Answer:\nConfidence: 90%", CALL_AS_TEXT])
+@pytest.mark.parametrize(
+    "text",
+    [
+        PROSE,
+        "Exact Answer:\nConfidence: 90%",
+        CALL_AS_TEXT,
+        # As Qwen2.5-Coder-0.5B-Instruct wrote them.
+        f"Explanation: your reasoning in brief\nExact Answer: {CALL_AS_TEXT}\nConfidence: 90%",
+        "Explanation: the answer alone\nExact Answer: the answer alone\nConfidence: 0% to 100%",
+        "Exact Answer: the answer alone, as short as it can be\nConfidence: 0%",
+    ],
+)
 def test_whatever_names_no_answer_is_no_answer_yet(text: str) -> None:
     assert demands(ask(ScriptedModel(calling(), saying(text), saying()), remind=True)) == [
         "reminder"
@@ -193,6 +204,15 @@ def test_calls_of_tools_that_do_not_exist_are_refused_and_the_question_goes_on()
     # A model that cannot be forced is not forced for ever.
     choices = [request.settings.tool_choice for request in model.requests]
     assert choices == ["search", "search", "search", "auto", "auto"]
+
+
+def test_one_call_that_is_refused_again_and_again_ends_with_the_budget() -> None:
+    # As Qwen2.5-Coder-0.5B-Instruct did: the demand as the reason, and no query.
+    wrong = [calling(call("search", f"c{n}", reason="You have not searched")) for n in range(8)]
+    trajectory = ask(ScriptedModel(*wrong, last=saying()), turns=8, first_call="search")
+    assert ended(trajectory) == ("out_of_turns", "turns")
+    assert {each.error for each in trajectory.calls} == {"missing_argument"}
+    assert trajectory.answer.exact == "Torvald Brekke"
 
 
 def test_the_same_call_again_and_again_ends_with_the_budget_and_an_answer() -> None:

@@ -21,6 +21,7 @@ _NOTHING = re.compile(r"n\s*/\s*a\.?", re.IGNORECASE)
 _NUMBER = r"(?<![\w.,-])(\d+(?:[.,]\d+)?)"
 _PERCENT = re.compile(_NUMBER + r"\s*(?:%|％|per\s?cent)", re.IGNORECASE)
 _RATIO = re.compile(_NUMBER + r"\s*(?:/|out\s+of)\s*(\d+(?:\.\d+)?)", re.IGNORECASE)
+_SCALE = re.compile(r"\b0\s*%?\s*(?:to|-|–|—)\s*100\s*%", re.IGNORECASE)  # the format's own words
 _PLAIN = re.compile(_NUMBER + r"(?![\w%])")
 _BRACKETS = re.compile(r"\[([^\[\]]*)\]")
 _SEPARATOR = re.compile(r"([,;])")
@@ -49,7 +50,7 @@ def parse_answer(text: str, known: Collection[str]) -> Answer:
     direction marks) hide no label, number or citation; they stay in the parts as written.
     """
     parts = _sections(text)
-    exact = _unmarked(_EMPTY_LINE.split(parts.get("exact answer", ""), maxsplit=1)[0])
+    exact = exact_part(text)
     visible = without_format_characters(exact).strip()
     cited = find_citations(
         f"{parts.get('explanation', '')}\n{parts.get('exact answer', '')}", known
@@ -72,10 +73,18 @@ def _listed(text: str, known: Collection[str]) -> Sequence[str]:
     return find_citations(body[: next(following, len(body))], known)
 
 
-def keeps_format(text: str) -> bool:
-    """Whether a reply has a line `Exact Answer` with anything behind it, be it `N/A`, or a list of
-    documents."""
-    return bool(_sections(text).get("exact answer") or _LIST.search(text))
+def keeps_format(text: str, placeholders: Collection[str] = ()) -> bool:
+    """Whether a reply has a line `Exact Answer` with an answer, be it `N/A`, or lists documents. A
+    call of a tool behind the label is no answer, nor is one of `placeholders`: what the format that
+    was asked for has there."""
+    exact = exact_part(text)
+    called = exact.startswith("{") and '"arguments"' in exact
+    return bool(exact and not called and exact not in placeholders) or bool(_LIST.search(text))
+
+
+def exact_part(text: str) -> str:
+    """What stands behind the label `Exact Answer`, on one line; empty where there is none."""
+    return _unmarked(_EMPTY_LINE.split(_sections(text).get("exact answer", ""), maxsplit=1)[0])
 
 
 def format_answer(
@@ -252,6 +261,7 @@ def _unmarked(text: str) -> str:
 
 
 def _confidence(text: str) -> float | None:
+    text = _SCALE.sub("", text)
     if match := _PERCENT.search(text):
         return _inside(_number(match[1]))
     if (match := _RATIO.search(text)) and float(match[2]) > 0:

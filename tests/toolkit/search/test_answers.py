@@ -57,6 +57,8 @@ def test_a_text_without_labels_is_all_explanation() -> None:
 @pytest.mark.parametrize(
     ("written", "confidence"),
     [
+        ("0% to 100%", None),  # the format's own words, repeated
+        ("90%, from 0% to 100%", 90.0),
         ("100%", 100.0),
         ("0%", 0.0),
         ("0", 0.0),
