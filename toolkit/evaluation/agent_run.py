@@ -88,6 +88,9 @@ def evaluate_run(
     - Where questions ask for documents (`sets`): the measures of `toolkit.evaluation.sets`.
       `absent` tells which of some docids the corpus lacks; by default none.
 
+    `counts` has `no_call`, the answers that came without any call of a tool, and `reminded`, the
+    questions whose model was reminded of the answer's format.
+
     `InputError` where a trajectory belongs to none of `topics`.
     """
     recorded = [lean(trajectory) for trajectory in trajectories]
