@@ -21,6 +21,7 @@ from experiments.build import make, make_interface
 from experiments.comparison import compare_folders
 from experiments.entry import CommandParser, one_path, run_command
 from experiments.naming import RANKING, cell_name, factors
+from experiments.operators import with_operators
 from experiments.prepared_pipeline import fingerprints, ranking
 from experiments.recorded import Options, recorded_benchmark
 from experiments.run import check_concurrency
@@ -134,10 +135,15 @@ def replay_run(settings: Settings, paths: Sequence[str]) -> None:
     root = RunFolder.named(Path(config.paths.runs), config.name or f"{run.name[:150]}-replay").path
     folder = RunFolder.named(root, cell_name(settings, (*RANKING, "tool")))
     built = ranking(config, benchmark)
+    interface, operator_prints = with_operators(interface, built, config)
     described = dict(manifest.get("factors", {}))
     of_benchmark = {n: v for n, v in described.items() if n.startswith("benchmark")}
     chosen = {**factors(settings, (*RANKING, "tool")), **of_benchmark, "agent": "replay"}
-    prints = {**fingerprints(settings, built, (*RANKING, "tool")), "replayed": run.state()}
+    prints = {
+        **fingerprints(settings, built, (*RANKING, "tool")),
+        **operator_prints,
+        "replayed": run.state(),
+    }
     written = make_manifest(plain_values(config), prints, chosen, manifest.get("benchmark"))
     backend = PipelineBackend(built.pipeline, built.segmenter.name)
     replaying = Replaying(backend, built.prepared.store, interface, evidence_of(benchmark))

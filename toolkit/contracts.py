@@ -129,7 +129,8 @@ class ToolCall:
 
     `ranking` holds the unit ids of a fresh ranking (the whole cached one, best first) and is empty
     for other calls; `shown` holds the unit ids that the output displayed. `notes` is what the
-    backend told of the search, such as the query that it ranked by where that is another one.
+    backend told of the search, such as the query that it ranked by where that is another one; and
+    the `layer` of reading that the output showed, where the interface tells.
     """
 
     name: str

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from entry_points import run_entry
 from experiment_samples import TINY
 from processes import CommandProcess, run_command
 
@@ -228,3 +229,9 @@ def test_the_navigator_answers_sets_without_a_model_and_invents_nothing(entry: E
     metrics = json.loads(Path("runs/navigator/metrics.json").read_text())
     assert metrics["hallucination_rate"] == 0
     assert metrics["documents_returned"] <= 50
+    # A replay serves the same calls: links and evidence are there too.
+    assert run_entry("replay", "runs/navigator", "name=again") == 0
+    calls = json.loads(next(Path("runs/again").glob("*/replay.json")).read_text())
+    assert calls
+    replayed = RunFolder(next(Path("runs/again").glob("*/replay.json")).parent)
+    assert {"links", "evidence"} <= set(replayed.manifest()["fingerprints"])

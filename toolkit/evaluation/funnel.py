@@ -76,8 +76,8 @@ def evidence_funnel(
         table = {**reach_by_tier(trajectories, grades), **reach_by_layer(trajectories, grades)}
         if table[TIERS[0]]:
             rows = {tier: _summary(list(reaches.values())) for tier, reaches in table.items()}
-            for layer, total in tokens.items():
-                rows[layer]["tokens"] = total / len(table[layer])
+            for layer in set(rows) & set(tokens):
+                rows[layer]["tokens"] = tokens[layer] / len(table[layer])
             funnel[judged] = rows
     return funnel
 
@@ -107,9 +107,9 @@ def layer_tokens(trajectories: Iterable[Trajectory]) -> dict[str, float]:
     """Layer of reading -> tokens of the calls that showed it, of all questions together."""
     tokens: dict[str, float] = {}
     for trajectory in trajectories:
-        calls = {(row.call, row.layer) for row in trajectory.exposures if row.layer}
-        for call, layer in calls:
-            tokens[layer] = tokens.get(layer, 0.0) + trajectory.calls[call - 1].tokens
+        for call in trajectory.calls:
+            if (layer := call.notes.get("layer")) in LAYERS:
+                tokens[layer] = tokens.get(layer, 0.0) + call.tokens
     return tokens
 
 

@@ -140,6 +140,7 @@ class ToolSession(ABC, Generic[Settings]):
         except ToolError as refusal:
             page, error = Page(str(refusal), refusal.details), refusal.code
         exposed = None if isinstance(page.details, Refusal) else page.details
+        layer = str(getattr(exposed, "layer", ""))
         record = ToolCall(
             name=name if isinstance(name, str) and name.isprintable() else quoted(name),
             arguments=recordable(arguments),
@@ -149,7 +150,10 @@ class ToolSession(ABC, Generic[Settings]):
             tokens=self.tokens.count(page.text),
             ranking=page.ranking.unit_ids if page.ranking else (),
             shown=tuple(exposed.shown) if exposed else (),
-            notes=page.ranking.notes if page.ranking else {},
+            notes={
+                **(page.ranking.notes if page.ranking else {}),
+                **({"layer": layer} if layer else {}),
+            },
         )
         self._record(record, page.ranking, exposed)
         return ToolResult(page.text, record, page.details)

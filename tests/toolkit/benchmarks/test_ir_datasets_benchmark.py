@@ -150,6 +150,15 @@ def test_subtopics_of_a_pair_count_by_their_highest_grade(register: Register) ->
     assert benchmark.judgements == {"evidence": {"q1": {"d1": 2}}}
 
 
+def test_a_dataset_asks_for_documents_where_it_is_told_to(register: Register) -> None:
+    dataset = register("plain", Docs(DOCS), QUERIES, QRELS)
+    plain, sets = IrDatasetsBenchmark(dataset), IrDatasetsBenchmark(dataset, sets=True)
+    assert not plain.targets
+    assert sets.targets == {"q1": {"d1"}, "q2": set()}
+    assert sets.fingerprint != plain.fingerprint
+    assert sets.corpus_fingerprint == plain.corpus_fingerprint
+
+
 def test_limit_keeps_the_first_questions_and_the_corpus(register: Register) -> None:
     dataset = register("plain", Docs(DOCS), QUERIES, QRELS)
     whole, part = IrDatasetsBenchmark(dataset), IrDatasetsBenchmark(dataset, limit=1)

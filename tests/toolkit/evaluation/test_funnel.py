@@ -110,7 +110,11 @@ def test_the_funnel_tells_what_was_judged_from_which_layer() -> None:
         Exposure(1, "previewed", "n", 2, 10, "metadata"),
         Exposure(2, "opened", "a", 2, 40, "abstract"),
     )
-    calls = (ToolCall("search", {}, "", tokens=10), ToolCall("read", {}, "", tokens=30))
+    calls = (
+        ToolCall("search", {}, "", tokens=10, notes={"layer": "metadata"}),
+        ToolCall("read", {}, "", tokens=20, notes={"layer": "abstract"}),
+        ToolCall("read", {}, "", tokens=10, notes={"layer": "abstract"}),  # the same once more
+    )
     trajectory = Trajectory("q", "q", "completed", calls=calls, exposures=exposures)
     judged = {"evidence": {"q": {"a": 1, "b": 1}, "other": {"c": 1}}}
     funnel = evidence_funnel([trajectory], judged)["evidence"]

@@ -78,6 +78,8 @@ def test_each_layer_that_is_read_is_an_exposure_with_its_tokens() -> None:
     tokens = [row.tokens for row in tool.evidence.exposures]
     assert tokens == sorted(tokens) and tokens[1] < tokens[2] < tokens[3]
     assert tool.evidence.exposures[-1].documents == 1
+    layers = [call.notes["layer"] for call in tool.calls]
+    assert layers == ["metadata", "metadata", "abstract", "text", "evidence"]
 
 
 def test_an_abstract_is_read_where_no_layer_is_named() -> None:
