@@ -18,11 +18,13 @@ from experiments.costs import corpus_costs, query_costs
 from experiments.entry import main
 from experiments.naming import RANKING, cell_name, factors
 from experiments.prepared_pipeline import Prepared, fingerprints, ranking, run_folder
+from experiments.query_phrases import keep_phrases
 from experiments.recorded import recorded_option
 from experiments.settings import Settings, plain_values
 from experiments.stages import stage_counts
 from experiments.sweep import seal_cells
 from pipelines.aggregation import MaxP
+from pipelines.search_notes import collecting
 from toolkit.console import Console
 from toolkit.contracts import Benchmark, document_sets
 from toolkit.errors import InputError
@@ -73,7 +75,8 @@ def rank(settings: Settings, prepared: Prepared | None = None) -> Cell:
                 built.stages.asking(ledger, folder.path),
             ):
                 began = time.monotonic()
-                evaluation = evaluate_pipeline(built.benchmark, built.pipeline, measures)
+                with collecting() as notes:
+                    evaluation = evaluate_pipeline(built.benchmark, built.pipeline, measures)
                 seconds = time.monotonic() - began
         finally:
             counted = stage_counts(built.parts, before)
@@ -82,6 +85,8 @@ def rank(settings: Settings, prepared: Prepared | None = None) -> Cell:
         once = corpus_costs(built.parts)
         a_query = query_costs(built.stages, counted, seconds, ranked)
         folder.note_costs({"once": once, "query": a_query})
+        guessed = keep_phrases(folder.path, notes, built.benchmark.answers)
+        evaluation = with_measures(evaluation, guessed)
         write_evaluation(folder.path, evaluation, state=folder.state())
     cell = load_cell(folder.path)
     Console().print(comparison_table([cell], measures=shown))
@@ -118,6 +123,18 @@ def evaluate_pipeline(
         per_question=per_question,
         metrics=means(per_question),
         denominators=denominators(per_question),
+    )
+
+
+def with_measures(evaluation: Evaluation, more: Mapping[str, Mapping[str, float]]) -> Evaluation:
+    """An evaluation with further measures by question."""
+    if not more:
+        return evaluation
+    return replace(
+        evaluation,
+        per_question={**evaluation.per_question, **more},
+        metrics={**evaluation.metrics, **means(more)},
+        denominators={**evaluation.denominators, **denominators(more)},
     )
 
 

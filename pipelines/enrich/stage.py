@@ -12,7 +12,7 @@ import pandas as pd
 import pyterrier as pt
 
 from pipelines.engines.base import Engine
-from pipelines.enrich.df_filter import DfFilter
+from pipelines.enrich.df_filter import Decision, DfFilter
 from pipelines.enrich.overlay_engine import OverlayEngine, decided, shown
 from pipelines.enrich.sources import PhraseSource, Query
 from pipelines.lexical import LexicalIndex
@@ -58,7 +58,8 @@ class Enrichment(Stage):
     - `published`, as SIRA's released code has it: a term of the query counts once; the kept phrases
       are joined and analysed again, so that n-grams span two phrases, and a term counts once.
 
-    A search's record has the note `enrichment`: phrases, and what became of each.
+    A search's record has the note `enrichment`: for each query its phrases, and what became of
+    each.
     """
 
     def __init__(
@@ -186,17 +187,20 @@ class Enrichment(Stage):
             raise not_bound(self, "call bind(collection)")
         phrases = self.query.for_queries(queries, self.collection) if self.query else []
         proposed = phrases if self.query else [()] * len(queries)
-        return [
-            self._expansion(query.text, of_query)
-            for query, of_query in zip(queries, proposed, strict=True)
-        ]
+        index = self.collection.index
+        expansions, notes = [], []
+        for query, of_query in zip(queries, proposed, strict=True):
+            decisions = decided(self.query_filter, of_query, index, corpus_side=False)
+            expansions.append(self._expansion(query.text, decisions))
+            of_decisions = [shown(decision) for decision in decisions]
+            notes.append({"qid": query.qid, "query": query.text, "phrases": of_decisions})
+        note("enrichment", notes)
+        return expansions
 
-    def _expansion(self, query: str, proposed: Sequence[str]) -> Expansion:
+    def _expansion(self, query: str, decisions: Sequence[Decision]) -> Expansion:
         assert self.collection is not None
         index = self.collection.index
-        decisions = decided(self.query_filter, proposed, index, corpus_side=False)
         kept = [decision for decision in decisions if decision.kept]
-        note("enrichment", {"phrases": [shown(decision) for decision in decisions]})
         own: Counter[str] = Counter(index.analyzer.terms(query))
         if self.form == "published":
             own = Counter(own.keys())

@@ -43,6 +43,29 @@ def test_a_corpus_is_enriched_once_and_then_ranked(
     assert any(name.startswith("document-overlay-") for name in manifest["fingerprints"])
 
 
+def test_answers_in_the_phrases_of_queries_are_counted(
+    entry: Entry, beir: Path, tmp_path: Path
+) -> None:
+    """The benchmark asks for a mayor, Anna Kow, and for a height, nine metres."""
+    says = json.dumps({"keywords": ["mayor anna kow", "harbour", "kow anna", "nineteen metres"]})
+    options = ("benchmark=beir", f"benchmark.path={beir}", *SCRIPTED, "enrichment=sira_query")
+    filter_ = "enrichment.query_filter.tau=1"
+    assert entry("rank", *options, f"enrichment_llm.says='{says}'", filter_, "name=r") == 0
+    run = tmp_path / "runs/r"
+    metrics = json.loads((run / "metrics.json").read_text())
+    assert metrics["phrases_with_answer"] == 0.5  # one phrase, of two questions
+    rows = [json.loads(line) for line in (run / "phrases.jsonl").read_text().splitlines()]
+    held = {
+        (row["qid"], phrase["phrase"])
+        for row in rows
+        for phrase in row["phrases"]
+        if phrase["holds_answer"]
+    }
+    assert held == {("../../x", "mayor anna kow")}
+    reasons = {phrase["phrase"]: phrase["reason"] for phrase in rows[0]["phrases"]}
+    assert reasons["harbour"] == "kept" and reasons["nineteen metres"] == "not in the index"
+
+
 def test_what_a_corpus_and_a_query_cost_stands_beside_what_they_buy(
     entry: Entry, tmp_path: Path
 ) -> None:

@@ -116,6 +116,19 @@ def answer_tokens(text: str) -> list[str]:
     return [token for token in tokens if token not in _ARTICLES] or tokens or plain.split()
 
 
+def holds_answer(text: str, accepted: Sequence[str]) -> bool:
+    """Whether an accepted answer stands in a text, both normalised as for `contained`: whole tokens
+    in their order. A `yes` or `no` stands in no text, because it would say nothing there."""
+    tokens = answer_tokens(text)
+    for answer in map(answer_tokens, accepted):
+        width = len(answer)
+        if not width or _is_polar(answer):
+            continue
+        if any(tokens[at : at + width] == answer for at in range(len(tokens) - width + 1)):
+            return True
+    return False
+
+
 def token_f1(given: Sequence[str], accepted: Sequence[str]) -> float:
     """SQuAD's F1 of two token bags; 0 where one is empty, and for `yes` and `no` 1 or 0 only, as
     in HotpotQA's evaluation (Yang et al., 2018)."""

@@ -93,6 +93,12 @@ _AGENT = (
         "where that is null.",
     ),
     Measure("seconds", 2, NEITHER, "Wall-clock seconds a question."),
+    Measure(
+        "phrases_with_answer",
+        3,
+        NEITHER,
+        "Phrases of an enriched query that hold an accepted answer, that is guesses, a question.",
+    ),
 )
 # What BrowseComp-Plus's own evaluator gives: see toolkit.evaluation.published.
 _PUBLISHED = tuple(

@@ -11,7 +11,13 @@ from hypothesis import strategies as st
 
 from toolkit.contracts import Answer
 from toolkit.errors import InputError
-from toolkit.evaluation.answers import AnswerVerdict, ExactAnswerJudge, answer_tokens, token_f1
+from toolkit.evaluation.answers import (
+    AnswerVerdict,
+    ExactAnswerJudge,
+    answer_tokens,
+    holds_answer,
+    token_f1,
+)
 
 FORMAT = [
     chr(code) for code in range(sys.maxunicode + 1) if unicodedata.category(chr(code)) == "Cf"
@@ -155,3 +161,23 @@ def test_an_unknown_rule_is_refused() -> None:
 def test_a_question_without_accepted_answers_cannot_be_judged() -> None:
     with pytest.raises(ValueError, match="'q'"):
         judged("x")
+
+
+@pytest.mark.parametrize(
+    ("text", "accepted", "held"),
+    [
+        ("the mayor Anna  KOW", ["Anna Kow"], True),
+        ("kow anna", ["Anna Kow"], False),
+        ("nineteen metres", ["nine metres"], False),
+        ("1,000 ships", ["1000"], True),
+        ("11000 ships", ["1000"], False),
+        ("yes indeed", ["yes"], False),
+        ("", ["x"], False),
+        ("x", [], False),
+        ("x", [""], False),
+    ],
+)
+def test_a_text_holds_an_answer_as_whole_tokens_in_order(
+    text: str, accepted: list[str], held: bool
+) -> None:
+    assert holds_answer(text, accepted) is held
