@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from pipelines.caching import ResultCache
 from pipelines.made_once import MadeOnce
@@ -200,19 +200,26 @@ class PromptClients:
     """The clients of a stage: one for each model and cache folder that it is bound to.
 
     The cache is `<folder>/<name>-<key>.sqlite`; `key` hashes `parts` (what stage it is, and what
-    changes a reply and is not in the prompt), the model, and how it samples.
+    changes a reply and is not in the prompt), the model, and how it samples. `extra` goes into
+    every request's body.
     """
 
     def __init__(
-        self, name: str, parts: Sequence[str], is_empty: Callable[[str], bool], counts: Counts
+        self,
+        name: str,
+        parts: Sequence[str],
+        is_empty: Callable[[str], bool],
+        counts: Counts,
+        extra: Mapping[str, Any] | None = None,
     ) -> None:
         self._name, self._parts, self._is_empty = name, parts, is_empty
+        self._extra = dict(extra or {})
         self._counts = counts
         self._made = MadeOnce()
 
     def key(self, model: BlockingChatModel) -> str:
         """What replies of `model` are kept under."""
-        settings = model.settings.given()
+        settings = self._settings(model).given()
         sampled = {name: settings[name] for name in settings if name not in _UNSAMPLED}
         return fingerprint(*self._parts, model.name, sampled)
 
@@ -222,6 +229,11 @@ class PromptClients:
             (id(model), folder), lambda: self._make(model, folder)
         )
         return client
+
+    def _settings(self, model: BlockingChatModel) -> Settings:
+        if not self._extra:
+            return model.settings
+        return replace(model.settings, extra={**model.settings.extra, **self._extra})
 
     @property
     def lookups(self) -> Mapping[str, int]:
@@ -236,12 +248,25 @@ class PromptClients:
         cache = ResultCache(folder / f"{self._name}-{key}.sqlite" if folder else None)
         return PromptClient(
             model,
-            model.settings,
+            self._settings(model),
             key=key,
             cache=cache,
             is_empty=self._is_empty,
             counts=self._counts,
         )
+
+
+def json_answer(name: str, properties: Mapping[str, Any]) -> dict[str, Any]:
+    """What makes a server of chat completions answer with one JSON object of these `properties`
+    alone (structured output: vLLM, OpenAI and others; one that does not know it says so)."""
+    schema = {
+        "type": "object",
+        "properties": dict(properties),
+        "required": list(properties),
+        "additionalProperties": False,
+    }
+    described = {"name": name, "strict": True, "schema": schema}
+    return {"response_format": {"type": "json_schema", "json_schema": described}}
 
 
 def _awaited(future: Future[Reply]) -> Reply | None:

@@ -11,10 +11,16 @@ from typing import Any
 
 import numpy as np
 
-from pipelines.enrich.phrases import Limits, clean, read_phrases
+from pipelines.enrich.phrases import KEY, Limits, clean, read_phrases
 from pipelines.enrich.sources import PhraseSource, Query
 from pipelines.made_once import MadeOnce
-from pipelines.prompt_client import BlockingChatModel, PromptClient, PromptClients, Reply
+from pipelines.prompt_client import (
+    BlockingChatModel,
+    PromptClient,
+    PromptClients,
+    Reply,
+    json_answer,
+)
 from pipelines.prompt_template import PromptTemplate
 from pipelines.stage import Collection
 from toolkit.contracts import Unit
@@ -34,6 +40,7 @@ _COUNTS = (
 )
 _CLEANING = ("repeated", "too_long", "beyond", "empty")
 _BATCH = 256
+_LIST_OF_TEXTS = {"type": "array", "items": {"type": "string"}}
 
 
 class ModelPhrases(PhraseSource):
@@ -47,6 +54,9 @@ class ModelPhrases(PhraseSource):
     text, prompt or model asks again for what changed, and nothing else. An answer without a list of
     phrases is asked for once more, with the next seed, and is then taken for no phrase
     (`unreadable`).
+
+    `structured`: the server is asked for one JSON object with the list and nothing else, where it
+    knows `response_format` (vLLM, OpenAI's chat completions); else the last one of the answer.
 
     Queries are asked for as they come. Documents are read from the cache: `ask_documents`, that is
     `python -m experiments.enrich`, fills it. `InputError` where documents are missing there, unless
@@ -64,6 +74,7 @@ class ModelPhrases(PhraseSource):
         words: int = 4,
         max_characters: int = 4000,
         allow_missing: bool = False,
+        structured: bool = False,
     ) -> None:
         if task not in TASKS:
             raise InputError(f"task is {task!r}", valid=", ".join(TASKS))
@@ -71,11 +82,15 @@ class ModelPhrases(PhraseSource):
             raise InputError(f"max_characters is {max_characters!r}", valid="1 or more")
         self.task, self.prompt = task, prompt
         self.phrases, self.words, self.max_characters = phrases, words, max_characters
-        self.allow_missing = allow_missing
+        self.allow_missing, self.structured = allow_missing, structured
         self.limits = Limits(phrases, words).checked()
         self._counts = Counts(*_COUNTS)
         self._clients = PromptClients(
-            "enrichment", ["enrichment"], lambda answer: read_phrases(answer) is None, self._counts
+            "enrichment",
+            ["enrichment"],
+            lambda answer: read_phrases(answer) is None,
+            self._counts,
+            json_answer("phrases", {KEY: _LIST_OF_TEXTS}) if structured else None,
         )
         self._templates = MadeOnce()
 

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from pipelines.json_answers import json_values
-from pipelines.prompt_client import BlockingChatModel, PromptClient, PromptClients
+from pipelines.prompt_client import BlockingChatModel, PromptClient, PromptClients, json_answer
 from pipelines.prompt_template import PromptTemplate
 from pipelines.rerank.head_and_tail import rejoin, split_head
 from pipelines.rerank.texts import check_columns, texts_for, texts_of
@@ -42,8 +42,9 @@ class Pointwise(Stage):
     A score is the number under `score` of the last JSON object of the answer, 0 to 100; a number
     elsewhere is none. An answer without a score is asked for once more. What then has none, or was
     refused, stands at the end of the head, in the retriever's order.
-    Other errors of the model are raised. `prompt` is the path of a prompt of one's own with
-    `{query}` and `{text}`.
+    Other errors of the model are raised. `structured`: the server is asked for one JSON object with
+    an integer and nothing else, where it knows `response_format` (vLLM, OpenAI). `prompt` is the
+    path of a prompt of one's own with `{query}` and `{text}`.
 
     `counts`: `pairs`; of these `unreadable` and `refused`; `missing_text`; prompts `asked`,
     `retried`, and `shared` with another thread's request; with a cache `cache_hits` and
@@ -58,6 +59,7 @@ class Pointwise(Stage):
         depth: int = 200,
         prompt: str | None = None,
         max_characters: int = 4000,
+        structured: bool = False,
         texts: Texts | None = None,
         cache: Path | None = None,
     ) -> None:
@@ -65,6 +67,7 @@ class Pointwise(Stage):
         check_integer("max_characters", max_characters)
         self.depth, self.prompt, self.max_characters = depth, prompt, max_characters
         self.model, self.texts, self.cache = model, texts, cache
+        self.structured = structured
         self._prompt = PromptTemplate(prompt, _PROMPT, _PLACES)
         self._counts = Counts(*_COUNTS)
         self._clients = PromptClients(
@@ -72,6 +75,7 @@ class Pointwise(Stage):
             ["pointwise", self._prompt.text],
             lambda answer: read_score(answer) is None,
             self._counts,
+            json_answer("score", {"score": {"type": "integer"}}) if structured else None,
         )
 
     @property

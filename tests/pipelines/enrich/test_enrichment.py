@@ -322,6 +322,43 @@ def test_a_limit_below_one_document_is_said(
     assert capsys.readouterr().err == ""
 
 
+def test_answers_without_phrases_are_counted_by_kind(collection: Collection) -> None:
+    answers = {"tide": "Certainly: seas!", "quay": '{"keywords": []}', "rope": keywords("quay")}
+    with_model, _ = asked(
+        collection, lambda prompt: next(a for word, a in answers.items() if word in prompt)
+    )
+    source = ModelPhrases()
+    phrases = source.for_queries([_query(word) for word in answers], with_model)
+    assert phrases == [(), (), ("quay",)]
+    counts = source.counts
+    assert (counts["unreadable"], counts["no_phrase"], counts["retried"]) == (1, 1, 1)
+
+
+def test_a_structured_answer_is_asked_for_in_the_body_and_kept_apart(
+    collection: Collection,
+) -> None:
+    bodies = []
+
+    class Model(ScriptedPrompts):
+        def respond_many(
+            self, requests: Any, qids: Any = None, settings: Any = None, *more: Any, **named: Any
+        ) -> Any:
+            bodies.append(settings.extra)
+            return super().respond_many(requests, qids, settings, *more, **named)
+
+    model = Model(lambda prompt: keywords("quay"), extra={"top_k": 5})
+    with_model = collection.with_model(model)
+    for structured in (False, True, True):
+        source = ModelPhrases(structured=structured)
+        assert source.for_queries([_query("tide")], with_model) == [("quay",)]
+    plain, strict = bodies  # the third finds the second's reply
+    assert plain == {"top_k": 5} and strict["top_k"] == 5
+    described = strict["response_format"]["json_schema"]
+    assert described["strict"] is True
+    assert described["schema"]["required"] == ["keywords"]
+    assert described["schema"]["additionalProperties"] is False
+
+
 def test_texts_are_cut_before_the_model_sees_them(collection: Collection) -> None:
     prompt = ModelPhrases(max_characters=12).document_prompt(UNITS[0])
     assert "harbour tide" in prompt and "quay" not in prompt

@@ -268,3 +268,16 @@ def test_what_counts_is_checked(base: LexicalIndex, tmp_path: Path) -> None:
     overlay = Overlay.build(base, [], tmp_path / "empty")
     with pytest.raises(InputError, match=r"counted has idf\. valid: length, average, df"):
         EnrichedIndex(base, overlay, ["df", "idf"])
+
+
+def test_a_stem_that_phrases_repeat_counts_each_time_and_no_pair_spans_two_phrases(
+    tmp_path: Path,
+) -> None:
+    """As in SIRA's released code, where every stem of a phrase adds one to the frequency."""
+    units = [{"docno": "d1", "text": "tide"}, {"docno": "d2", "text": "stone"}]
+    base = LexicalIndex.build(units, tmp_path / "base", analyzer="english:2", processes=1)
+    phrases_of = [("d1", ["harbours tides", "tide lamp"])]
+    overlay = Overlay.build(base, phrases_of, tmp_path / "overlay")
+    terms = dict(zip(overlay.vocabulary, overlay.arrays.frequencies.tolist(), strict=True))
+    assert terms == {"harbour": 1, "harbour tide": 1, "lamp": 1, "tide": 2, "tide lamp": 1}
+    assert overlay.lengths.tolist() == [4, 0]
