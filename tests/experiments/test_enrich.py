@@ -163,16 +163,20 @@ def test_kills_and_a_failing_server_cost_nothing_twice(tmp_path: Path, peer: Pee
     for kill in range(1, kills + 1):
         process = CommandProcess(*command(peer, size), folder=tmp_path)
         kill_when(process, answered, kill * documents // (kills + 1))
-    assert len(set(answered)) < documents
+    before = len(set(answered))
+    assert before < documents
     # One document's request fails: it is told, and tried again by the same command.
     peer.script.append(Fail(400, "no", "invalid_request_error"))
     runs = [run_command(*command(peer, size), folder=tmp_path) for _ in range(2)]
     assert runs[1].returncode == 0, runs[1].stderr
     assert f"{documents:,} documents" in runs[1].stdout
     counts = prompts(peer.requests)
-    assert len(counts) == documents
-    # What was in flight at a kill, and what failed, is asked for again, and nothing else.
-    assert sum(counts.values()) <= documents + kills * FLIGHT + 1
+    # Numbers alone, because pytest would compare thousands of prompts in words.
+    distinct, requests = len(counts), sum(counts.values())
+    assert distinct == documents
+    # What failed is asked for again, and what was in flight at a kill, or had come and was not yet
+    # kept; nothing else.
+    assert requests <= documents + kills * (FLIGHT + 1) + 1
     [ledger] = (tmp_path / "runs").glob("r/ledger.json")
     paid = sum(start["calls"] for start in json.loads(ledger.read_text())["starts"])
-    assert documents <= paid <= sum(counts.values())
+    assert documents <= paid <= documents + kills + 1
