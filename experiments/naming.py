@@ -83,12 +83,20 @@ def lasting(settings: Settings, groups: Sequence[str] = AGENT) -> dict[str, Any]
             values[group].pop(key, None)  # As in runs from before there was this setting.
     if values.get("benchmark", {}).get("sets") is False:
         del values["benchmark"]["sets"]  # Likewise.
+    # Likewise; without them an agent is as it was.
+    _drop(values.get("agent", {}), {"remind": False, "first_call": None})
     for group in values:
         server = values[group].get("server") if group.endswith("llm") else None
         if isinstance(server, dict) and isinstance(server.get("gguf"), str):
             server["gguf"] = PurePath(server["gguf"]).name
     values.get("retriever", {}).pop("path", None)  # of a tuning, whose choice stands beside it
     return values
+
+
+def _drop(option: dict[str, Any], idle: Mapping[str, Any]) -> None:
+    for key, value in idle.items():
+        if key in option and option[key] == value:
+            del option[key]
 
 
 def changed(settings: Settings, groups: Sequence[str] = AGENT) -> dict[str, Any]:

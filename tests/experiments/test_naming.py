@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from experiments import Experiment
-from experiments.naming import RANKING, cell_name
+from experiments.naming import RANKING, cell_name, lasting
 from experiments.settings import Settings
 
 OPTIONS = Path(__file__).parent / "options"
@@ -126,3 +126,20 @@ def test_own_options_are_found_in_a_folder_of_ones_own(tmp_path: Path) -> None:
     (tmp_path / "retriever" / "mine.yaml").write_text(option)
     experiment = Experiment.compose("retriever=mine", config_dir=tmp_path)
     assert experiment.settings.config.retriever.k1 == 7
+
+
+def test_demands_that_an_agent_does_not_make_leave_its_name_as_it_was() -> None:
+    settings = Settings.compose([*MODEL])
+    assert {"remind", "first_call"} <= set(settings.config.agent)
+    assert not {"remind", "first_call"} & set(lasting(settings)["agent"])
+    demanding = Settings.compose([*MODEL, "agent.remind=true"])
+    assert lasting(demanding)["agent"]["remind"] is True
+    assert cell_name(demanding) != cell_name(settings)
+
+
+def test_weights_that_have_moved_are_the_same() -> None:
+    names = [
+        cell_name(Settings.compose(["llm=llamacpp/gguf", f"llm.server.gguf={place}"]))
+        for place in ("/models/a.gguf", "elsewhere/a.gguf", "/models/b.gguf")
+    ]
+    assert names[0] == names[1] != names[2]
