@@ -19,7 +19,7 @@ _QUESTION = "{question}"
 # What a prompt may say in its own words, and what is said where it does not.
 _OPTIONAL = {
     "reminder": (
-        'Your last reply is no answer yet: nothing that answers stands behind "Exact Answer:". If you '
+        'Your last reply is no answer yet: no answer stands behind "Exact Answer:". If you '
         "meant to call a tool, call it now. Otherwise reply with the final answer in these three "
         "lines:\n"
         "Explanation: reasoning in brief, with docids in square brackets\n"
