@@ -8,8 +8,6 @@ from omegaconf import DictConfig
 
 from experiments.collection import prepare
 from experiments.prepared_pipeline import PreparedPipeline
-from pipelines.engines.lexical import LexicalEngine
-from pipelines.evidence import LexicalLocator
 from toolkit.contracts import ToolInterface
 from toolkit.corpus import Passages
 from toolkit.corpus.resolve import Resolver
@@ -24,6 +22,10 @@ def with_operators(
     it shares), which are indexed by our engine where they are not yet."""
     if not isinstance(interface, Literature):
         return interface, {}
+    # Here, because a command's start would wait for numba.
+    from pipelines.engines.lexical import LexicalEngine
+    from pipelines.evidence import LexicalLocator
+
     root = Path(config.paths.indexes)
     passages = prepare(built.benchmark, Passages(), LexicalEngine(), root)
     graph = built.prepared.links() if built.prepared.links else None
