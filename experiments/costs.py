@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from experiments.stages import Stages, Transformers
-from pipelines.enrich.overlay_engine import SECONDS
-from pipelines.lexical.enriched import EnrichedIndex
 from toolkit.files import write_json
 from toolkit.llm.ledger_file import spent
 from toolkit.llm.protocol import Usage
@@ -32,6 +30,10 @@ def note_phrases(folder: Path, phrases: str, run: RunFolder) -> None:
 def corpus_costs(parts: Transformers) -> dict[str, float]:
     """What enriching the corpus took: `seconds` of building the overlay, and what was paid for its
     phrases where a language model proposed them; nothing for bound stages without such a corpus."""
+    # Here, so that a command starts without the kernels of our index.
+    from pipelines.enrich.overlay_engine import SECONDS
+    from pipelines.lexical.enriched import EnrichedIndex
+
     collection = getattr(parts.get("enrichment"), "collection", None)
     index = collection.index if collection else None
     if not isinstance(index, EnrichedIndex):
