@@ -161,15 +161,16 @@ class RunFolder:
 
     def note_costs(self, costs: Mapping[str, Mapping[str, float]]) -> None:
         """Keep what a ranking costs in the manifest's `costs`: `once`, before the first query, and
-        `query`, the mean of a query. Of several starts the largest, because a later one finds more
-        in caches."""
+        `query`, the mean of a query. What is known stays, because a later start finds more in
+        caches; a manifest that learns nothing is not written."""
         if not self._writing:
             raise RuntimeError("RunFolder.note_costs needs `with folder.writing(...)` around it")
         written = self.manifest()
-        known = written.setdefault("costs", {})
-        for when, numbers in costs.items():
-            before = known.setdefault(when, {})
-            before.update({name: max(n, before.get(name, 0)) for name, n in numbers.items()})
+        known = written.get("costs", {})
+        merged = {when: {**numbers, **known.get(when, {})} for when, numbers in costs.items()}
+        if merged == known:
+            return
+        written["costs"] = {**known, **merged}
         with _told(self.manifest_path):
             write_json(self.manifest_path, written, clear=True)
 
