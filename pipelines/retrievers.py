@@ -146,6 +146,8 @@ class OwnIndexRetriever(Retriever):
     """Ranks by an index of its own, which it asks its collection to open, or to build where it is
     missing; the run's engine does not matter."""
 
+    takes_weights = False
+
     @abstractmethod
     def engine(self, *, whole_documents: bool = False) -> Any:
         """The `Engine` of its index, for units that are whole documents or not."""

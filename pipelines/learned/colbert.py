@@ -80,8 +80,6 @@ class ColbertRetriever(OwnIndexRetriever):
     """ColBERT over an index of its own, exactly. `compute` is the `search` of `VectorEngine`; the
     other arguments are those of `ColbertEncoder`."""
 
-    takes_weights = False
-
     def __init__(
         self,
         model: str,

@@ -50,8 +50,6 @@ class DenseRetriever(OwnIndexRetriever):
     `compute` is the `search` of `VectorEngine`; the other arguments are those of `DenseEncoder`.
     """
 
-    takes_weights = False
-
     def __init__(
         self,
         model: str,

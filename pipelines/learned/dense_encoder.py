@@ -29,7 +29,6 @@ Vectors = NDArray[np.float32]
 class DenseEncoder(Placed):
     """A checkpoint and its recipe.
 
-
     - `pooling`: which of the last layer's vectors is the text's: that of the `last` token, the
       `mean`, that of the first (`cls`). None: the checkpoint's own, through sentence-transformers.
     - `query_prefix`, `document_prefix`: put in front. None: those of the checkpoint

@@ -89,8 +89,6 @@ class SpladeRetriever(OwnIndexRetriever):
     differ.
     """
 
-    takes_weights = False
-
     def __init__(
         self,
         model: str = "naver/splade-v3",
