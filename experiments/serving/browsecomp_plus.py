@@ -46,9 +46,7 @@ class BrowseCompPlusTools(TopK):
         clock: Callable[[], float] = time.perf_counter,
     ) -> BrowseCompPlusSession:
         """A session for one question."""
-        return BrowseCompPlusSession(
-            self, backend, store, depth=self.k, max_rankings=self.max_rankings, clock=clock
-        )
+        return self.open_session(BrowseCompPlusSession, backend, store, clock, depth=self.k)
 
 
 class BrowseCompPlusSession(TopKSession):

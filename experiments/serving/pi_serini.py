@@ -67,9 +67,7 @@ class PiSeriniTools(RankedBrowsing):
         clock: Callable[[], float] = time.perf_counter,
     ) -> PiSeriniSession:
         """A session for one question."""
-        return PiSeriniSession(
-            self, backend, store, depth=self.depth, max_rankings=self.max_rankings, clock=clock
-        )
+        return self.open_session(PiSeriniSession, backend, store, clock, depth=self.depth)
 
 
 class PiSeriniSession(RankedBrowsingSession):

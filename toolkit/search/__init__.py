@@ -15,7 +15,7 @@ from toolkit.search.evidence import EvidenceLog
 from toolkit.search.literature import Literature, LiteratureSession, Located, Operators
 from toolkit.search.ranked_browsing import RankedBrowsing, RankedBrowsingSession
 from toolkit.search.schemas import ChoiceParameter, IntegerParameter, TextParameter, ToolSpec
-from toolkit.search.session import CachedRanking, Page, Tool, ToolSession
+from toolkit.search.session import CachedRanking, Page, SessionSettings, Tool, ToolSession
 from toolkit.search.top_k import TopK, TopKSession
 
 __all__ = [
@@ -32,6 +32,7 @@ __all__ = [
     "Page",
     "RankedBrowsing",
     "RankedBrowsingSession",
+    "SessionSettings",
     "TextParameter",
     "Tool",
     "ToolError",

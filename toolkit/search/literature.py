@@ -45,8 +45,7 @@ from toolkit.search.schemas import (
     ToolSpec,
     call_text,
 )
-from toolkit.search.session import CachedRanking, Page, Tool, ToolSession
-from toolkit.tokens import Tokens, tokens_of
+from toolkit.search.session import CachedRanking, Page, SessionSettings, Tool, ToolSession
 
 _READ, _LOCATE, _EXPAND, _RESOLVE = "read", "locate", "expand", "resolve"
 _MOST_SEEDS = 50
@@ -83,15 +82,14 @@ class Operators:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Literature:
+class Literature(SessionSettings):
     """Settings of an interface with `search`, `expand`, `read`, `locate` and `resolve`.
 
     `depth`: hits of a ranking, all counted as surfaced. `hits`: those that `search` and `expand`
     show, with their metadata. `abstract_tokens`: length of an abstract that is made of a text's
     first sentences. `passages`: passages that `locate` shows; `passage_tokens`: their length.
     `max_lines`, `max_bytes`: size of one page of a whole text. `largest_hub`: links above which a
-    document is not expanded. `tokenizer`: see `toolkit.tokens.tokens_of`. `InputError` for
-    impossible values.
+    document is not expanded. Raises `InputError` for impossible values.
     """
 
     depth: int = 1000
@@ -102,26 +100,20 @@ class Literature:
     largest_hub: int = 1000
     max_lines: int = 200
     max_bytes: int = 50_000
-    max_rankings: int = 32
-    tokenizer: str | None = None
     operators: Operators = field(default=Operators(), repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_integer("depth", self.depth)
         check_integer("hits", self.hits, most=self.depth)
         for name in ("abstract_tokens", "passages", "passage_tokens", "largest_hub"):
             check_integer(name, getattr(self, name))
-        for name in ("max_lines", "max_bytes", "max_rankings"):
+        for name in ("max_lines", "max_bytes"):
             check_integer(name, getattr(self, name))
 
     def bind(self, operators: Operators) -> Literature:
         """The same settings with what the tools work with."""
         return replace(self, operators=operators)
-
-    @property
-    def tokens(self) -> Tokens:
-        """What counts tokens; loaded when it is first asked for."""
-        return tokens_of(self.tokenizer)
 
     def session(
         self,
@@ -130,15 +122,7 @@ class Literature:
         clock: Callable[[], float] = time.perf_counter,
     ) -> LiteratureSession:
         """A session for one question; `clock` gives seconds."""
-        return LiteratureSession(
-            self,
-            backend,
-            store,
-            depth=self.depth,
-            max_rankings=self.max_rankings,
-            tokens=self.tokens,
-            clock=clock,
-        )
+        return self.open_session(LiteratureSession, backend, store, clock, depth=self.depth)
 
 
 class LiteratureSession(ToolSession[Literature]):

@@ -21,8 +21,7 @@ from toolkit.search.errors import ToolError, quoted
 from toolkit.search.excerpts import METHODS, Query
 from toolkit.search.pages import Limits, document_page, line_of, results_page, short
 from toolkit.search.schemas import FAR, IntegerParameter, TextParameter, ToolSpec, call_text
-from toolkit.search.session import CachedRanking, Page, Tool, ToolSession
-from toolkit.tokens import Tokens, tokens_of
+from toolkit.search.session import CachedRanking, Page, SessionSettings, Tool, ToolSession
 
 _READ = "read_document"
 _LONGEST_PASSAGE_SUFFIX = len(PASSAGE_MARK) + 9
@@ -30,35 +29,33 @@ _REASON = TextParameter("reason", "Why you make this call, in at most 100 words.
 
 
 @dataclass(frozen=True, kw_only=True)
-class RankedBrowsing:
+class RankedBrowsing(SessionSettings):
     """Settings of an interface with `search`, `read_search_results` and `read_document`.
 
     Defaults are Pi-Serini's. `depth`: hits of a ranking, all kept and counted as surfaced.
     `page`: hits that `search` shows; `browse_page`, `max_page`: hits that `read_search_results`
-    shows by default and at most. `max_rankings`: rankings kept, oldest dropped. `excerpt`: `window`
-    (best query-biased stretch), `first_match` or `none`, of `excerpt_characters` characters, for
-    ranks up to `excerpt_depth`. `read_limit`: lines that `read_document` shows by default.
-    `max_lines`, `max_bytes` (UTF-8): size of one output; it is cut between hits or lines, never
-    inside one, and its hint goes on at the first omitted one; a single hit or line is always shown,
-    whatever its size. `tokenizer` names what counts the tokens of outputs
-    (`toolkit.tokens.tokens_of`); None: words and single marks. Raises `InputError` for impossible
-    values.
+    shows by default and at most. `excerpt`: `window` (best query-biased stretch), `first_match` or
+    `none`, of `excerpt_characters` characters, for ranks up to `excerpt_depth`. `read_limit`: lines
+    that `read_document` shows by default. `max_lines`, `max_bytes` (UTF-8): size of one output; it
+    is cut between hits or lines, never inside one, and its hint goes on at the first omitted one; a
+    single hit or line is always shown, whatever its size.
+
+    Raises `InputError` for impossible values.
     """
 
     depth: int = 1000
     page: int = 5
     browse_page: int = 10
     max_page: int = 50
-    max_rankings: int = 32
     excerpt: str = "window"
     excerpt_characters: int = 220
     excerpt_depth: int = 50
     read_limit: int = 200
     max_lines: int = 2000
     max_bytes: int = 50_000
-    tokenizer: str | None = None
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_integer("max_page", self.max_page)
         check_integer("page", self.page, most=self.max_page)
         check_integer("browse_page", self.browse_page, most=self.max_page)
@@ -76,12 +73,6 @@ class RankedBrowsing:
         check_integer("max_lines", self.max_lines)
         check_integer("max_bytes", self.max_bytes)
         check_integer("read_limit", self.read_limit, most=self.max_lines)
-        check_integer("max_rankings", self.max_rankings)
-
-    @property
-    def tokens(self) -> Tokens:
-        """What counts tokens; loaded when it is first asked for."""
-        return tokens_of(self.tokenizer)
 
     @property
     def limits(self) -> Limits:
@@ -95,15 +86,7 @@ class RankedBrowsing:
         clock: Callable[[], float] = time.perf_counter,
     ) -> RankedBrowsingSession:
         """A session for one question; `clock` gives seconds."""
-        return RankedBrowsingSession(
-            self,
-            backend,
-            store,
-            depth=self.depth,
-            max_rankings=self.max_rankings,
-            tokens=self.tokens,
-            clock=clock,
-        )
+        return self.open_session(RankedBrowsingSession, backend, store, clock, depth=self.depth)
 
 
 class RankedBrowsingSession(ToolSession[RankedBrowsing]):

@@ -5,8 +5,10 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, TypeVar
 
+from toolkit.checks import check_integer
 from toolkit.contracts import (
     Abilities,
     Answer,
@@ -28,9 +30,10 @@ from toolkit.search.answers import parse_answer
 from toolkit.search.errors import ToolError, quoted
 from toolkit.search.evidence import EvidenceLog
 from toolkit.search.schemas import ToolSpec, call_text, recordable
-from toolkit.tokens import WORDS, Tokens
+from toolkit.tokens import WORDS, Tokens, tokens_of
 
 Settings = TypeVar("Settings")
+Session = TypeVar("Session")
 
 
 class CachedRanking(NamedTuple):
@@ -63,6 +66,47 @@ class Tool(NamedTuple):
     serve: Callable[..., Page]
     searches_by: str = ""
     reads_by: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SessionSettings:
+    """Settings that every interface has.
+
+    `max_rankings`: rankings kept for repeated queries and for browsing, the oldest dropped first.
+    `tokenizer` names what counts the tokens of outputs (`toolkit.tokens.tokens_of`); None: words
+    and single marks. Raises `InputError` for `max_rankings` below 1.
+    """
+
+    max_rankings: int = 32
+    tokenizer: str | None = None
+
+    def __post_init__(self) -> None:
+        check_integer("max_rankings", self.max_rankings)
+
+    @property
+    def tokens(self) -> Tokens:
+        """What counts tokens; loaded when it is first asked for."""
+        return tokens_of(self.tokenizer)
+
+    def open_session(
+        self,
+        session: Callable[..., Session],
+        backend: SearchBackend,
+        store: DocumentStore,
+        clock: Callable[[], float],
+        *,
+        depth: int,
+    ) -> Session:
+        """A session of this class with these settings; `depth`: hits of a ranking."""
+        return session(
+            self,
+            backend,
+            store,
+            depth=depth,
+            max_rankings=self.max_rankings,
+            tokens=self.tokens,
+            clock=clock,
+        )
 
 
 class ToolSession(ABC, Generic[Settings]):

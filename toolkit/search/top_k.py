@@ -19,43 +19,33 @@ from toolkit.contracts import (
 from toolkit.search.errors import ToolError, quoted
 from toolkit.search.pages import Limits, document_page, short
 from toolkit.search.schemas import FAR, IntegerParameter, TextParameter, ToolSpec, call_text
-from toolkit.search.session import Page, Tool, ToolSession
-from toolkit.tokens import Tokens, tokens_of
+from toolkit.search.session import Page, SessionSettings, Tool, ToolSession
 
 _READ = "get_document"
 
 
 @dataclass(frozen=True, kw_only=True)
-class TopK:
+class TopK(SessionSettings):
     """Settings of an interface with `search` and, by `get_document`, a tool that gives a whole
     document.
 
     `k`: hits ranked and shown, so that surfaced and previewed are equal here. `max_tokens`: tokens
-    shown of each hit (its title counts); None shows all. `tokenizer` names what these tokens and
-    those of all outputs are (`toolkit.tokens.tokens_of`); None: words and single marks.
+    shown of each hit (its title counts); None shows all. `tokenizer` counts these tokens too.
     `max_bytes` (UTF-8): size of one output of `get_document`. A longer document comes in pages of
-    lines, and each tells the call for the next one. `max_rankings`: rankings kept for repeated
-    queries. Raises `InputError` for impossible values.
+    lines, and each tells the call for the next one. Raises `InputError` for impossible values.
     """
 
     k: int = 5
     max_tokens: int | None = 512
-    tokenizer: str | None = None
     get_document: bool = False
     max_bytes: int = 200_000
-    max_rankings: int = 32
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_integer("k", self.k)
         if self.max_tokens is not None:
             check_integer("max_tokens", self.max_tokens)
         check_integer("max_bytes", self.max_bytes)
-        check_integer("max_rankings", self.max_rankings)
-
-    @property
-    def tokens(self) -> Tokens:
-        """What counts tokens; loaded when it is first asked for."""
-        return tokens_of(self.tokenizer)
 
     def session(
         self,
@@ -64,15 +54,7 @@ class TopK:
         clock: Callable[[], float] = time.perf_counter,
     ) -> TopKSession:
         """A session for one question; `clock` gives seconds."""
-        return TopKSession(
-            self,
-            backend,
-            store,
-            depth=self.k,
-            max_rankings=self.max_rankings,
-            tokens=self.tokens,
-            clock=clock,
-        )
+        return self.open_session(TopKSession, backend, store, clock, depth=self.k)
 
 
 class TopKSession(ToolSession[TopK]):

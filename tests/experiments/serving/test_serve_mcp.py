@@ -12,11 +12,13 @@ import mcp
 import pytest
 from mcp.client.sse import sse_client
 from served import STORE, TOPICS, Served, plain_backend, serving, until
+from tiny_tokenizer import write_tokenizer
 
 from experiments.serving.browsecomp_plus import BrowseCompPlusTools
 from toolkit.contracts import Hit, SearchRequest, SearchResult
 from toolkit.runs import RunFolder
 from toolkit.search import DictionaryBackend, DictionaryStore, RankedBrowsing, TopK
+from toolkit.tokens import WORDS, tokens_of
 
 ASK = {"reason": "r", "query": "mill"}
 PAGE = {"reason": "r", "search_id": "s1", "offset": 6}
@@ -212,3 +214,14 @@ def test_a_document_that_is_too_long_is_cut_and_says_so() -> None:
     session = BrowseCompPlusTools(get_document=True, max_bytes=200).session(backend, store)
     document = json.loads(session.call("get_document", {"docid": "d"}).text)
     assert document["truncated"] is True and text.startswith(document["text"])
+
+
+def test_a_snippet_is_cut_by_the_tokenizer_that_is_named(tmp_path: Path) -> None:
+    path = str(write_tokenizer(tmp_path / "tokenizer.json"))
+    text = "antidisestablishment kings of the king " * 60
+    store, backend = DictionaryStore({"d": text}), DictionaryBackend({"d": text})
+    settings = BrowseCompPlusTools.like(TopK(k=1, max_tokens=16, tokenizer=path))
+    result = settings.session(backend, store).call("search", {"query": "king"})
+    tokens = tokens_of(path)
+    assert json.loads(result.text)[0]["snippet"] == tokens.head(text, 16) != WORDS.head(text, 16)
+    assert result.call.tokens == tokens.count(result.text)
