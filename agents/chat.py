@@ -124,10 +124,10 @@ class ChatAgent(BaseAgent):
         """Hashes of what the settings only name, for the run's manifest."""
         prompt = self._setup.prompt
         demands = {"reminder": self._remind, "first_call": self._first_call}
-        said = [name for name, used in demands.items() if used]
+        used_words = [name for name, used in demands.items() if used]
         return {
             "prompt": prompt.fingerprint,
-            **{f"prompt.{name}": fingerprint(prompt.words(name)) for name in said},
+            **{f"prompt.{name}": fingerprint(prompt.words(name)) for name in used_words},
         }
 
     async def run(self, topic: Topic, tool: SearchTool) -> Trajectory:

@@ -145,10 +145,10 @@ def notes(benchmark: Benchmark, prepared: PreparedCollection) -> list[str]:
     unknown = len(unknown_judged(benchmark.judgements, prepared.store))
     evidence = benchmark.judgements.get("evidence", {})
     unjudged = sum(not evidence.get(topic.qid) for topic in benchmark.topics)
-    asked = len(benchmark.topics)
-    found = {
+    questions = len(benchmark.topics)
+    notes = {
         f"{unknown} judgements of {benchmark.name} name documents that its corpus lacks; they "
         "stay, and count as not found": unknown,
-        f"{unjudged} of {asked} questions of {benchmark.name} have no judgements": unjudged,
+        f"{unjudged} of {questions} questions of {benchmark.name} have no judgements": unjudged,
     }
-    return [note for note, count in found.items() if count]
+    return [note for note, count in notes.items() if count]

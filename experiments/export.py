@@ -78,11 +78,11 @@ def _leaderboard(folder: RunFolder, out: Path, settings: Settings) -> str:
         date=datetime.fromtimestamp(evaluated, timezone.utc).date().isoformat(),
     )
     write_json(out / f"{folder.name}.json", content)
-    files, asked = len(content["per_query_metrics"]), len(benchmark.topics)
+    files, questions = len(content["per_query_metrics"]), len(benchmark.topics)
     accuracy = cell.metrics.get("accuracy", 0.0)
     return (
         f"accuracy {content['Accuracy (%)']} % of {files} files, as the published evaluator "
-        f"counts; {100 * accuracy:.2f} % of all {asked} questions"
+        f"counts; {100 * accuracy:.2f} % of all {questions} questions"
     )
 
 

@@ -151,8 +151,8 @@ def _judge(content: Any) -> str | None:
     """The judge of an evaluator's file; None for other files."""
     if not isinstance(content, dict) or "judge_result" not in content:
         return None
-    told = content.get("model_info")
-    return str(told.get("judge_model")) if isinstance(told, dict) else "unnamed"
+    model_info = content.get("model_info")
+    return str(model_info.get("judge_model")) if isinstance(model_info, dict) else "unnamed"
 
 
 def _is_obfuscated(content: dict[str, Any]) -> bool:

@@ -27,8 +27,8 @@ def language_model(config: Any, group: str) -> LanguageModel | None:
         return None
     if isinstance(config, str):
         raise InputError(f"{group}={config} is no option", do=f"write llm@{group}={config}")
-    made: LanguageModel = make(config)
-    return made
+    model: LanguageModel = make(config)
+    return model
 
 
 def check_price(config: DictConfig, role: str, price: Price, group: str) -> None:

@@ -101,14 +101,14 @@ def evaluate_pipeline(
     measures. Questions without judgements are counted, not ranked."""
     sets = document_sets(benchmark)
     judged = with_targets(benchmark.judgements.get("evidence", {}), sets)
-    asked = [topic for topic in benchmark.topics if judged.get(topic.qid)]
-    if not asked:
+    judged_topics = [topic for topic in benchmark.topics if judged.get(topic.qid)]
+    if not judged_topics:
         raise InputError(
             f"no question of {benchmark.name} is judged",
             valid="a benchmark and split with judgements",
             do="choose another benchmark.split",
         )
-    topics = pd.DataFrame([{"qid": topic.qid, "query": topic.text} for topic in asked])
+    topics = pd.DataFrame([{"qid": topic.qid, "query": topic.text} for topic in judged_topics])
     ranked = MaxP().transform(pipeline.transform(topics))
     rows = zip(ranked["qid"], ranked["docno"], ranked["rank"], strict=True)
     outline = evaluate_ranking([RunRow(*row) for row in rows], judged, [], topics=benchmark.topics)
@@ -160,8 +160,8 @@ def measured(
     values: dict[str, dict[str, float]] = {
         name: dict.fromkeys(topics["qid"], 0.0) for name in measures
     }
-    found = zip(table["measure"].map(str), table["qid"], table["value"].map(float), strict=True)
-    for measure, qid, value in found:
+    rows = zip(table["measure"].map(str), table["qid"], table["value"].map(float), strict=True)
+    for measure, qid, value in rows:
         values[names[measure]][qid] = value
     return values
 

@@ -181,13 +181,13 @@ def with_tool(settings: Settings, manifest: Mapping[str, Any]) -> Settings:
     option = settings.option("tool", name)
     recorded = (manifest.get("config") or {}).get("tool")
     values = recorded if isinstance(recorded, Mapping) else {}
-    given = [
+    overrides = [
         f"tool.{key}={'null' if value is None else value}"
         for key, value in values.items()
         if key in option and not key.startswith("_") and value != option[key]
         if value is None or isinstance(value, (bool, int, float))
     ]
-    return Settings.compose([*settings.overrides, f"tool={name}", *given], settings.search_path)
+    return Settings.compose([*settings.overrides, f"tool={name}", *overrides], settings.search_path)
 
 
 def _in_turn(pool: Any, work: Any, items: Iterator[Trajectory], ahead: int) -> Iterator[Any]:
@@ -205,10 +205,10 @@ def _first(trajectory: Trajectory, relevant: frozenset[str]) -> dict[str, float]
 def _write(folder: RunFolder, side: Side, benchmark: Benchmark) -> None:
     """The evaluation of one side: what is retrieved and shown, and no answer."""
     evaluation = _evaluated(side.rows, benchmark)
-    whole = evaluation.per_question
+    per_question = evaluation.per_question
     heads = _evaluated(side.heads, benchmark).per_question if side.heads else {}
     values = {
-        **{name: whole[name] for name in _KEPT if name in whole},
+        **{name: per_question[name] for name in _KEPT if name in per_question},
         **side.values,
         **{f"{name}{PREFIX}": heads[name] for name in _BEFORE_CHANGE if name in heads},
     }

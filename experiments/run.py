@@ -112,8 +112,10 @@ def run(settings: Settings, prepared: Prepared | None = None) -> Cell:
         cell = evaluated(folder, built.benchmark, config, ledger, servers)
     console = Console(stderr=True, soft_wrap=True)
     if failed := cell.counts.get("failed", 0):
-        asked = cell.counts["questions"] * cell.counts.get("repeats", 1)
-        console.print(f"{failed} of {asked} questions failed; the same command tries them again")
+        questions = cell.counts["questions"] * cell.counts.get("repeats", 1)
+        console.print(
+            f"{failed} of {questions} questions failed; the same command tries them again"
+        )
     console.print(f"{folder.path}/metrics.json", highlight=False)
     if last:
         raise stopped(last, folder, built.benchmark, ledger, config.repeats)
@@ -201,8 +203,8 @@ def stopped(
             do="choose a server that tells the usage of every reply, or set no cap",
         )
     if last.reason == RUN_OUT_OF_MONEY:
-        asked = len(benchmark.topics) * repeats
-        missing = asked - sum(len(folder.repeat(n).statuses()) for n in range(1, repeats + 1))
+        questions = len(benchmark.topics) * repeats
+        missing = questions - sum(len(folder.repeat(n).statuses()) for n in range(1, repeats + 1))
         return InputError(
             f"the run {folder.path} has used up budget.run_dollars; {missing} questions were not "
             "asked",

@@ -87,9 +87,9 @@ def serve(command: Command) -> None:
             built.benchmark.topics,
         )
     if folder:
-        done, asked = len(folder.done()), len(built.benchmark.topics)
+        done, questions = len(folder.done()), len(built.benchmark.topics)
         tell(
-            f"{done} of {asked} questions are answered; measure them by: "
+            f"{done} of {questions} questions are answered; measure them by: "
             f"python -m experiments.evaluate {folder.path}"
         )
 

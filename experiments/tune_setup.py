@@ -123,23 +123,23 @@ def _is_number(value: object) -> bool:
 
 def splits(config: DictConfig) -> tuple[Benchmark, Benchmark]:
     """The benchmark that chooses and the one that is reported, both with judged questions."""
-    asked = config.tuning
-    if asked.select is None:
-        whole = judged_benchmark(config.benchmark)
-        return whole, whole
+    tuning = config.tuning
+    if tuning.select is None:
+        benchmark = judged_benchmark(config.benchmark)
+        return benchmark, benchmark
     if "split" not in config.benchmark:
         raise InputError(
             "this benchmark has no splits", do="tuning.select=null tunes it by cross-validation"
         )
-    if asked.select == asked.report:
+    if tuning.select == tuning.report:
         raise InputError(
-            f"tuning.select and tuning.report are both {asked.select}",
+            f"tuning.select and tuning.report are both {tuning.select}",
             valid="two splits",
             do="tuning.select=null cross-validates one split",
         )
     selecting, reported = (
         judged_benchmark(with_split(config.benchmark, split), split)
-        for split in (asked.select, asked.report)
+        for split in (tuning.select, tuning.report)
     )
     return selecting, reported
 

@@ -215,7 +215,9 @@ def _read(shards: Iterable[Shard], scale: float | None) -> Iterator[DocumentPost
     first = 0
     for shard in shards:
         impacts = scaled(shard.values["weight"], scale)
-        kept = impacts > 0
-        before = np.concatenate([[0], np.cumsum(kept)])[shard.offsets]
-        yield DocumentPostings(first, np.diff(before), shard.values["term"][kept], impacts[kept])
+        positive = impacts > 0
+        before = np.concatenate([[0], np.cumsum(positive)])[shard.offsets]
+        yield DocumentPostings(
+            first, np.diff(before), shard.values["term"][positive], impacts[positive]
+        )
         first += len(shard.unit_ids)

@@ -178,8 +178,8 @@ class LexicalIndex(OpenedIndex):
         """In how many documents an index term occurs (0 if it is unknown); for several terms, an
         array. Analyse text first: `index.analyzer.terms(text)`."""
         if isinstance(terms, str):
-            found = self._term(terms)
-            return found.document_frequency if found else 0
+            entry = self._term(terms)
+            return entry.document_frequency if entry else 0
         return np.array([self.document_frequency(term) for term in terms], dtype=np.int64)
 
     @property
@@ -201,8 +201,8 @@ class LexicalIndex(OpenedIndex):
 
     def idf(self, term: str) -> float:
         """Lucene's inverse document frequency of an index term; 0 where it is unknown."""
-        found = self._term(term)
-        return found.idf if found else 0.0
+        entry = self._term(term)
+        return entry.idf if entry else 0.0
 
     @property
     def length_codes(self) -> NDArray[np.uint8]:

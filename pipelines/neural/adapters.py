@@ -84,13 +84,13 @@ class Checkpoint:
     @property
     def fingerprint(self) -> str:
         """Of all files that the weights come from."""
-        whole = checkpoint_fingerprint(self.whole, self._whole_revision)
+        base = checkpoint_fingerprint(self.whole, self._whole_revision)
         if self._adapter is None:
-            return whole
+            return base
         if Path(self.model).is_dir():
-            return f"{checkpoint_fingerprint(self.model)} on {whole}"
+            return f"{checkpoint_fingerprint(self.model)} on {base}"
         # <cache>/models--<name>/snapshots/<commit>/adapter_config.json
-        return f"{self.model}@{self._adapter.parent.name} on {whole}"
+        return f"{self.model}@{self._adapter.parent.name} on {base}"
 
     def tokenizer(self) -> Any:
         with opening(self.whole):

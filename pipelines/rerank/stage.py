@@ -119,8 +119,8 @@ class Reranker(Stage):
     def _treatment(self) -> str:
         if self.long_documents:
             return self.long_documents
-        whole = self.collection is not None and self.collection.whole_documents
-        return "max_passage" if whole and can_split(self.scorer) else "truncate"
+        whole_documents = self.collection is not None and self.collection.whole_documents
+        return "max_passage" if whole_documents and can_split(self.scorer) else "truncate"
 
     @property
     def _model(self) -> DynamicBatcher | ScorerStats:

@@ -29,14 +29,14 @@ class AskedSets(NamedTuple):
 def read_asked_sets(path: Path) -> AskedSets:
     """The fields of a `queries.jsonl`. `InputError` for a checklist that is no list of 1 to
     `LONGEST_CHECKLIST` texts, and for targets that are no list of ids."""
-    asked = AskedSets({}, {})
+    sets = AskedSets({}, {})
     for place, record in records(path):
         qid = identifier(place, record)
         if record.get("checklist") is not None:
-            asked.checklists[qid] = _checklist(place, record["checklist"])
+            sets.checklists[qid] = _checklist(place, record["checklist"])
         if record.get("targets") is not None:
-            asked.targets[qid] = _targets(place, record["targets"])
-    return asked
+            sets.targets[qid] = _targets(place, record["targets"])
+    return sets
 
 
 def with_targets(evidence: Judgements, targets: Mapping[str, Sequence[str]]) -> Judgements:

@@ -68,15 +68,15 @@ def compare(
     pairs = _pairs(cells, baseline)
     for a, b in pairs:
         _check_comparable(a, b)
-    found = [
+    rows = [
         (measure, a.name, b.name, _paired(a, b, measure, test, interval, resamples, seed))
         for measure in measures
         for a, b in pairs
     ]
-    adjusted = _adjusted([(measure, row.p) for measure, _, _, row in found], family)
+    adjusted = _adjusted([(measure, row.p) for measure, _, _, row in rows], family)
     return [
         _verdict(measure, a, b, row, p_holm)
-        for (measure, a, b, row), p_holm in zip(found, adjusted, strict=True)
+        for (measure, a, b, row), p_holm in zip(rows, adjusted, strict=True)
     ]
 
 

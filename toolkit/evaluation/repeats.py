@@ -85,21 +85,23 @@ def repeated(evaluations: Sequence[Evaluation]) -> Evaluation:
         for measure, rows in values.items()
     }
     over_answers = {
-        name: _mean(found.metrics[name] for found in evaluations if name in found.metrics)
-        for name in _names(evaluations, lambda found: found.metrics)
+        name: _mean(
+            evaluation.metrics[name] for evaluation in evaluations if name in evaluation.metrics
+        )
+        for name in _names(evaluations, lambda evaluation: evaluation.metrics)
         if name not in per_question
     }
     denominators = {
         name: len(per_question[name])
         if name in per_question
-        else sum(found.denominators.get(name, 0) for found in evaluations)
-        for name in _names(evaluations, lambda found: found.denominators)
+        else sum(evaluation.denominators.get(name, 0) for evaluation in evaluations)
+        for name in _names(evaluations, lambda evaluation: evaluation.denominators)
     }
     counts = {
         name: first.counts.get(name, 0)
         if name in OF_QUESTIONS
-        else sum(found.counts.get(name, 0) for found in evaluations)
-        for name in _names(evaluations, lambda found: found.counts)
+        else sum(evaluation.counts.get(name, 0) for evaluation in evaluations)
+        for name in _names(evaluations, lambda evaluation: evaluation.counts)
     }
     return replace(
         first,
@@ -107,8 +109,8 @@ def repeated(evaluations: Sequence[Evaluation]) -> Evaluation:
         per_question=per_question,
         denominators=denominators,
         counts={**counts, "repeats": len(evaluations)},
-        funnel=_mean_funnel([found.funnel for found in evaluations]),
-        curves=_mean_curves([found.curves for found in evaluations]),
+        funnel=_mean_funnel([evaluation.funnel for evaluation in evaluations]),
+        curves=_mean_curves([evaluation.curves for evaluation in evaluations]),
         repeats=values,
     )
 

@@ -42,11 +42,11 @@ def replay(recorded: Trajectory, tool: SearchTool, evidence: Collection[str]) ->
     """Serve the calls of a recorded question by `tool`, a new session, in their order. Calls that
     the harness refused, because the time was over, are left out."""
     unchanged, changed = 0, False
-    asked = [pair for pair in _calls(recorded) if pair[0].error != BLOCKED]
+    served = [pair for pair in _calls(recorded) if pair[0].error != BLOCKED]
     adapted = _Adapter(tool, foreign=bool(recorded.source))
     overlaps: list[float] = []
     moves: list[int] = []
-    for call, reasoning in asked:
+    for call, reasoning in served:
         tool.reasoning = reasoning
         result = tool.call(*adapted(call))
         changed = changed or result.text != call.output
@@ -61,7 +61,7 @@ def replay(recorded: Trajectory, tool: SearchTool, evidence: Collection[str]) ->
         trajectory=replace(
             trajectory, tiers={t: tuple(log.tiers[t]) for t in TIERS}, exposures=log.exposures
         ),
-        calls=len(asked),
+        calls=len(served),
         unchanged=unchanged,
         overlap=sum(overlaps) / len(overlaps) if overlaps else None,
         moved=sum(moves) / len(moves) if moves else None,

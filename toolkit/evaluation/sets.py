@@ -64,17 +64,17 @@ def checklist_measures(
 def list_measures(rankings: Rankings, sets: DocumentSets, absent: Absent) -> PerQuestion:
     """`hallucination_rate` and `documents_returned` of questions that ask for documents. `absent`
     tells which of some docids the corpus lacks."""
-    asked = {qid: docids for qid, docids in rankings.items() if qid in sets.targets}
-    if not asked:
+    set_rankings = {qid: docids for qid, docids in rankings.items() if qid in sets.targets}
+    if not set_rankings:
         return {}
-    lacking = set(absent({docid for docids in asked.values() for docid in docids}))
+    lacking = set(absent({docid for docids in set_rankings.values() for docid in docids}))
     return {
         "hallucination_rate": {
             qid: sum(docid in lacking for docid in docids) / len(docids)
-            for qid, docids in asked.items()
+            for qid, docids in set_rankings.items()
             if docids
         },
-        "documents_returned": {qid: float(len(docids)) for qid, docids in asked.items()},
+        "documents_returned": {qid: float(len(docids)) for qid, docids in set_rankings.items()},
     }
 
 
@@ -85,11 +85,11 @@ def none_absent(docids: Collection[str]) -> Collection[str]:
 
 def set_counts(sets: DocumentSets, qids: Collection[str]) -> dict[str, int]:
     """`asking_for_documents` and `without_targets` among the questions; nothing where none asks."""
-    asked = [sets.targets[qid] for qid in qids if qid in sets.targets]
-    if not asked:
+    targets_asked = [sets.targets[qid] for qid in qids if qid in sets.targets]
+    if not targets_asked:
         return {}
-    empty = sum(not targets for targets in asked)
-    return {"asking_for_documents": len(asked), "without_targets": empty}
+    empty = sum(not targets for targets in targets_asked)
+    return {"asking_for_documents": len(targets_asked), "without_targets": empty}
 
 
 def _shares(qid: str, docids: Sequence[str], sets: DocumentSets) -> list[float]:

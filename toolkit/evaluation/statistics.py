@@ -173,7 +173,7 @@ def _interval(
     if _constant(differences):
         return float(differences[0]), float(differences[0])
     by_name: Any = method
-    found = stats.bootstrap(
+    result = stats.bootstrap(
         (differences,),
         _mean,
         confidence_level=confidence,
@@ -182,7 +182,7 @@ def _interval(
         method=by_name,
         rng=rng,
     ).confidence_interval
-    return float(found.low), float(found.high)
+    return float(result.low), float(result.high)
 
 
 def _p_value(

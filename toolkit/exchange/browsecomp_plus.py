@@ -45,8 +45,8 @@ def write(trajectory: Trajectory, metadata: Mapping[str, Any]) -> dict[str, Any]
     outputs = [item["output"] for item in items if item["type"] == "tool_call"]
     if items and items[-1]["type"] == "output_text" and not judged_response(trajectory):
         items.pop()  # the last word of a question without an answer is none
-    told = {theirs: trajectory.usage.get(ours) for theirs, ours in _USAGE.items()}
-    usage = {name: int(value) for name, value in told.items() if value is not None}
+    tokens = {theirs: trajectory.usage.get(ours) for theirs, ours in _USAGE.items()}
+    usage = {name: int(value) for name, value in tokens.items() if value is not None}
     return {
         "metadata": {**metadata, KEY: kept_beside(trajectory, outputs)},
         "query_id": trajectory.qid,
@@ -96,7 +96,7 @@ def transcript(file: RunFile) -> Transcript:
     if not all(isinstance(docid, (str, int)) for docid in recorded):
         raise InputError(f"{file.place} has 'retrieved_docids' that are no ids")
     retrieved = [str(docid) for docid in recorded]
-    told = counts(file.place, file.get("tool_call_counts", dict, {}), "tool_call_counts")
+    call_counts = counts(file.place, file.get("tool_call_counts", dict, {}), "tool_call_counts")
     usage = file.get("usage", dict, {})
     status = file.get("status", str, "")
     return Transcript(
@@ -115,7 +115,7 @@ def transcript(file: RunFile) -> Transcript:
             "status": status,
             "ends_with_answer": bool(items) and items[-1].get("type") == "output_text",
             "retrieved_docids": retrieved,
-            "tool_call_counts": told,
+            "tool_call_counts": call_counts,
             "metadata": file.get("metadata", dict, {}),
         },
     )

@@ -78,14 +78,14 @@ class Truth:
 def linted(place: str, trajectory: Trajectory) -> LintRow:
     """The row of one file."""
     metadata = trajectory.source.get("metadata") or {}
-    told = {name: metadata.get(name) for name in ("model", "reasoning", "prompt_variant", "k")}
-    told["models"] = trajectory.source.get("models")
+    settings = {name: metadata.get(name) for name in ("model", "reasoning", "prompt_variant", "k")}
+    settings["models"] = trajectory.source.get("models")
     text = str(trajectory.messages[-1].get("content") or "") if trajectory.messages else ""
     shown = {docid for tier in ("surfaced", "opened") for docid in trajectory.tiers.get(tier, ())}
     return LintRow(
         place=place,
         trajectory=lean(trajectory),
-        settings=f"{told['model'] or 'unnamed'} ({fingerprint(told)[:6]})",
+        settings=f"{settings['model'] or 'unnamed'} ({fingerprint(settings)[:6]})",
         cited=cited_ids(text) if trajectory.answer.exact else frozenset(),
         shown=frozenset(shown),
         ends_with_answer=bool(trajectory.source.get("ends_with_answer", True)),

@@ -34,7 +34,7 @@ def transcript(file: RunFile) -> Transcript:
     qid = file.qid("query_id")
     tiers = {name: _ids(file, name) for name in TIERS}
     items, stats = file.objects("result"), file.get("stats", dict, {})
-    told = counts(file.place, file.get("tool_call_counts", dict, {}), "tool_call_counts")
+    call_counts = counts(file.place, file.get("tool_call_counts", dict, {}), "tool_call_counts")
     status, metadata = file.get("status", str, ""), file.get("metadata", dict, {})
     seconds = stats.get("elapsed_seconds")
     return Transcript(
@@ -51,7 +51,7 @@ def transcript(file: RunFile) -> Transcript:
             "ends_with_answer": bool(items) and items[-1].get("type") == "output_text",
             "retrieved_docids": tiers["surfaced_docids"],
             "opened_docids": tiers["opened_docids"],
-            "tool_call_counts": told,
+            "tool_call_counts": call_counts,
             "metadata": metadata,
         },
     )

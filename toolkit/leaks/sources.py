@@ -69,8 +69,11 @@ def _members(path: Path, content: bytes) -> Iterator[tuple[str, bytes | None]]:
         elif content.startswith(b"PK\x03\x04"):
             with zipfile.ZipFile(path) as archive:
                 for member in archive.infolist():
-                    whole = member.file_size <= _LARGEST
-                    yield f"{path}:{member.filename}", archive.read(member) if whole else None
+                    small_enough = member.file_size <= _LARGEST
+                    yield (
+                        f"{path}:{member.filename}",
+                        archive.read(member) if small_enough else None,
+                    )
     except (OSError, EOFError, zlib.error, zipfile.BadZipFile, RuntimeError, NotImplementedError):
         yield f"{path} (unpacked)", None
 
@@ -110,9 +113,9 @@ def _git(path: Path, *arguments: str) -> list[str]:
     try:
         done = subprocess.run(["git", "-C", str(path), *arguments], capture_output=True, check=True)
     except (OSError, subprocess.CalledProcessError) as error:
-        told = getattr(error, "stderr", b"") or str(error).encode()
+        message = getattr(error, "stderr", b"") or str(error).encode()
         raise InputError(
-            f"the history of {path} cannot be read: {told.decode(errors='replace')}",
+            f"the history of {path} cannot be read: {message.decode(errors='replace')}",
             do="install git, or scan the files alone: --no-history",
         ) from error
     return done.stdout.decode(errors="replace").splitlines()

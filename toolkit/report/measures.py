@@ -186,9 +186,9 @@ def describe(name: str) -> Measure:
     if is_usage(name):
         return _usage(name)
     if name.endswith(_UNCHANGED):
-        whole = describe(name.removesuffix(_UNCHANGED))
-        definition = f"{whole.definition} Of the calls before the first page that differs."
-        return whole._replace(name=name, definition=definition)
+        unchanged = describe(name.removesuffix(_UNCHANGED))
+        definition = f"{unchanged.definition} Of the calls before the first page that differs."
+        return unchanged._replace(name=name, definition=definition)
     match = _IR_NAME.fullmatch(name)
     text = _RANKING.get(match["family"]) if match else None
     if match and text:

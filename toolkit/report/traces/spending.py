@@ -55,8 +55,8 @@ class Spending:
 def _usage(message: Mapping[str, Any]) -> Usage:
     counts = message.get("usage")
     counts = counts if isinstance(counts, Mapping) else {}
-    whole = {name: counts.get(name) for name in _COUNTS}
-    return Usage(**{name: value for name, value in whole.items() if isinstance(value, int)})
+    recorded = {name: counts.get(name) for name in _COUNTS}
+    return Usage(**{name: value for name, value in recorded.items() if isinstance(value, int)})
 
 
 def recorded_price(manifest: Mapping[str, Any]) -> Price:
