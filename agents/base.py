@@ -26,6 +26,7 @@ from toolkit.contracts import (
     Topic,
     Trajectory,
 )
+from toolkit.corpus.resolve import Resolver
 from toolkit.llm.errors import OutOfMoney
 from toolkit.llm.ledger import Ledger
 from toolkit.llm.prices import UNKNOWN, Price
@@ -42,6 +43,8 @@ class Resources:
     - `model` answers (None before it runs), sampled by `settings`; its tokens cost `price`.
     - `document_frequency`: word -> documents of the collection that hold it; `documents`: the
       collection's size. Both None where that is not known.
+    - `resolver` gives what maps titles, urls and identifiers to documents; it is made when it is
+      first asked for. None where there is none.
     """
 
     budget: Budget
@@ -51,6 +54,7 @@ class Resources:
     price: Price = UNKNOWN
     document_frequency: Callable[[str], int] | None = None
     documents: int | None = None
+    resolver: Callable[[], Resolver] | None = None
 
 
 class BaseAgent(ABC):

@@ -50,7 +50,8 @@ class Demands:
     def remind(self, text: str) -> bool:
         """Say what an answer looks like, where `text` is none by its format; it is the `draft`
         then. Whether it was said."""
-        if not self._reminder_left or keeps_format(text, self._prompt.placeholders):
+        listed = self._prompt.asks_for_list
+        if not self._reminder_left or keeps_format(text, self._prompt.placeholders, listed=listed):
             return False
         self._reminder_left, self.draft = False, text
         self._say("reminder")

@@ -10,7 +10,7 @@ from pathlib import Path
 from toolkit.errors import InputError
 from toolkit.files import fingerprint
 from toolkit.llm.protocol import system, user
-from toolkit.search.answers import exact_part
+from toolkit.search.answers import exact_part, list_part
 
 FOLDER = Path(__file__).resolve().parent / "prompts"
 SECTIONS = ("system", "question", "steer", "blocked", "final", "empty", "truncated")
@@ -62,7 +62,13 @@ class AgentPrompt:
         """What stands in the place of the answer wherever the prompt tells the format, which small
         models repeat."""
         texts = (*self.sections.values(), *_OPTIONAL.values())
-        return frozenset(map(exact_part, texts)) - {""}
+        parts = {*map(exact_part, texts), *(list_part(text) or "" for text in texts)}
+        return frozenset(parts - {""})
+
+    @property
+    def asks_for_list(self) -> bool:
+        """Whether the format that the prompt asks for ends in a list of documents."""
+        return any(list_part(text) is not None for text in self.sections.values())
 
     def opening(self, question: str) -> list[dict[str, str]]:
         """The messages that begin a transcript."""

@@ -9,16 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
 from pipelines.engines.base import Engine
+from pipelines.made_once import MadeOnce
 from toolkit.benchmarks.judged import unknown_judged
 from toolkit.benchmarks.links import LinkGraph
 from toolkit.console import tell
 from toolkit.contracts import Benchmark, Segmenter, Unit, is_sealed, links_of
 from toolkit.corpus import SqliteStore, build_units
+from toolkit.corpus.resolve import Resolver
 from toolkit.files import fingerprint, waiting_lock, write_atomic
 from toolkit.progress import track
 
@@ -44,6 +46,13 @@ class PreparedCollection:
     corpus: str
     others: dict[str, str] = field(default_factory=dict)
     links: Callable[[], LinkGraph] | None = None
+
+    @cached_property
+    def resolver(self) -> Callable[[], Resolver]:
+        """What maps titles, urls and identifiers to the documents, made when it is first asked
+        for. For many threads."""
+        made = MadeOnce()
+        return lambda: made.get("resolver", lambda: Resolver(self.store.headings()))
 
     def indexed(self, engine: Engine) -> Any:
         """Another engine's index of the same units, opened; built if it is missing."""

@@ -10,7 +10,6 @@ from experiments.collection import prepare
 from experiments.prepared_pipeline import PreparedPipeline
 from toolkit.contracts import ToolInterface
 from toolkit.corpus import Passages
-from toolkit.corpus.resolve import Resolver
 from toolkit.search import Literature, Operators
 
 
@@ -33,7 +32,7 @@ def with_operators(
         links=graph,
         locator=LexicalLocator(passages.index),
         passages=passages.store,
-        resolver=Resolver(passages.store.headings()),
+        resolver=built.prepared.resolver(),
     )
     links = {"links": graph.fingerprint} if graph else {}
     return interface.bind(operators), {"evidence": passages.fingerprint, **links}

@@ -187,9 +187,13 @@ def answer(
 
 
 def statistics(built: PreparedPipeline) -> dict[str, Any]:
-    """What the index tells of its collection."""
+    """What the index tells of its collection, and what recognises its documents."""
     index = built.prepared.index
-    return {"document_frequency": word_frequency(index), "documents": len(index)}
+    return {
+        "document_frequency": word_frequency(index),
+        "documents": len(index),
+        "resolver": built.prepared.resolver,
+    }
 
 
 def stopped(

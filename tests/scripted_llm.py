@@ -22,7 +22,9 @@ class ScriptedLanguageModel:
     """Searches for the question `turns` times, each turn taking `seconds`, then answers with what
     it is asked and cites what it saw first. As a judge it finds every other response right.
     `failing` questions end as a lost server does; `locked` refuses every request. Where it `says`
-    something, it says that to everything; else a question to a lone message (to be rewritten).
+    something, it says that to everything; else a question to a lone message (to be rewritten), or
+    a title that is nowhere if that asks for a list. Asked for a list behind a system message, it
+    lists all that it saw.
     `wavering`, it searches once more for half of the questions, by its seed: see `wavers`."""
 
     def __init__(
@@ -62,6 +64,9 @@ class ScriptedLanguageModel:
             raise AuthenticationFailed("the key is wrong")
         if settings.tool_choice == "verdict":
             return _verdict(asked)
+        listing = "Documents:" in messages[0]["content"]
+        if listing and len(messages) == 1 and not self._says:
+            return saying("Documents:\nA Mill That Is Nowhere", usage=used(40, 8))
         if self._says or len(messages) == 1:
             return saying(self._says or "Which mill is it?", usage=used(40, 8))
         question = messages[1]["content"]
@@ -73,7 +78,11 @@ class ScriptedLanguageModel:
         if turn < turns and settings.tool_choice != "none":
             return calling(search(f"{question} {turn}", f"c{turn}"), usage=counts)
         seen = " ".join(str(message.get("content")) for message in messages[2:])
-        docid = (_DOCID.findall(seen) or ["none"])[0]
+        docids = _DOCID.findall(seen) or ["none"]
+        if listing:
+            listed = " ".join(f"[{docid}]" for docid in docids)
+            return saying(f"Explanation: as seen\nDocuments: {listed}", usage=counts)
+        docid = docids[0]
         text = f"Explanation: see [{docid}]\nExact Answer: {question}\nConfidence: 50%"
         return saying(text, usage=counts)
 

@@ -60,26 +60,30 @@ def parse_answer(text: str, known: Collection[str]) -> Answer:
         exact="" if not visible or _NOTHING.fullmatch(visible) else exact,
         confidence=_confidence(without_format_characters(parts.get("confidence", ""))),
         citations=cited,
-        documents=_listed(text, known),
+        documents=find_citations(list_part(text) or "", known),
     )
 
 
-def _listed(text: str, known: Collection[str]) -> Sequence[str]:
-    *_, label = [None, *_LIST.finditer(text)]
-    if label is None:
-        return ()
-    following = (other.start for other in _labels(text[label.end() :]) if other.opens_line)
-    body = text[label.end() :]
-    return find_citations(body[: next(following, len(body))], known)
-
-
-def keeps_format(text: str, placeholders: Collection[str] = ()) -> bool:
+def keeps_format(text: str, placeholders: Collection[str] = (), *, listed: bool = False) -> bool:
     """Whether a reply has a line `Exact Answer` with an answer, be it `N/A`, or lists documents. A
     call of a tool behind the label is no answer, nor is one of `placeholders`: what the format that
-    was asked for has there."""
-    exact = exact_part(text)
+    was asked for has there. `listed`: nothing but a list is an answer."""
+    documents, exact = list_part(text), exact_part(text)
+    if documents and documents not in placeholders:
+        return True
     called = exact.startswith("{") and '"arguments"' in exact
-    return bool(exact and not called and exact not in placeholders) or bool(_LIST.search(text))
+    return bool(exact and not called and exact not in placeholders and not listed)
+
+
+def list_part(text: str) -> str | None:
+    """What stands behind the last `Documents:` that opens a line, up to the next label that opens
+    one; None where there is no such label."""
+    *_, label = [None, *_LIST.finditer(text)]
+    if label is None:
+        return None
+    body = text[label.end() :].lstrip(_CLOSING_MARKS)
+    following = (other.start for other in _labels(body) if other.opens_line)
+    return body[: next(following, len(body))].strip()
 
 
 def exact_part(text: str) -> str:
