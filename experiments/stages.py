@@ -135,6 +135,12 @@ def make_stages(config: DictConfig, groups: Sequence[str] = STAGES) -> Stages:
             check_price(config, group, transformer.request_price, group)
         if isinstance(transformer, Stage) and transformer.asks_model:
             llm = _chosen_model(config, group)
+            if transformer.asks_logprobs and not llm.gives_logprobs:
+                raise InputError(
+                    f"the {group} reads log-probabilities, and the API of {llm.name} gives none",
+                    valid="a model behind chat completions, such as vllm/... or openai_compatible",
+                    do=f"choose one for it (llm@{group}_llm=...), or set {group}.score=generated",
+                )
             blocking = BlockingModel(llm.name, settings=llm.settings, price=llm.price, role=group)
             models[group] = blocking, llm
     if {"rewriter", "enrichment", "reranker"} & set(transformers):

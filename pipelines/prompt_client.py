@@ -15,7 +15,7 @@ from pipelines.made_once import MadeOnce
 from toolkit.counts import Counts
 from toolkit.files import fingerprint
 from toolkit.llm.errors import ContextOverflow, ModelError, Refused, Truncated
-from toolkit.llm.protocol import Message, Settings, Turn, user
+from toolkit.llm.protocol import Message, Settings, Token, Turn, user
 
 # What this one prompt brought about. Anything else (no server, a wrong setting, no money) would
 # befall any prompt, so it ends the search instead of turning into an ablation without a rewriter.
@@ -49,8 +49,9 @@ class BlockingChatModel(Protocol):
 
 class Reply(NamedTuple):
     """What came of a prompt. `error` is the code of the `ModelError` that came instead of a text;
-    `cached`: it cost no request now. Tokens are those of the request that brought it, 0 where the
-    server did not tell."""
+    `cached`: it cost no request now. The counts of tokens are those of the request that brought it,
+    0 where the server did not tell; `tokens` are those of the text with their log-probabilities,
+    where these were asked for."""
 
     text: str
     retried: bool = False
@@ -58,16 +59,18 @@ class Reply(NamedTuple):
     cached: bool = False
     input_tokens: int = 0
     output_tokens: int = 0
+    tokens: tuple[Token, ...] = ()
 
 
 class PromptClient:
     """Replies of `model` to prompts, sampled by `settings`. A reply that `is_empty` (or cut off by
     the output limit) is asked for once more, with the next seed where there is one.
 
-    Replies are kept in `cache` under `key` and the prompt, errors nowhere. Prompts that several
-    threads want at once are asked for once. `counts`: `asked` prompts, `retried` ones, and `shared`
-    ones that another thread was asking for; `reply_input_tokens` and `reply_output_tokens` of the
-    replies that were given, whether asked for now or kept: what they cost where nothing is kept.
+    Replies are kept in `cache` under `key` and the prompt; errors, and replies without the
+    log-probabilities that were asked for, nowhere. Prompts that several threads want at once are
+    asked for once. `counts`: `asked` prompts, `retried` ones, and `shared` ones that another thread
+    was asking for; `reply_input_tokens` and `reply_output_tokens` of the replies that were given,
+    whether asked for now or kept: what they cost where nothing is kept.
     """
 
     def __init__(
@@ -146,7 +149,7 @@ class PromptClient:
     def _from_cache(self, prompts: Sequence[str]) -> dict[str, Reply]:
         values = self._cache.get([(self._key, prompt) for prompt in prompts])
         return {
-            prompt: Reply(value["text"], value["retried"], "", True, *value.get("tokens", (0, 0)))
+            prompt: _kept_reply(value)
             for prompt, value in zip(prompts, values, strict=True)
             if value is not None
         }
@@ -191,8 +194,12 @@ class PromptClient:
         return self._is_empty(turn.text)
 
     def _keep(self, prompt: str, reply: Reply) -> None:
-        tokens = (reply.input_tokens, reply.output_tokens)
-        value = {"text": reply.text, "retried": reply.retried, "tokens": tokens}
+        if self._settings.logprobs is not None and not reply.tokens:
+            return  # The next start may find a server that gives them.
+        usage = (reply.input_tokens, reply.output_tokens)
+        value: dict[str, Any] = {"text": reply.text, "retried": reply.retried, "tokens": usage}
+        if reply.tokens:
+            value["logprobs"] = reply.tokens
         self._cache.put([((self._key, prompt), value)])
 
 
@@ -200,8 +207,8 @@ class PromptClients:
     """The clients of a stage: one for each model and cache folder that it is bound to.
 
     The cache is `<folder>/<name>-<key>.sqlite`; `key` hashes `parts` (what stage it is, and what
-    changes a reply and is not in the prompt), the model, and how it samples. `extra` goes into
-    every request's body.
+    changes a reply and is not in the prompt), the model, and how it samples. `settings` are fields
+    of `Settings` that every request has, whatever the model's; `extra` is added to the model's.
     """
 
     def __init__(
@@ -210,10 +217,10 @@ class PromptClients:
         parts: Sequence[str],
         is_empty: Callable[[str], bool],
         counts: Counts,
-        extra: Mapping[str, Any] | None = None,
+        settings: Mapping[str, Any] | None = None,
     ) -> None:
         self._name, self._parts, self._is_empty = name, parts, is_empty
-        self._extra = dict(extra or {})
+        self._changed = dict(settings or {})
         self._counts = counts
         self._made = MadeOnce()
 
@@ -231,9 +238,8 @@ class PromptClients:
         return client
 
     def _settings(self, model: BlockingChatModel) -> Settings:
-        if not self._extra:
-            return model.settings
-        return replace(model.settings, extra={**model.settings.extra, **self._extra})
+        extra = {**model.settings.extra, **self._changed.get("extra", {})}
+        return replace(model.settings, **{**self._changed, "extra": extra})
 
     @property
     def lookups(self) -> Mapping[str, int]:
@@ -257,8 +263,9 @@ class PromptClients:
 
 
 def json_answer(name: str, properties: Mapping[str, Any]) -> dict[str, Any]:
-    """What makes a server of chat completions answer with one JSON object of these `properties`
-    alone (structured output: vLLM, OpenAI and others; one that does not know it says so)."""
+    """Settings that make a server of chat completions answer with one JSON object of these
+    `properties` alone (structured output: vLLM, OpenAI and others; one that does not know it says
+    so)."""
     schema = {
         "type": "object",
         "properties": dict(properties),
@@ -266,7 +273,7 @@ def json_answer(name: str, properties: Mapping[str, Any]) -> dict[str, Any]:
         "additionalProperties": False,
     }
     described = {"name": name, "strict": True, "schema": schema}
-    return {"response_format": {"type": "json_schema", "json_schema": described}}
+    return {"extra": {"response_format": {"type": "json_schema", "json_schema": described}}}
 
 
 def _awaited(future: Future[Reply]) -> Reply | None:
@@ -282,4 +289,22 @@ def _reply(turn: Turn | ModelError) -> Reply:
     if isinstance(turn, ModelError):
         return Reply("", error=turn.code)
     usage = turn.usage
-    return Reply(turn.text, input_tokens=usage.input or 0, output_tokens=usage.output or 0)
+    return Reply(
+        turn.text,
+        input_tokens=usage.input or 0,
+        output_tokens=usage.output or 0,
+        tokens=tuple(turn.tokens),
+    )
+
+
+def _kept_reply(value: Mapping[str, Any]) -> Reply:
+    """A reply as `PromptClient` keeps it."""
+    input_tokens, output_tokens = value.get("tokens", (0, 0))
+    return Reply(
+        value["text"],
+        value["retried"],
+        cached=True,
+        input_tokens=input_tokens,
+        output_tokens=output_tokens,
+        tokens=tuple(Token(*fields) for fields in value.get("logprobs", ())),
+    )

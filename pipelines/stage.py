@@ -81,6 +81,9 @@ class Stage(ByArguments, pt.Transformer):
     asks_model: ClassVar[bool] = False
     """Whether it cannot work without a language model in its collection."""
 
+    asks_logprobs: ClassVar[bool] = False
+    """Whether that model must give log-probabilities."""
+
     collection: Collection | None = None
 
     @property

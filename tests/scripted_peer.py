@@ -8,6 +8,7 @@ server. Every request is recorded, as it came.
 from __future__ import annotations
 
 import json
+import math
 import threading
 import time
 from collections import deque
@@ -26,7 +27,9 @@ class Say:
     Responses API a status, or a status and a reason: `incomplete:steered`). `usage` is input (all
     of it), cached, reasoning, output, and optionally what was written to a cache, `written`, and
     `written_long` of it for the longer lifetime; None leaves it out. `calls` are (id, name,
-    arguments as text)."""
+    arguments as text). `top` are the likeliest tokens and their probabilities at each place of the
+    text, the written one first; only chat completions give them, and only where they are asked for.
+    """
 
     text: str = ""
     reasoning: str = ""
@@ -35,6 +38,7 @@ class Say:
     usage: Mapping[str, int] | None = field(
         default_factory=lambda: {"input": 100, "cached": 80, "reasoning": 5, "output": 20}
     )
+    top: Sequence[Mapping[str, float]] = ()
 
 
 @dataclass(frozen=True)
@@ -180,6 +184,8 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             reply = step.reply if isinstance(step, Cut) else step
             text = RENDER[self.path](reply, str(body.get("model")))
+            if self.path == CHAT and body.get("logprobs"):
+                text = with_logprobs(text, reply.top)
             kind = "text/event-stream" if body.get("stream") else "application/json"
             self._write(200, text, kind, cut=isinstance(step, Cut))
 
@@ -238,6 +244,17 @@ def chat_body(reply: Say, model: str) -> str:
             "completion_tokens_details": {"reasoning_tokens": reply.usage["reasoning"]},
         }
     return json.dumps(body)
+
+
+def with_logprobs(body: str, places: Sequence[Mapping[str, float]]) -> str:
+    """A chat completion with what OpenAI and vLLM give beside the message."""
+    value = json.loads(body)
+    content = []
+    for place in places:
+        listed = [{"token": text, "logprob": math.log(share)} for text, share in place.items()]
+        content.append({**listed[0], "bytes": None, "top_logprobs": listed})
+    value["choices"][0]["logprobs"] = {"content": content or None}
+    return json.dumps(value)
 
 
 def responses_body(reply: Say, model: str) -> str:

@@ -1,34 +1,60 @@
-"""Pointwise re-ranking by any language model: each candidate alone gets a score of 0 to 100.
+"""Pointwise re-ranking by any language model: each candidate alone gets a score.
 
 SIRA's released pipeline ends in such a re-rank of the best 200, which its paper's "single call"
-numbers contain. The prompt is our own."""
+numbers contain. The prompts are our own. A score from the probabilities of one token takes one
+token a pair, and tells candidates apart to which the model would give the same number: the expected
+grade as Liu et al., "G-Eval", EMNLP 2023 (arXiv 2303.16634), and the probability of yes against no
+as Zhuang et al. 2023 (arXiv 2310.14122) compare them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from pipelines.json_answers import json_values
-from pipelines.prompt_client import BlockingChatModel, PromptClient, PromptClients, json_answer
+from pipelines.prompt_client import (
+    BlockingChatModel,
+    PromptClient,
+    PromptClients,
+    Reply,
+    json_answer,
+)
 from pipelines.prompt_template import PromptTemplate
+from pipelines.rerank.answer_tokens import LIKELIEST, expected_digit, first_place, share
 from pipelines.rerank.head_and_tail import rejoin, split_head
 from pipelines.rerank.texts import check_columns, texts_for, texts_of
 from pipelines.stage import Stage, Texts, not_bound
 from toolkit.checks import check_integer
 from toolkit.counts import Counts
+from toolkit.errors import InputError
 from toolkit.files import fingerprint
+from toolkit.llm.errors import Truncated
 
-_PROMPT = Path(__file__).resolve().parent / "prompts" / "pointwise.txt"
+_PROMPTS = Path(__file__).resolve().parent / "prompts"
+_PROMPT_OF = {
+    "generated": "pointwise.txt",
+    "expected": "pointwise_digit.txt",
+    "p_yes": "pointwise_yes_no.txt",
+}
+SCORES = tuple(_PROMPT_OF)
 _PLACES = ("query", "text")
 _COUNTS = (
-    *("pairs", "unreadable", "refused", "missing_text"),
+    *("pairs", "unreadable", "refused", "one_sided", "missing_text"),
     *("asked", "retried", "shared"),
 )
 _LARGEST = 100
+_ONE_TOKEN = {"max_output_tokens": 1, "logprobs": LIKELIEST}
+
+
+class _Reading(NamedTuple):
+    """What one reply says; `score` None: nothing that can be read."""
+
+    score: float | None = None
+    one_sided: bool = False
 
 
 class Pointwise(Stage):
@@ -37,18 +63,26 @@ class Pointwise(Stage):
 
     In: as `Reranker`. `model` (a `BlockingModel`), `texts` and `cache` (a folder) None: the
     collection's. A prompt shows the query and the first `max_characters` of the text. Equal scores
-    stand in the retriever's order.
+    stand in the retriever's order. `score` says what a pair's score is:
 
-    A score is the number under `score` of the last JSON object of the answer, 0 to 100; a number
-    elsewhere is none. An answer without a score is asked for once more. What then has none, or was
-    refused, stands at the end of the head, in the retriever's order.
-    Other errors of the model are raised. `structured`: the server is asked for one JSON object with
-    an integer and nothing else, where it knows `response_format` (vLLM, OpenAI). `prompt` is the
-    path of a prompt of one's own with `{query}` and `{text}`.
+    - `generated`: the number under `score` of the last JSON object of the answer, 0 to 100; a
+      number elsewhere is none. An answer without a score is asked for once more.
+    - `expected`: the expectation of a grade of 0 to 9 over the digits that the server lists for the
+      first token, normalised over these.
+    - `p_yes`: P(yes) / (P(yes) + P(no)) of the first token. A word that is not listed is bounded by
+      what is (`share`).
 
-    `counts`: `pairs`; of these `unreadable` and `refused`; `missing_text`; prompts `asked`,
-    `retried`, and `shared` with another thread's request; with a cache `cache_hits` and
-    `cache_misses`."""
+    The last two ask for one token and its log-probabilities, which the server must give; a model
+    that thinks before it answers must be told not to. What has no score, or was refused, stands at
+    the end of the head, in the retriever's order. Other errors of the model are raised.
+
+    `structured`: the server is asked for one JSON object with an integer and nothing else, where it
+    knows `response_format` (vLLM, OpenAI); with `generated` alone. `prompt` is the path of a prompt
+    of one's own with `{query}` and `{text}`, which asks for what `score` reads.
+
+    `counts`: `pairs`; of these `unreadable`, `refused` and (p_yes) `one_sided`, where one of the
+    two words was not listed; `missing_text`; prompts `asked`, `retried`, and `shared` with another
+    thread's request; with a cache `cache_hits` and `cache_misses`."""
 
     asks_model = True
 
@@ -57,6 +91,7 @@ class Pointwise(Stage):
         model: BlockingChatModel | None = None,
         *,
         depth: int = 200,
+        score: str = "generated",
         prompt: str | None = None,
         max_characters: int = 4000,
         structured: bool = False,
@@ -65,18 +100,33 @@ class Pointwise(Stage):
     ) -> None:
         check_integer("depth", depth)
         check_integer("max_characters", max_characters)
+        if score not in SCORES:
+            raise InputError(f"score is {score!r}", valid=", ".join(SCORES))
+        if structured and score != "generated":
+            raise InputError(
+                f"structured is set, and score={score} asks for one token",
+                do="set structured=false, or score=generated",
+            )
         self.depth, self.prompt, self.max_characters = depth, prompt, max_characters
         self.model, self.texts, self.cache = model, texts, cache
-        self.structured = structured
-        self._prompt = PromptTemplate(prompt, _PROMPT, _PLACES)
+        self.score, self.structured = score, structured
+        self._prompt = PromptTemplate(prompt, _PROMPTS / _PROMPT_OF[score], _PLACES)
         self._counts = Counts(*_COUNTS)
+        generated = score == "generated"
+        json_object = json_answer("score", {"score": {"type": "integer"}}) if structured else {}
         self._clients = PromptClients(
             "rerank-pointwise",
             ["pointwise", self._prompt.text],
-            lambda answer: read_score(answer) is None,
+            # A token's probabilities do not change when it is asked for again.
+            lambda answer: generated and read_score(answer) is None,
             self._counts,
-            json_answer("score", {"score": {"type": "integer"}}) if structured else None,
+            json_object if generated else _ONE_TOKEN,
         )
+
+    @property
+    def asks_logprobs(self) -> bool:  # type: ignore[override]
+        """Whether its model must give log-probabilities."""
+        return self.score != "generated"
 
     @property
     def fingerprint(self) -> str:
@@ -84,7 +134,9 @@ class Pointwise(Stage):
         already."""
         model = self._model
         key = self._clients.key(model) if model else fingerprint(self._prompt.text)
-        return fingerprint(key, self.max_characters)
+        # As it was before there were other scores, so that caches and runs stay valid.
+        settings = () if self.score == "generated" else (self.score,)
+        return fingerprint(key, self.max_characters, *settings)
 
     @property
     def counts(self) -> Mapping[str, float]:
@@ -104,10 +156,12 @@ class Pointwise(Stage):
         replies = self._client().replies(accounts) if prompts else {}
         by_prompt: dict[str, float] = {}
         for prompt, reply in replies.items():
-            score = None if reply.error else read_score(reply.text)
-            refused = bool(reply.error)
-            self._counts.add(refused=refused, unreadable=score is None and not refused)
-            by_prompt[prompt] = float("nan") if score is None else score
+            reading = _READERS[self.score](reply)
+            # An answer that was cut off is one that cannot be read.
+            refused = reply.error not in ("", Truncated.code)
+            unreadable = reading.score is None and not refused
+            self._counts.add(refused=refused, unreadable=unreadable, one_sided=reading.one_sided)
+            by_prompt[prompt] = float("nan") if reading.score is None else reading.score
         self._counts.add(pairs=len(prompts))
         scores = np.array([by_prompt[prompt] for prompt in prompts], dtype=np.float64)
         return rejoin(head.assign(score=scores), tail)
@@ -138,3 +192,19 @@ def read_score(answer: str) -> float | None:
             usable = isinstance(number, int | float) and not isinstance(number, bool)
             score = float(number) if usable and 0 <= number <= _LARGEST else None
     return score
+
+
+def _generated(reply: Reply) -> _Reading:
+    return _Reading(read_score(reply.text))
+
+
+def _expected(reply: Reply) -> _Reading:
+    return _Reading(expected_digit(first_place(reply.tokens)))
+
+
+def _p_yes(reply: Reply) -> _Reading:
+    relevance = share(first_place(reply.tokens), "yes", "no")
+    return _Reading(*relevance) if relevance else _Reading()
+
+
+_READERS = {"generated": _generated, "expected": _expected, "p_yes": _p_yes}

@@ -11,10 +11,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from pipelines.rerank.answer_tokens import Relevance
 from pipelines.rerank.base import Pair
 from pipelines.rerank.rank1_model import Answers, ReasoningModel
 from pipelines.rerank.rank1_prompt import Rank1Prompts, forced
-from pipelines.rerank.rank1_relevance import Relevance, closing_token, verdict
+from pipelines.rerank.rank1_relevance import closing_token, verdict
 from pipelines.rerank.stage import Reranker
 from pipelines.stage import Texts
 from toolkit.counts import Counts

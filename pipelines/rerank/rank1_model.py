@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 
+from pipelines.rerank.answer_tokens import LIKELIEST
 from pipelines.rerank.rank1_relevance import CLOSE
 from pipelines.search_notes import question
 from toolkit.errors import InputError
@@ -16,8 +17,6 @@ from toolkit.llm.prices import Price
 from toolkit.llm.protocol import Settings, Turn, user
 
 _STOPS = (f"{CLOSE} true", f"{CLOSE} false")
-# The most that vLLM gives unless it is told otherwise.
-_LIKELIEST = 20
 _KEPT_TOKENS = 16
 
 Answers = list[Turn | ModelError]
@@ -44,8 +43,8 @@ class ReasoningModel:
         self.name = model
         # Where `</think>` is a special token, a skipped one would stop nothing.
         settings = Settings(temperature=0.0, timeout=timeout, extra={"skip_special_tokens": False})
-        self._reason = asking(settings, stop=_STOPS, logprobs=_LIKELIEST, max_tokens=max_tokens)
-        self._decide = asking(settings, logprobs=_LIKELIEST, max_tokens=1)
+        self._reason = asking(settings, stop=_STOPS, logprobs=LIKELIEST, max_tokens=max_tokens)
+        self._decide = asking(settings, logprobs=LIKELIEST, max_tokens=1)
         self._client = OpenAICompletions(
             model=model,
             base_url=base_url,
@@ -93,7 +92,7 @@ class ReasoningModel:
         if reply.text and not any(token.top for token in reply.tokens):
             raise InputError(
                 f"the server of {self.name} gives no log-probabilities",
-                valid=f"a server whose /completions has logprobs={_LIKELIEST}",
+                valid=f"a server whose /completions has logprobs={LIKELIEST}",
                 do="use vLLM, and not with --max-logprobs below that",
             )
         return {text: logprob for token in tokens for text, logprob in token.top.items()}

@@ -194,6 +194,16 @@ def test_a_rewriter_asks_the_agents_model_where_it_has_none_of_its_own(
     assert start["agent_calls"] == 18 and start["rewriter_calls"] > 0
 
 
+@pytest.mark.parametrize("llm", ["claude-opus-4.7", "gpt-5.5"])
+def test_scores_by_log_probabilities_need_an_api_that_gives_them(
+    entry: Entry, capsys: pytest.CaptureFixture[str], llm: str
+) -> None:
+    pointwise = ("reranker=pointwise", f"llm@reranker_llm={llm}", "budget=none")
+    assert entry("rank", *TINY, *pointwise, "reranker.score=p_yes") == 2
+    assert "reads log-probabilities, and the API of" in " ".join(capsys.readouterr().err.split())
+    assert not Path("indexes").exists()
+
+
 def test_settings_of_a_stage_that_is_not_there_make_no_cells_of_their_own(
     entry: Entry, models: Path
 ) -> None:

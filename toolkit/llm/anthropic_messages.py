@@ -38,6 +38,7 @@ class AnthropicMessages(ApiModel):
     """
 
     sdk = "anthropic"
+    gives_logprobs = False
     default_url = "https://api.anthropic.com"
 
     def __init__(
@@ -93,6 +94,7 @@ class AnthropicMessages(ApiModel):
         self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]], settings: Settings
     ) -> dict[str, Any]:
         settings.refuse_seed("the Messages API")
+        settings.refuse_logprobs("the Messages API")
         instructions, rest = opening(messages)
         body: dict[str, Any] = {
             "messages": merged(rest),

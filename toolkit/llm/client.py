@@ -69,6 +69,8 @@ class ApiModel(ABC):
 
     sdk: ClassVar[str]
     default_url: ClassVar[str]
+    gives_logprobs: ClassVar[bool] = True
+    """Whether log-probabilities can be asked for; a server may still give none."""
     name: str = ""
 
     def __init__(

@@ -7,29 +7,18 @@ and for scores that are read from a token's probability.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import zip_longest
-from typing import Any, NamedTuple
+from typing import Any
 
 from toolkit.errors import InputError
 from toolkit.llm import wire
 from toolkit.llm.client import ApiModel
 from toolkit.llm.errors import BadReply
-from toolkit.llm.protocol import Message, Settings, Turn, Usage, user
+from toolkit.llm.protocol import Message, Settings, Token, Turn, Usage, user
 
 API = "openai_completions"
 _FINISH = {"content_filter": "refusal", None: "stop"}
-
-
-class Token(NamedTuple):
-    """A token that was written, the natural logarithm of its probability, and those of the
-    likeliest tokens in its place, mostly itself among them; None and empty where the server does
-    not tell."""
-
-    text: str
-    logprob: float | None = None
-    top: Mapping[str, float] = {}
 
 
 @dataclass(frozen=True)
@@ -46,8 +35,7 @@ class Completion:
     @classmethod
     def of(cls, turn: Turn) -> Completion:
         """What a turn of `OpenAICompletions` holds."""
-        tokens = turn.provider.get("tokens", ())
-        return cls(turn.text, tokens, turn.finish_reason, turn.usage, turn.attempts)
+        return cls(turn.text, turn.tokens, turn.finish_reason, turn.usage, turn.attempts)
 
 
 def asking(
@@ -60,13 +48,12 @@ def asking(
     """`settings` with what completions have besides: the texts in `stop` end the reply;
     `logprobs` asks for those of so many tokens at each place (0: of the written one alone);
     `max_tokens` bounds the reply (None: as it was)."""
-    extra = dict(settings.extra)
-    if stop:
-        extra["stop"] = list(stop)
-    if logprobs is not None:
-        extra["logprobs"] = logprobs
+    extra = {**settings.extra, "stop": list(stop)} if stop else settings.extra
     return replace(
-        settings, extra=extra, max_output_tokens=max_tokens or settings.max_output_tokens
+        settings,
+        extra=extra,
+        logprobs=settings.logprobs if logprobs is None else logprobs,
+        max_output_tokens=max_tokens or settings.max_output_tokens,
     )
 
 
@@ -129,6 +116,7 @@ class OpenAICompletions(ApiModel):
             "max_tokens": settings.max_output_tokens,
             "reasoning_effort": settings.reasoning_effort,
             "seed": settings.seed,
+            "logprobs": settings.logprobs,
         }
         body = {name: value for name, value in parameters.items() if value is not None}
         return {**body, **settings.extra}
@@ -140,7 +128,7 @@ class OpenAICompletions(ApiModel):
         choice = choices[0]
         finish = choice.get("finish_reason")
         usage = reply.get("usage")
-        tokens = list(_tokens(choice.get("logprobs") or {}))
+        tokens = list(wire.tokens(choice.get("logprobs")))
         last_tokens = tokens if self.kept_tokens is None else tokens[-self.kept_tokens :]
         return Turn(
             text=str(choice.get("text") or ""),
@@ -152,19 +140,9 @@ class OpenAICompletions(ApiModel):
             ),
             finish_reason=str(_FINISH.get(finish, finish)),
             model=str(reply.get("model") or ""),
-            provider={"api": API, "tokens": last_tokens},
+            provider={"api": API},
+            tokens=last_tokens,
         )
 
     def _whole(self, turn: Turn) -> Turn:
         return turn if turn.finish_reason == "length" else super()._whole(turn)
-
-
-def _tokens(logprobs: Mapping[str, Any]) -> Iterator[Token]:
-    """From lists of tokens, of their log-probabilities and of the likeliest at each place (OpenAI,
-    vLLM), or from one list of objects (llama.cpp)."""
-    for entry in logprobs.get("content") or ():
-        top = {other["token"]: float(other["logprob"]) for other in entry.get("top_logprobs") or ()}
-        yield Token(str(entry["token"]), entry.get("logprob"), top)
-    lists = (logprobs.get(name) or () for name in ("tokens", "token_logprobs", "top_logprobs"))
-    for text, logprob, likeliest in zip_longest(*lists):
-        yield Token(str(text), logprob, likeliest or {})

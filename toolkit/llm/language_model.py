@@ -121,6 +121,11 @@ class LanguageModel:
         if server and not self._given:
             server.check(model)
 
+    @property
+    def gives_logprobs(self) -> bool:
+        """Whether its client can ask for log-probabilities; a server may still give none."""
+        return bool(getattr(self._connected, "gives_logprobs", True))
+
     @contextmanager
     def running(self, log: Path, servers: Servers | None = None) -> Iterator[ChatModel]:
         """The model, ready to be asked for as long as the block; a server of our own writes to

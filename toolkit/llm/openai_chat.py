@@ -34,7 +34,8 @@ class OpenAIChat(ApiModel):
     while the model thinks, so that the choice is then left to the model (false: `auto` is sent for
     `required` and for the name of a tool). `text_calls`: whether a reply that begins with a call as
     JSON, without the marks that the server's chat template puts around one, is that call: small
-    models write it so. What they wrote stays on record. The rest as in `ApiModel`.
+    models write it so. What they wrote stays on record. A reply with log-probabilities that reaches
+    its limit is a whole one. The rest as in `ApiModel`.
     """
 
     sdk = "openai"
@@ -88,6 +89,8 @@ class OpenAIChat(ApiModel):
             "seed": settings.seed,
         }
         body.update({name: value for name, value in parameters.items() if value is not None})
+        if settings.logprobs is not None:
+            body.update(logprobs=True, top_logprobs=settings.logprobs)
         return {**body, **settings.extra}
 
     def _tool(self, spec: wire.FunctionSpec) -> dict[str, Any]:
@@ -159,7 +162,13 @@ class OpenAIChat(ApiModel):
             finish_reason=str(_FINISH.get(finish, finish)),
             model=str(reply.get("model") or ""),
             provider=provider,
+            tokens=tuple(wire.tokens(choice.get("logprobs"))),
         )
+
+    def _whole(self, turn: Turn) -> Turn:
+        # Who asks for probabilities reads tokens, and limits their number to those that are read.
+        limited = turn.finish_reason == "length" and turn.tokens
+        return turn if limited else super()._whole(turn)
 
 
 def _tool_choice(choice: str) -> Any:

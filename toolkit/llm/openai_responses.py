@@ -27,6 +27,7 @@ class OpenAIResponses(ApiModel):
     """
 
     sdk = "openai"
+    gives_logprobs = False
     default_url = "https://api.openai.com/v1"
 
     def __init__(
@@ -58,6 +59,7 @@ class OpenAIResponses(ApiModel):
         self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]], settings: Settings
     ) -> dict[str, Any]:
         settings.refuse_seed("the Responses API")
+        settings.refuse_logprobs("our client of the Responses API")
         body: dict[str, Any] = {
             "input": [item for entry in messages for item in _items(entry)],
             "store": False,

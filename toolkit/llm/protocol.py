@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from toolkit.errors import InputError
 from toolkit.masking import masked
@@ -58,6 +58,16 @@ def _refuse_constant(name: str) -> Any:
     raise ValueError(f"{name} is not JSON")
 
 
+class Token(NamedTuple):
+    """A token that was written, the natural logarithm of its probability, and those of the
+    likeliest tokens in its place, mostly itself among them; None and empty where the server does
+    not tell."""
+
+    text: str
+    logprob: float | None = None
+    top: Mapping[str, float] = {}
+
+
 @dataclass(frozen=True)
 class Usage:
     """Tokens of one request as the server counted them; None where it did not tell.
@@ -79,7 +89,8 @@ class Usage:
 class Turn:
     """One reply. `finish_reason` is `stop`, `tool_calls`, `length`, `overflow`, `refusal`, or the
     server's own word. `model` is what the server says that it used. `provider` is opaque, see the
-    module."""
+    module. `tokens` are those of the text with their log-probabilities, where the settings ask for
+    them and the server gives them."""
 
     text: str = ""
     reasoning: str = ""
@@ -89,6 +100,7 @@ class Turn:
     model: str = ""
     provider: Mapping[str, Any] = field(default_factory=dict)
     attempts: int = 1
+    tokens: Sequence[Token] = ()
 
     @property
     def empty(self) -> bool:
@@ -120,6 +132,8 @@ class Settings:
 
     `tool_choice` is `auto`, `none`, `required` or a tool's name; `timeout` seconds are for one
     attempt, from sending to the last byte; `extra` goes into the request's body as it is.
+    `logprobs` asks for the log-probabilities of so many of the likeliest tokens at each place of
+    the reply (0: of the written one alone; None: of none).
     """
 
     temperature: float | None = None
@@ -130,12 +144,14 @@ class Settings:
     tool_choice: str = "auto"
     timeout: float = 600.0
     extra: Mapping[str, Any] = field(default_factory=dict)
+    logprobs: int | None = None
 
     def __post_init__(self) -> None:
         _within("temperature", self.temperature, 0, 2)
         _within("top_p", self.top_p, 0, 1)
         _within("max_output_tokens", self.max_output_tokens, 1, 10_000_000)
         _within("timeout", self.timeout, 0.001, 86_400)
+        _within("logprobs", self.logprobs, 0, 1000)
         if not self.tool_choice:
             raise InputError(
                 "tool_choice is empty", valid=f"{', '.join(TOOL_CHOICES)} or the name of a tool"
@@ -150,6 +166,15 @@ class Settings:
     def forces_a_call(self) -> bool:
         """Whether the model must call a tool: any (`required`), or the one that is named."""
         return self.tool_choice not in ("auto", "none")
+
+    def refuse_logprobs(self, api: str) -> None:
+        """`InputError` where log-probabilities are asked for: `api` gives none."""
+        if self.logprobs is not None:
+            raise InputError(
+                f"log-probabilities are asked for, and {api} gives none",
+                valid="a server of chat completions that gives them, such as vLLM",
+                do="choose one, such as llm=openai_compatible",
+            )
 
     def refuse_seed(self, api: str) -> None:
         """`InputError` where there is a seed: `api` has none, and leaving it out would mislead."""

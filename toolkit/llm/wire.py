@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import zip_longest
 from typing import Any
 
 from toolkit.llm.errors import BadReply
-from toolkit.llm.protocol import Message, ToolCallRequest
+from toolkit.llm.protocol import Message, Token, ToolCallRequest
 
 _NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_-]")
 _LONGEST_NAME = 64
@@ -113,3 +114,16 @@ def json_object(content: str, what: str, hide: Callable[[str], str] = str) -> di
         beginning = hide(content)[:80]
         raise BadReply(f"{what} answered with something that is no JSON object: {beginning!r}")
     return value
+
+
+def tokens(logprobs: Mapping[str, Any] | None) -> Iterator[Token]:
+    """The tokens of a reply by a choice's `logprobs`: one list of objects (chat completions,
+    llama.cpp), or lists of tokens, of their log-probabilities and of the likeliest at each place
+    (text completions of OpenAI and vLLM)."""
+    listed = logprobs or {}
+    for entry in listed.get("content") or ():
+        top = {other["token"]: float(other["logprob"]) for other in entry.get("top_logprobs") or ()}
+        yield Token(str(entry["token"]), entry.get("logprob"), top)
+    lists = (listed.get(name) or () for name in ("tokens", "token_logprobs", "top_logprobs"))
+    for text, logprob, likeliest in zip_longest(*lists):
+        yield Token(str(text), logprob, likeliest or {})

@@ -1,15 +1,22 @@
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
+from scripted_peer import Peer, Request, Say, running_peer
 from scripted_prompts import ScriptedPrompts
 
+from pipelines.rerank.answer_tokens import expected_digit
 from pipelines.rerank.pointwise import Pointwise, read_score
 from toolkit.errors import InputError
+from toolkit.llm.blocking import BlockingModel
 from toolkit.llm.errors import ModelError, Refused, ServerGone
+from toolkit.llm.openai_chat import OpenAIChat
 
 
 @pytest.mark.parametrize(
@@ -104,3 +111,107 @@ def test_settings_are_checked() -> None:
         Pointwise(max_characters=0)
     with pytest.raises(InputError, match="is not bound"):
         Pointwise().transform(ranking("a"))
+
+
+def logs(**shares: float) -> dict[str, float]:
+    return {text.strip("_"): math.log(share) for text, share in shares.items()}
+
+
+@pytest.mark.parametrize(
+    ("top", "expected"),
+    [
+        (logs(_7=0.5, _8=0.25, _6=0.25), 7.0),
+        (logs(_7=0.3, _1=0.1), (0.3 * 7 + 0.1 * 1) / 0.4),
+        ({" 4": math.log(0.2), "4": math.log(0.2), "\u01200": math.log(0.1)}, 0.4 * 4 / 0.5),
+        ({"9": math.log(0.2), "10": math.log(0.7), "nine": math.log(0.1)}, 9.0),
+        ({"The": 0.0}, None),
+        ({}, None),
+    ],
+)
+def test_the_expected_grade_is_that_of_the_digits_listed(
+    top: Mapping[str, float], expected: float | None
+) -> None:
+    assert expected_digit(top) == (None if expected is None else pytest.approx(expected))
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Peer]:
+    with running_peer() as running:
+        yield running
+
+
+@pytest.fixture
+def peer(server: Peer) -> Peer:
+    server.reset()
+    return server
+
+
+def one_token(places: Mapping[str, Mapping[str, float]]) -> Callable[[Request], Say]:
+    """A server that answers each document with one token, of these probabilities."""
+
+    def answer(request: Request) -> Say:
+        place = places[shown(request.body["messages"][0]["content"])]
+        return Say(text=next(iter(place), ""), finish="length", top=[place] if place else ())
+
+    return answer
+
+
+def scored(peer: Peer, *texts: str, **arguments: Any) -> tuple[list[str], Pointwise]:
+    """The order of the documents that the stage gives over the server."""
+    model = OpenAIChat(model="m", base_url=peer.openai_url, attempts=1)
+    with BlockingModel("m", role="reranker").started(model) as blocking:
+        stage = Pointwise(blocking, **arguments)
+        out = stage.transform(ranking(*texts)).sort_values("rank")
+    return out["docno"].tolist(), stage
+
+
+def test_grades_are_expected_from_one_token(peer: Peer) -> None:
+    """Both documents would be given a 7."""
+    low, high = {"7": 0.6, "3": 0.4}, {"7": 0.6, "9": 0.4}
+    peer.default = one_token({"a": low, "b": high})
+    order, stage = scored(peer, "a", "b", score="expected")
+    assert order == ["d1", "d0"]
+    body = peer.requests[0].body
+    assert (body["logprobs"], body["top_logprobs"], body["max_completion_tokens"]) == (True, 20, 1)
+    assert "one digit" in body["messages"][0]["content"]
+    assert (stage.counts["pairs"], stage.counts["unreadable"], stage.counts["retried"]) == (2, 0, 0)
+
+
+def test_p_yes_is_normalised_over_yes_and_no_in_every_spelling(peer: Peer) -> None:
+    places = {
+        "a": {"Yes": 0.6, "no": 0.4},
+        "b": {" yes": 0.2, "YES": 0.1, "No": 0.1, "Maybe": 0.6},  # 0.3 of 0.4
+        "c": {"No": 0.99},
+    }
+    peer.default = one_token(places)
+    order, stage = scored(peer, "a", "b", "c", score="p_yes")
+    assert order == ["d1", "d0", "d2"] and stage.counts["one_sided"] == 1
+
+
+@pytest.mark.parametrize("score", ["expected", "p_yes"])
+def test_pairs_without_log_probabilities_are_unreadable_and_asked_for_again_at_the_next_start(
+    peer: Peer, tmp_path: Path, score: str
+) -> None:
+    place = {"expected": {"7": 0.9}, "p_yes": {"yes": 0.9}}[score]
+    peer.default = Say(text="7 yes")  # as a server that ignores what it does not know
+    order, stage = scored(peer, "a", "b", score=score, cache=tmp_path)
+    assert order == ["d0", "d1"] and stage.counts["unreadable"] == 2
+    peer.default = one_token({"a": {"Well": 1.0}, "b": place})
+    order, stage = scored(peer, "a", "b", score=score, cache=tmp_path)
+    assert order == ["d1", "d0"] and stage.counts["unreadable"] == 1
+    requests = len(peer.requests)
+    order, stage = scored(peer, "a", "b", score=score, cache=tmp_path)
+    assert order == ["d1", "d0"] and len(peer.requests) == requests
+
+
+def test_an_answer_that_is_cut_off_without_log_probabilities_is_unreadable(peer: Peer) -> None:
+    peer.default = Say(text="7", finish="length")
+    _, stage = scored(peer, "a", score="expected")
+    assert (stage.counts["unreadable"], stage.counts["refused"]) == (1, 0)
+
+
+def test_kinds_of_scores_are_checked() -> None:
+    with pytest.raises(InputError, match=r"score is 'likely'\. valid: generated, expected, p_yes"):
+        Pointwise(score="likely")
+    with pytest.raises(InputError, match="score=p_yes asks for one token"):
+        Pointwise(score="p_yes", structured=True)

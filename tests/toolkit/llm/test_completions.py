@@ -7,6 +7,7 @@ import math
 import os
 import time
 from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from toolkit.llm.blocking import BlockingModel
 from toolkit.llm.completions import Completion, OpenAICompletions, Token, asking
 from toolkit.llm.ledger import Ledger
 from toolkit.llm.llamacpp import LlamaCppServer
+from toolkit.llm.openai_chat import OpenAIChat
 from toolkit.llm.protocol import Settings, Usage, user
 from toolkit.llm.server import serving
 
@@ -76,7 +78,7 @@ def client(peer: Peer, **arguments: Any) -> OpenAICompletions:
     return OpenAICompletions(**{**defaults, **arguments})
 
 
-def using(model: OpenAICompletions, work: Callable[[OpenAICompletions], Awaitable[Any]]) -> Any:
+def using(model: Any, work: Callable[[Any], Awaitable[Any]]) -> Any:
     async def main() -> Any:
         try:
             return await work(model)
@@ -274,6 +276,9 @@ def test_a_real_engine_tells_what_it_wrote_and_how_likely_that_was(tmp_path: Pat
         model = OpenAICompletions(model="tiny", base_url=f"{url}/v1")
         settings = Settings(temperature=0.0)
         found = complete(model, "The mill of", settings=settings, logprobs=5, max_tokens=4)
+        chat = OpenAIChat(model="tiny", base_url=f"{url}/v1")
+        one_token = replace(settings, logprobs=5, max_output_tokens=1)
+        turn = using(chat, lambda it: it.respond([user("Which mill?")], (), one_token))
     assert "".join(token.text for token in found.tokens) == found.text
     assert (found.finish_reason, found.usage.output, len(found.tokens)) == ("length", 4, 4)
     for token in found.tokens:
@@ -281,3 +286,5 @@ def test_a_real_engine_tells_what_it_wrote_and_how_likely_that_was(tmp_path: Pat
         assert token.logprob == max(token.top.values()) == token.top[token.text]
         assert len(token.top) == 5
         assert math.fsum(map(math.exp, token.top.values())) <= 1 + 1e-5
+    assert len(turn.tokens) == 1 and len(turn.tokens[0].top) == 5
+    assert turn.tokens[0].logprob == max(turn.tokens[0].top.values())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import math
 import sys
 import time
 import traceback
@@ -735,3 +736,31 @@ def test_a_missing_sdk_is_told_with_the_way_to_install_it(
     monkeypatch.setitem(sys.modules, model.sdk, None)
     with pytest.raises(InputError, match=r"soundingline\[llm\]"):
         model.ready()
+
+
+def test_log_probabilities_come_with_the_tokens_where_they_are_asked_for(peer: Peer) -> None:
+    model = OpenAIChat(model="m", base_url=peer.openai_url)
+    place = {"Yes": 0.5, " yes": 0.25, "no": 0.125}
+    peer.default = Say(text="Yes", finish="length", top=[place])
+    turn = ask(model, tools=(), logprobs=3, max_output_tokens=1)
+    assert peer.requests[-1].body["logprobs"] is True
+    assert peer.requests[-1].body["top_logprobs"] == 3
+    (token,) = turn.tokens
+    assert (token.text, math.exp(token.logprob or 0)) == ("Yes", pytest.approx(0.5))
+    shares = {text: math.exp(logprob) for text, logprob in token.top.items()}
+    assert shares == pytest.approx(place)
+    assert turn.finish_reason == "length"  # whole all the same: the token is what was asked for
+    peer.default = Say(text="Yes")
+    assert ask(model).tokens == () and "logprobs" not in peer.requests[-1].body
+
+
+def test_an_api_without_log_probabilities_refuses_to_be_asked_for_them(
+    peer: Peer, make: Callable[..., ApiModel]
+) -> None:
+    model = make()
+    if model.gives_logprobs:
+        ask(model, logprobs=1)
+    else:
+        with pytest.raises(InputError, match=r"log-probabilities are asked for, and .* gives none"):
+            ask(model, logprobs=1)
+        assert not peer.requests
