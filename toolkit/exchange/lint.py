@@ -263,7 +263,10 @@ def _lacking(rows: Sequence[LintRow], truth: Truth, before: Figures) -> Finding:
 
 def _uncited(rows: Sequence[LintRow], truth: Truth, before: Figures) -> Finding:
     invented = [row for row in rows if any(not _was_shown(docid, row) for docid in row.cited)]
-    return _finding("citations_never_shown", invented)
+    places = {row.place for row in invented}
+    mended = [_citing_shown(row) if row.place in places else row.trajectory for row in rows]
+    after = _figures(mended, truth) if invented else None
+    return _finding("citations_never_shown", invented, before, after)
 
 
 _CHECKS: tuple[Callable[[Sequence[LintRow], Truth, Figures], Finding], ...] = (
@@ -328,8 +331,28 @@ def _document(docid: str) -> str:
 def cited_ids(text: str) -> frozenset[str]:
     """What stands in brackets and looks like an id: it has a digit and no space."""
     inner = (content for brackets in _BRACKETS for content in brackets.findall(text))
-    names = (name.partition("†")[0].strip() for content in inner for name in content.split(","))
-    return frozenset(name for name in names if _ID.fullmatch(name))
+    return frozenset(_ids(name for content in inner for name in content.split(",")))
+
+
+def _ids(names: Iterable[str]) -> list[str]:
+    """Those of the names within brackets that look like ids."""
+    bare = (name.partition("†")[0].strip() for name in names)
+    return [name for name in bare if _ID.fullmatch(name)]
+
+
+def _citing_shown(row: LintRow) -> Trajectory:
+    """The same answer without the citations of what was never shown."""
+
+    def shown_alone(brackets: re.Match[str]) -> str:
+        names = brackets[1].split(",")
+        kept = [name for name in names if all(_was_shown(docid, row) for docid in _ids([name]))]
+        return f"{brackets[0][0]}{','.join(kept)}{brackets[0][-1]}"
+
+    *before, final = row.trajectory.messages
+    text = str(final.get("content") or "")
+    for pattern in _BRACKETS:
+        text = pattern.sub(shown_alone, text)
+    return replace(row.trajectory, messages=(*before, {**final, "content": text}))
 
 
 def _was_shown(docid: str, row: LintRow) -> bool:
