@@ -141,8 +141,8 @@ def test_citations_that_were_never_shown_are_told(lint: Lint) -> None:
     assert code == 1
     line = lines["citations_never_shown"]
     assert line.startswith("1 (")
-    # The evaluator reads 56, 12 and 3 in the first answer, of which 12 is right: a third, and a half
-    # without 56. The other three answers cite what is right.
+    # The evaluator reads 56, 12 and 3 in the first answer, of which 12 is right: a third, and a
+    # half without 56. The other three answers cite what is right.
     assert changes(line)["citation_precision_published"] == (0.8333, 0.875)
 
 
