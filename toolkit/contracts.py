@@ -377,6 +377,10 @@ class Segmenter(Protocol):
 class DocumentStore(Protocol):
     """Raw text by id, for many concurrent readers."""
 
+    def documents(self) -> Iterator[Document]:
+        """Every document, in the corpus's order, streamed."""
+        ...
+
     def document(self, docid: str) -> Document:
         """The whole document; `KeyError` if there is none of that id."""
         ...

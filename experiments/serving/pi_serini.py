@@ -88,7 +88,7 @@ class PiSeriniSession(RankedBrowsingSession):
         first, count = offset or 1, limit or self.settings.depth
         shown = hits[first - 1 : first - 1 + count]
         head = max(0, self.settings.excerpt_depth - first + 1)
-        rows = [_row(hit) for hit in self._filled(ranking.request.query, first, shown[:head])]
+        rows = [_row(hit) for hit in self.filled(ranking.request.query, first, shown[:head])]
         rows += [_row(hit) for hit in shown[head:]]
         more = first - 1 + count < len(hits)
         page = {

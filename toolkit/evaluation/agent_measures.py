@@ -19,7 +19,7 @@ PerQuestion = dict[str, dict[str, float]]
 
 
 _KINDS = {
-    "search_calls": ("search",),
+    "search_calls": ("search", "grep"),
     "browse_calls": ("read_search_results",),
     "read_calls": ("read_document", "get_document", "read"),
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from toolkit.contracts import Document, Hit, Lines, SearchRequest, SearchResult, Unit, parent
 from toolkit.corpus.lines import line_spans, without_break
@@ -50,6 +50,9 @@ class DictionaryStore:
             for docid, content in documents.items()
         }
         self._passages = dict(passages or {})
+
+    def documents(self) -> Iterator[Document]:
+        return iter(self._documents.values())
 
     def document(self, docid: str) -> Document:
         return self._documents[docid]

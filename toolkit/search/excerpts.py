@@ -51,10 +51,10 @@ def window(query: Query, text: str, characters: int) -> str:
     earliest such one), where a word that occurs n times in the text weighs `n ** -0.5`."""
     matches = _matches(query, text)
     if not matches:
-        return _cut(text, 0, characters)
+        return cut(text, 0, characters)
     first, last = _best(matches, characters)
     start, end = matches[first].start, matches[last].end
-    return _cut(text, start - max(0, characters - (end - start)) // 2, characters)
+    return cut(text, start - max(0, characters - (end - start)) // 2, characters)
 
 
 def first_match(query: Query, text: str, characters: int) -> str:
@@ -62,7 +62,7 @@ def first_match(query: Query, text: str, characters: int) -> str:
     lowered = _lower(text)
     firsts = (next(filter(_fits, _places(lowered, stem)), None) for stem in query.stems)
     start = min((span[0] for span in firsts if span), default=0)
-    return _cut(text, start - min(_LEAD, characters // 4), characters)
+    return cut(text, start - min(_LEAD, characters // 4), characters)
 
 
 def nothing(query: Query, text: str, characters: int) -> str:
@@ -133,7 +133,7 @@ def _best(matches: Sequence[Match], characters: int) -> tuple[int, int]:
     return bounds
 
 
-def _cut(text: str, start: int, characters: int) -> str:
+def cut(text: str, start: int, characters: int) -> str:
     """At most `characters` of `text` from about `start`, whole words, white space collapsed, with
     an ellipsis where text was left out."""
     start = max(0, min(start, len(text) - characters))

@@ -1,4 +1,4 @@
-"""What the pages of ranked browsing look like, and how they are cut to size without losing text."""
+"""What the pages of browsing look like, and how they are cut to size without losing text."""
 
 from __future__ import annotations
 
@@ -32,14 +32,15 @@ class Frame(NamedTuple):
 
 
 def results_page(
-    page: ResultsPage, limit: int | None, default: int, limits: Limits
+    page: ResultsPage, limit: int | None, default: int, limits: Limits, remark: str = ""
 ) -> tuple[str, ResultsPage]:
     """The text of a page of hits, and the page with the hits that it shows and what follows.
-    `limit` is how many the caller asked for, None for the `default`."""
+    `limit` is how many the caller asked for, None for the `default`; the header ends with
+    `remark`."""
 
     def header(last: int) -> str:
         ranks = f"ranks {page.first}-{last} of {page.total}"
-        return f"[search_id={page.search_id} {ranks} query={short(page.query)}]"
+        return f"[search_id={page.search_id} {ranks} query={short(page.query)}]{remark}"
 
     def hint(last: int) -> str:
         call = call_text(

@@ -6,78 +6,28 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from toolkit.checks import check_integer
-from toolkit.contracts import (
-    PASSAGE_MARK,
-    DocumentStore,
-    Hit,
-    ResultsPage,
-    SearchBackend,
-    Unit,
-    parent,
-)
+from toolkit.contracts import DocumentStore, Hit, SearchBackend, Unit
 from toolkit.errors import InputError
-from toolkit.search.errors import ToolError, quoted
+from toolkit.search.browsing import REASON, Browsing, BrowsingSession
 from toolkit.search.excerpts import METHODS, Query
-from toolkit.search.pages import Limits, document_page, line_of, results_page, short
-from toolkit.search.schemas import FAR, IntegerParameter, TextParameter, ToolSpec, call_text
-from toolkit.search.session import CachedRanking, Page, SessionSettings, Tool, ToolSession
-
-_READ = "read_document"
-_LONGEST_PASSAGE_SUFFIX = len(PASSAGE_MARK) + 9
-_REASON = TextParameter("reason", "Why you make this call, in at most 100 words.", blank=True)
+from toolkit.search.schemas import TextParameter, ToolSpec
+from toolkit.search.session import Page, Tool
 
 
 @dataclass(frozen=True, kw_only=True)
-class RankedBrowsing(SessionSettings):
+class RankedBrowsing(Browsing):
     """Settings of an interface with `search`, `read_search_results` and `read_document`.
 
-    Defaults are Pi-Serini's. `depth`: hits of a ranking, all kept and counted as surfaced.
-    `page`: hits that `search` shows; `browse_page`, `max_page`: hits that `read_search_results`
-    shows by default and at most. `excerpt`: `window` (best query-biased stretch), `first_match` or
-    `none`, of `excerpt_characters` characters, for ranks up to `excerpt_depth`. `read_limit`: lines
-    that `read_document` shows by default. `max_lines`, `max_bytes` (UTF-8): size of one output; it
-    is cut between hits or lines, never inside one, and its hint goes on at the first omitted one; a
-    single hit or line is always shown, whatever its size.
-
-    Raises `InputError` for impossible values.
+    Defaults are Pi-Serini's. `excerpt`: `window` (best query-biased stretch), `first_match` or
+    `none`. For the other settings see `Browsing`. Raises `InputError` for impossible values.
     """
 
-    depth: int = 1000
-    page: int = 5
-    browse_page: int = 10
-    max_page: int = 50
     excerpt: str = "window"
-    excerpt_characters: int = 220
-    excerpt_depth: int = 50
-    read_limit: int = 200
-    max_lines: int = 2000
-    max_bytes: int = 50_000
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_integer("max_page", self.max_page)
-        check_integer("page", self.page, most=self.max_page)
-        check_integer("browse_page", self.browse_page, most=self.max_page)
-        check_integer("depth", self.depth)
-        if self.page > self.depth:
-            raise InputError(
-                f"page={self.page} shows more hits than depth={self.depth} ranks",
-                valid=f"page from 1 to {self.depth}",
-                do="lower page or raise depth",
-            )
         if self.excerpt not in METHODS:
             raise InputError(f"excerpt={self.excerpt!r}", valid=", ".join(METHODS))
-        check_integer("excerpt_characters", self.excerpt_characters, least=20)
-        check_integer("excerpt_depth", self.excerpt_depth, least=0)
-        check_integer("max_lines", self.max_lines)
-        check_integer("max_bytes", self.max_bytes)
-        check_integer("read_limit", self.read_limit, most=self.max_lines)
-
-    @property
-    def limits(self) -> Limits:
-        """The size of one output."""
-        return Limits(self.max_lines, self.max_bytes)
 
     def session(
         self,
@@ -89,7 +39,7 @@ class RankedBrowsing(SessionSettings):
         return self.open_session(RankedBrowsingSession, backend, store, clock, depth=self.depth)
 
 
-class RankedBrowsingSession(ToolSession[RankedBrowsing]):
+class RankedBrowsingSession(BrowsingSession[RankedBrowsing]):
     """One question's session: see `RankedBrowsing`."""
 
     def tools(self) -> Iterable[Tool]:
@@ -98,130 +48,15 @@ class RankedBrowsingSession(ToolSession[RankedBrowsing]):
             "search",
             f"Rank the collection for a query. Shows the first {settings.page} hits and keeps up "
             f"to {settings.depth} under a search_id, which read_search_results pages through.",
-            (_REASON, TextParameter("query", "The search query.")),
-        )
-        browse = ToolSpec(
-            "read_search_results",
-            "Show more hits of an earlier search, without searching again.",
-            (
-                _REASON,
-                TextParameter("search_id", "The search_id of an earlier search, such as s1."),
-                IntegerParameter(
-                    "offset", f"First rank to show (default {settings.page + 1}).", 1, FAR
-                ),
-                IntegerParameter(
-                    "limit", f"Hits to show (default {settings.browse_page}).", 1, settings.max_page
-                ),
-            ),
-        )
-        read = ToolSpec(
-            _READ,
-            "Read a document by lines. The id of a passage shows its document, from the line where "
-            "the passage starts unless offset is given.",
-            (
-                _REASON,
-                TextParameter("docid", "A docid as result pages show it."),
-                IntegerParameter("offset", "First line to show (default 1).", 1, FAR),
-                IntegerParameter(
-                    "limit", f"Lines (default {settings.read_limit}).", 1, settings.max_lines
-                ),
-            ),
+            (REASON, TextParameter("query", "The search query.")),
         )
         yield Tool(search, self._search, searches_by="query")
-        yield Tool(browse, self._read_search_results)
-        yield Tool(read, self._read_document, reads_by="docid")
+        yield from self.browsing_tools()
 
     def _search(self, reason: str, query: str) -> Page:
-        search_id, ranking = self.rank(query)
-        searched = ranking.request.query
-        if not ranking.hits:
-            return Page(
-                f"[search_id={search_id} no hits query={short(searched)}]\n"
-                "Nothing matched. Call search with other words.",
-                ResultsPage(searched, (), 0, search_id=search_id),
-                ranking,
-            )
-        page = self._results(search_id, ranking, 1, self.settings.page, None)
-        return page._replace(ranking=ranking)
+        return self.first_page(query, "Call search with other words.")
 
-    def _read_search_results(
-        self, reason: str, search_id: str, offset: int | None, limit: int | None
-    ) -> Page:
-        ranking = self.kept(search_id)
-        if ranking is None:
-            raise self._not_kept(search_id)
-        first = offset or self.settings.page + 1
-        if first > len(ranking.hits):
-            again = call_text("read_search_results", reason="...", search_id=search_id, offset=1)
-            raise ToolError(
-                "past_the_end",
-                f"search {search_id} has {len(ranking.hits)} hits; rank {first} is past its end. "
-                f"Call {again} for its first hits, or search with another query.",
-                tool="read_search_results",
-                field="offset",
-            )
-        return self._results(search_id, ranking, first, limit or self.settings.browse_page, limit)
-
-    def _read_document(
-        self, reason: str, docid: str, offset: int | None, limit: int | None
-    ) -> Page:
-        limit_shown = self.settings.read_limit
-        try:
-            first = offset or self._first_line(docid)
-            lines = self.lines(_READ, parent(docid), first, limit or limit_shown, reason="...")
-        except KeyError:
-            raise ToolError(
-                "unknown_docid",
-                f"docid {quoted(docid)} is unknown. Call search(...) first and read a docid that "
-                "its results show.",
-                tool=_READ,
-                field="docid",
-            ) from None
-
-        def next_call(line: int) -> str:
-            count = limit or limit_shown
-            return call_text(_READ, reason="...", docid=lines.docid, offset=line, limit=count)
-
-        return Page(*document_page(lines, self.settings.limits, _READ, next_call, limit))
-
-    def _not_kept(self, search_id: str) -> ToolError:
-        ids = [f"s{number}" for number in range(1, len(self._queries) + 1)]
-        if search_id in ids:
-            again = call_text("search", reason="...", query=self._queries[ids.index(search_id)])
-            code, message = (
-                "dropped_search_id",
-                f"search_id {quoted(search_id)} was dropped: only the newest {self._max_rankings} "
-                f"rankings are kept. Call {again} to rank it again.",
-            )
-        else:
-            known = f" (kept: {', '.join(self._rankings)})" if ids else ""
-            code, message = (
-                "unknown_search_id",
-                f"search_id {quoted(search_id)} is unknown{known}. Call search(...) first.",
-            )
-        return ToolError(code, message, tool="read_search_results", field="search_id")
-
-    def _first_line(self, unit_id: str) -> int:
-        """The line of the document where a passage starts; 1 for a document's own id."""
-        docid = parent(unit_id)
-        if docid == unit_id:
-            return 1
-        # Stores compute with the passage's number; no document has so many passages.
-        if len(unit_id) - len(docid) > _LONGEST_PASSAGE_SUFFIX:
-            raise KeyError(unit_id)
-        passage = self.store.texts([unit_id])[0].text
-        return line_of(passage, self.store.lines(docid, 1, FAR).lines)
-
-    def _results(
-        self, search_id: str, ranking: CachedRanking, first: int, count: int, limit: int | None
-    ) -> Page:
-        """At most `count` hits from rank `first`; `limit` is what the caller asked for."""
-        query = ranking.request.query
-        hits = self._filled(query, first, ranking.hits[first - 1 : first - 1 + count])
-        page = ResultsPage(query, hits, len(ranking.hits), first, search_id)
-        return Page(*results_page(page, limit, self.settings.browse_page, self.settings.limits))
-
-    def _filled(self, query: str, first: int, hits: Sequence[Hit]) -> list[Hit]:
+    def filled(self, query: str, first: int, hits: Sequence[Hit]) -> list[Hit]:
         """The hits from rank `first` with their titles and excerpts."""
         words, cut = Query(query), METHODS[self.settings.excerpt]
         rows = zip(hits, self._texts(first, hits), strict=True)
