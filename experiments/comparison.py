@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from urllib.parse import quote
 
-from toolkit.console import Console
+from toolkit.console import Console, tell
 from toolkit.evaluation import Cell, Verdict, compare, load_cells
 from toolkit.files import write_json
 from toolkit.report import comparison_table, render, write_report
@@ -24,15 +24,19 @@ def compare_folders(
     title: str,
     tested: Sequence[str] | None = None,
     baseline: str | None = None,
+    factors: Mapping[str, str] | None = None,
     test: str = "randomisation",
     unfinished: Sequence[str] = (),
 ) -> None:
     """Load, test, print the table, write `report.html`, `report.md` and `verdicts.json`.
 
     Verdicts are between runs over the same benchmark content; a sweep over several benchmarks is
-    compared within each. `unfinished` are lines about cells that have no numbers.
+    compared within each. `baseline` names the cell that the others are held against; or the first
+    cell that has these `factors` is it. `unfinished` are lines about cells that have no numbers.
     """
     cells = load_cells(paths)
+    if factors and baseline is None:
+        baseline = cell_with(cells, factors)
     verdicts: list[Verdict] = []
     for group in by_benchmark(cells):
         inside = baseline if baseline in {cell.name for cell in group} else None
@@ -53,6 +57,17 @@ def compare_folders(
     console = Console()
     console.print(comparison_table(cells, verdicts, baseline=baseline))
     console.print(f"Report: {place}", highlight=False, soft_wrap=True)
+
+
+def cell_with(cells: Sequence[Cell], factors: Mapping[str, str]) -> str | None:
+    """The name of the first cell that has all of these factors; None, and a line to the terminal,
+    where there is none."""
+    for cell in cells:
+        if all(str(cell.factors.get(name)) == value for name, value in factors.items()):
+            return cell.name
+    wanted = ", ".join(f"{name}={value}" for name, value in factors.items())
+    tell(f"no cell has {wanted}: the report has no such baseline")
+    return None
 
 
 def trace_links(cells: Sequence[Cell], paths: Sequence[Path], folder: Path) -> dict[str, str]:

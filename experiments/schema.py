@@ -82,6 +82,7 @@ class Root:
     name: str | None = None
     sealed: bool = True
     traces: bool = True
+    baseline: dict[str, str] = field(default_factory=dict)
     measures: list[str] = field(default_factory=list)
     concurrency: int = 1
     repeats: int = 1

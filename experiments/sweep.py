@@ -12,10 +12,10 @@ import os
 import re
 import shutil
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf, flag_override
@@ -55,6 +55,7 @@ class SweepStart(Callback):
     `multirun.yaml` there. Each cell composes its own from the files of options."""
 
     folder: Path | None = None
+    baseline: ClassVar[Mapping[str, str]] = {}  # factors of the cell to compare with
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
         if config.name is None:
@@ -64,6 +65,7 @@ class SweepStart(Callback):
                 config.hydra.overrides.task.append(f"name={config.name}")  # for each cell
         mask(config)
         SweepStart.folder = Path(config.hydra.sweep.dir)
+        SweepStart.baseline = {str(key): str(value) for key, value in config.baseline.items()}
         for place in (SweepStart.folder / RECORD, SweepStart.folder / CELLS):
             if place.is_symlink():  # What is written there would land elsewhere.
                 place.unlink()
@@ -152,7 +154,13 @@ def end_sweep(sweep: Path) -> list[CellStatus]:
     lines = [_line(status) for status in unfinished]
     cells = sorted(path.parent for path in sweep.glob("*/metrics.json"))
     if cells:
-        compare_folders(cells, sweep, title=sweep.name, unfinished=_published(sweep, unfinished))
+        compare_folders(
+            cells,
+            sweep,
+            title=sweep.name,
+            factors=SweepStart.baseline,
+            unfinished=_published(sweep, unfinished),
+        )
     console = Console(stderr=True, soft_wrap=True)
     for status, line in zip(unfinished, lines, strict=True):
         console.print(line)
