@@ -8,9 +8,13 @@ and goes on for at most three letters; what is shorter than four letters matches
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import islice
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain, islice, repeat
 from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 _WORD = re.compile(r"\w+")
 _TWO = re.compile(r"\w\w")
@@ -18,9 +22,10 @@ _PARTIAL = re.compile(r"\w+\Z")
 _ENDINGS = ("ing", "es", "ed", "s")
 _SHORTEST_STEM = 4
 _LONGEST_ENDING = 3
-# A query that is a whole question is searched for by its longest words: each costs a pass over
-# the text, and the short ones say little.
+# A query that is a whole question is searched for by its longest words; the short ones say little.
 _MOST_STEMS = 24
+# Characters by which one pass over a text picks the places that are worth comparing with a stem.
+_PREFIX = 4
 # What stands more often in a text says little about where to look; stopping here bounds the time.
 _FREQUENT = 64
 # Pi-Serini starts a quarter of its 220 characters before the first match.
@@ -44,6 +49,77 @@ class Query:
     def __init__(self, text: str) -> None:
         stems = dict.fromkeys(_stem(word) for word in _WORD.findall(_lower(text)))
         self.stems = sorted(stems, key=len, reverse=True)[:_MOST_STEMS]
+        self._short = [word for word, stem in enumerate(self.stems) if len(stem) < _PREFIX]
+        self._long: dict[str, list[int]] = {}
+        for word, stem in enumerate(self.stems):
+            if len(stem) >= _PREFIX:
+                self._long.setdefault(stem[:_PREFIX], []).append(word)
+        self._tables = [_table(self._long, place) for place in range(_PREFIX)]
+
+    def places(self, lowered: str, most: int = sys.maxsize) -> Iterator[Iterator[tuple[int, int]]]:
+        """Where `lowered` holds the stems, for each the first `most` places: the stem's number and
+        the position, ascending and without overlap. All stems of four characters or more come
+        together, found in one pass; then each shorter one, of which a text soon holds enough."""
+        yield self._long_places(lowered, most)
+        for word in self._short:
+            yield zip(repeat(word), islice(_find(lowered, self.stems[word]), most))
+
+    def _long_places(self, lowered: str, most: int) -> Iterator[tuple[int, int]]:
+        ends, missing = [0] * len(self.stems), [most] * len(self.stems)
+        for start in self._candidates(lowered):
+            for word in self._long.get(lowered[start : start + _PREFIX], ()):
+                stem = self.stems[word]
+                if missing[word] and start >= ends[word] and lowered.startswith(stem, start):
+                    ends[word] = start + len(stem)
+                    missing[word] -= 1
+                    yield word, start
+
+    def _candidates(self, lowered: str) -> list[int]:
+        """The places where a long stem may start, ascending, and few others.
+
+        Each prefix of four characters has one of eight bits. Four tables map a character to the
+        bits of the prefixes that have it at their first, second, third or fourth place, so that the
+        AND over four neighbours leaves the places that may start one. With the stems `king` (bit
+        1), `ring` (2) and `gold` (4):
+
+            text                       r  i  n  g  .  g  o  k  i  n  g
+            first character here       2  0  0  4  0  4  0  1  0  0  4
+            second one further         3  0  0  0  0  4  0  3  0  0
+            third two further          3  0  0  0  0  0  0  3  0
+            fourth three further       3  0  3  0  0  0  0  3
+            AND                        2  0  0  0  0  0  0  1
+        """
+        length = len(lowered) - _PREFIX + 1
+        if length < 1 or not self._long:
+            return []
+        codes = _last_bytes(lowered)
+        bits: NDArray[np.uint8] = np.full(length, 255, np.uint8)
+        for place, table in enumerate(self._tables):
+            bits &= np.frombuffer(codes.translate(table), np.uint8)[place : place + length]
+        # As booleans, because numpy finds those several times faster than bytes.
+        candidates: list[int] = np.flatnonzero(bits != 0).tolist()
+        return candidates
+
+
+def _table(prefixes: Iterable[str], place: int) -> bytes:
+    """For the last byte of a character's code: the bits of the prefixes that have it at `place`."""
+    bits = bytearray(256)
+    for number, prefix in enumerate(prefixes):
+        bits[ord(prefix[place]) % 256] |= 1 << number % 8
+    return bytes(bits)
+
+
+def _last_bytes(text: str) -> bytes:
+    """The last byte of each character's code."""
+    return text.encode() if text.isascii() else text.encode("utf-32-le", "surrogatepass")[::4]
+
+
+def _find(lowered: str, stem: str) -> Iterator[int]:
+    """The places of a stem, ascending and without overlap."""
+    start = lowered.find(stem)
+    while start >= 0:
+        yield start
+        start = lowered.find(stem, start + len(stem))
 
 
 def window(query: Query, text: str, characters: int) -> str:
@@ -60,9 +136,12 @@ def window(query: Query, text: str, characters: int) -> str:
 def first_match(query: Query, text: str, characters: int) -> str:
     """The stretch that starts 55 characters before the first match of any query word."""
     lowered = _lower(text)
-    firsts = (next(filter(_fits, _places(lowered, stem)), None) for stem in query.stems)
-    start = min((span[0] for span in firsts if span), default=0)
-    return cut(text, start - min(_LEAD, characters // 4), characters)
+    matching = (
+        (position for word, position in places if _end(lowered, query.stems[word], position))
+        for places in query.places(lowered)
+    )
+    firsts = [position for positions in matching for position in islice(positions, 1)]
+    return cut(text, min(firsts, default=0) - min(_LEAD, characters // 4), characters)
 
 
 def nothing(query: Query, text: str, characters: int) -> str:
@@ -81,36 +160,30 @@ def _matches(query: Query, text: str) -> Sequence[Match]:
     """Occurrences in order of position. A word that the text holds often, be it inside other words,
     is left out where others match, and known by its first occurrences where none does."""
     lowered = _lower(text)
+    positions: list[list[int]] = [[] for _ in query.stems]
+    for word, position in chain.from_iterable(query.places(lowered, _FREQUENT + 1)):
+        positions[word].append(position)
     rare: list[Match] = []
     frequent: list[Match] = []
     for word, stem in enumerate(query.stems):
-        positions = list(islice(_places(lowered, stem), _FREQUENT + 1))
-        matches = rare if len(positions) <= _FREQUENT else frequent
-        spans = list(filter(_fits, positions))
+        matches = rare if len(positions[word]) <= _FREQUENT else frequent
+        spans = [(start, end) for start in positions[word] if (end := _end(lowered, stem, start))]
         weight = max(1, len(spans)) ** -0.5
         matches += [Match(start, end, word, weight) for start, end in spans]
     return sorted(rare or frequent)
 
 
-def _places(lowered: str, stem: str) -> Iterator[tuple[int, int]]:
-    """Where `lowered` holds `stem`, in order: start and end of the word, the end -1 where that is
-    no match."""
-    # Scripts that write no spaces have no word starts to see; words in ASCII do.
-    ascii_stem = stem.isascii()
+def _end(lowered: str, stem: str, start: int) -> int:
+    """Where the word ends whose stem stands at `start`; 0 where that is no match."""
+    end = start + len(stem)
+    if not stem.isascii():
+        return end  # scripts that write no spaces have no word starts to see; words in ASCII do
+    if start > 0 and ((before := lowered[start - 1]) == "_" or before.isalnum()):
+        return 0  # inside another word
     longest = _LONGEST_ENDING if len(stem) >= _SHORTEST_STEM else 0
-    start = lowered.find(stem)
-    while start >= 0:
-        end = stop = start + len(stem)
-        if ascii_stem and start > 0 and _TWO.match(lowered, start - 1):
-            stop = -1
-        elif ascii_stem and (ending := _WORD.match(lowered, end, end + longest + 1)):
-            stop = ending.end() if ending.end() - end <= longest else -1
-        yield start, stop
-        start = lowered.find(stem, end)
-
-
-def _fits(span: tuple[int, int]) -> bool:
-    return span[1] >= 0
+    ending = _WORD.match(lowered, end, end + longest + 1)
+    stop = ending.end() if ending else end
+    return stop if stop - end <= longest else 0
 
 
 def _best(matches: Sequence[Match], characters: int) -> tuple[int, int]:

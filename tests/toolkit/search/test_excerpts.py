@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from itertools import chain
 
 import pytest
 from effort import cases
@@ -118,6 +119,54 @@ def test_no_other_window_of_the_length_has_a_higher_weight(words: list[str]) -> 
 def test_words_are_not_cut(words: list[str]) -> None:
     shown = window(Query("alpha delta"), " ".join(words), 50)
     assert set(shown.strip("…").split()) <= set(words)
+
+
+def places_one_by_one(lowered: str, stem: str) -> list[int]:
+    """Where `stem` stands, from left to right and without overlap."""
+    places, start = [], 0
+    while start <= len(lowered) - len(stem):
+        if lowered[start : start + len(stem)] == stem:
+            places.append(start)
+            start += len(stem)
+        else:
+            start += 1
+    return places
+
+
+# Letters whose codes end with the same byte (a, š), a pair of surrogates' half, and a wide one.
+LETTERS = st.sampled_from("aabkš天\ud83d\U0001f600 ")
+
+
+@settings(max_examples=cases(200), deadline=None)
+@given(
+    text=st.text(LETTERS, max_size=120),
+    query=st.text(LETTERS, max_size=40),
+    starts=st.lists(st.integers(0, 100), max_size=5),
+    most=st.sampled_from([1, 2, 100]),
+)
+def test_one_pass_finds_every_place_of_every_word(
+    text: str, query: str, starts: list[int], most: int
+) -> None:
+    cuts = [text[start : start + 3 + start % 5] for start in starts]
+    words = Query(" ".join([query, *cuts]))
+    places: list[list[int]] = [[] for _ in words.stems]
+    for word, position in chain.from_iterable(words.places(text.lower(), most)):
+        places[word].append(position)
+    assert places == [places_one_by_one(text.lower(), stem)[:most] for stem in words.stems]
+
+
+def test_a_whole_question_takes_little_longer_than_four_words() -> None:
+    text = FILLER * 1000
+    words = [f"{letter}{end}" for letter in "abcdef" for end in ("vent", "tory", "blem", "wick")]
+    seconds: dict[int, list[float]] = {4: [], 24: []}
+    for _ in range(9):
+        for count, times in seconds.items():
+            query = Query(" ".join(words[:count]))
+            started = time.thread_time()
+            window(query, text, 220)
+            times.append(time.thread_time() - started)
+    # A pass for each word would take six times as long.
+    assert min(seconds[24]) < 2.5 * min(seconds[4])
 
 
 def test_a_text_of_15000_words_takes_milliseconds() -> None:
