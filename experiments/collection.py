@@ -9,16 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
+from experiments.derived import link_graph, title_resolver
 from pipelines.engines.base import Engine
-from pipelines.made_once import MadeOnce
 from toolkit.benchmarks.judged import unknown_judged
 from toolkit.benchmarks.links import LinkGraph
 from toolkit.console import tell
-from toolkit.contracts import Benchmark, Segmenter, Unit, is_sealed, links_of
+from toolkit.contracts import Benchmark, Segmenter, Unit, is_sealed
 from toolkit.corpus import SqliteStore, build_units
 from toolkit.corpus.resolve import Resolver
 from toolkit.files import fingerprint, waiting_lock, write_atomic
@@ -35,7 +34,8 @@ must read them. Do not publish this folder; git ignores it.
 class PreparedCollection:
     """An opened store and index, with the fingerprint that names the index. `folder` holds them and
     whatever else is indexed of the same units; `others` names what was, by engine. `links` gives
-    the links between the documents, where the benchmark has any."""
+    the links between the documents, where the benchmark has any, and `resolver` what recognises
+    documents by title, url or identifier."""
 
     store: SqliteStore
     index: Any
@@ -46,13 +46,7 @@ class PreparedCollection:
     corpus: str
     others: dict[str, str] = field(default_factory=dict)
     links: Callable[[], LinkGraph] | None = None
-
-    @cached_property
-    def resolver(self) -> Callable[[], Resolver]:
-        """What maps titles, urls and identifiers to the documents, made when it is first asked
-        for. For many threads."""
-        made = MadeOnce()
-        return lambda: made.get("resolver", lambda: Resolver(self.store.headings()))
+    resolver: Callable[[], Resolver] | None = None
 
     def indexed(self, engine: Engine) -> Any:
         """Another engine's index of the same units, opened; built if it is missing."""
@@ -88,28 +82,17 @@ def prepare(
     with waiting_lock(folder / ".lock"):
         store = _store(benchmark, segmenter, folder, corpus)
         index = _opened(engine, store, path, corpus)
-    others: dict[str, str] = {}
-    links = link_graph(benchmark, store)
-    return PreparedCollection(store, index, path, digest, folder, segmenter, corpus, others, links)
-
-
-def link_graph(benchmark: Benchmark, store: SqliteStore) -> Callable[[], LinkGraph] | None:
-    """What builds the graph of a benchmark's links when it is first asked for; None where it has
-    none. Links to documents that the corpus lacks are told."""
-    links = links_of(benchmark)
-    if links is None:
-        return None
-
-    @cache
-    def graph() -> LinkGraph:
-        built = LinkGraph.build(links, store)
-        if built.missing:
-            total = len(built) + built.missing + built.repeated + built.own
-            lacking = f"{built.missing:,} of {total:,} links of {benchmark.name}"
-            tell(f"{lacking} name documents that its corpus lacks; they are left out")
-        return built
-
-    return graph
+    return PreparedCollection(
+        store,
+        index,
+        path,
+        digest,
+        folder,
+        segmenter,
+        corpus,
+        links=link_graph(benchmark, store, corpus, folder),
+        resolver=title_resolver(store, corpus, folder),
+    )
 
 
 def _mark_clear(folder: Path) -> None:

@@ -32,7 +32,7 @@ def with_operators(
         links=graph,
         locator=LexicalLocator(passages.index),
         passages=passages.store,
-        resolver=built.prepared.resolver(),
+        resolver=built.prepared.resolver() if built.prepared.resolver else None,
     )
     links = {"links": graph.fingerprint} if graph else {}
     return interface.bind(operators), {"evidence": passages.fingerprint, **links}

@@ -304,7 +304,8 @@ class Benchmark(Protocol):
 
     Optional parts, read by the functions below: `sealed` is true for one whose texts must not be
     published (`is_sealed`); `targets`, `checklists` and `satisfaction` belong to questions that ask
-    for documents (`document_sets`); `links()` yields the links between documents (`links_of`).
+    for documents (`document_sets`); `links()` yields the links between documents (`links_of`), and
+    `links_fingerprint` is a hash of what they are made of.
     """
 
     name: str
@@ -353,6 +354,12 @@ def links_of(benchmark: Benchmark) -> Iterator[Link] | None:
     """The links between a benchmark's documents; None where it has no such part."""
     links = getattr(benchmark, "links", None)
     return None if links is None else links()
+
+
+def links_fingerprint(benchmark: Benchmark) -> str | None:
+    """A hash of what the links are made of, by which a graph of them can be kept: the optional
+    attribute of that name. None where the benchmark has none, so that it is built at each start."""
+    return getattr(benchmark, "links_fingerprint", None)
 
 
 class Segmenter(Protocol):

@@ -129,6 +129,11 @@ class BeirBenchmark(JudgedBenchmark):
         fingerprint: what uses them has the fingerprint of their graph."""
         return iter(read_links(self._links)) if self._links else None
 
+    @property
+    def links_fingerprint(self) -> str | None:
+        """Hash of the file of links; None where there is none."""
+        return content_hash(self._links) if self._links else None
+
     def documents(self) -> Iterator[Document]:
         """The corpus in the file's order."""
         return distinct(self._documents(), self._corpus)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Container, Iterable, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +14,16 @@ from numpy.typing import NDArray
 from toolkit.benchmarks.reading import Place, lines
 from toolkit.contracts import Link
 from toolkit.errors import InputError
-from toolkit.files import fingerprint
+from toolkit.files import dump_json, fingerprint
 
 DIRECTIONS = ("out", "in", "both")
 HEADER = ("docid", "linked")
 
+FORMAT = 1  # of a graph's folder
+_RECORD = "links.json"
+
 Numbers = NDArray[np.int32]
+Table = tuple[NDArray[np.int64], Numbers]
 
 
 class LinkGraph:
@@ -32,18 +38,19 @@ class LinkGraph:
     def __init__(
         self,
         docids: Sequence[str],
-        pairs: NDArray[np.int64],
+        out: Table,
+        into: Table,
         *,
         missing: int = 0,
         repeated: int = 0,
         own: int = 0,
     ) -> None:
-        """`pairs`: (links, 2) distinct numbers, from whom and to whom."""
+        """`out` and `into`: whom each document links to, and who links to it, as offsets of
+        documents + 1 and the numbers of the others."""
         self.docids = list(docids)
         self.missing, self.repeated, self.own = missing, repeated, own
         self._numbers = {docid: number for number, docid in enumerate(self.docids)}
-        self._out = _rows(pairs, len(self.docids))
-        self._in = _rows(pairs[:, ::-1], len(self.docids))
+        self._out, self._in = out, into
 
     @classmethod
     def build(cls, links: Iterable[Link], corpus: Container[str] | None = None) -> LinkGraph:
@@ -65,7 +72,31 @@ class LinkGraph:
                 counts["repeated"] += (source, target) in pairs
                 pairs[source, target] = None
         array = np.array(list(pairs), dtype=np.int64).reshape(-1, 2)
-        return cls(list(numbers), array, **counts)
+        out, into = _rows(array, len(numbers)), _rows(array[:, ::-1], len(numbers))
+        return cls(list(numbers), out, into, **counts)
+
+    @classmethod
+    def open(cls, folder: Path) -> LinkGraph:
+        """The graph that `write` has left in a folder. `OSError`, `ValueError` or `KeyError` where
+        there is none, or one that is damaged."""
+        record = json.loads((folder / _RECORD).read_text(encoding="utf-8"))
+        tables = {name: _read_table(folder, name, len(record["docids"])) for name in ("out", "in")}
+        counts = {name: record[name] for name in ("missing", "repeated", "own")}
+        graph = cls(record["docids"], tables["out"], tables["in"], **counts)
+        graph.fingerprint = record["fingerprint"]
+        return graph
+
+    def write(self, folder: Path) -> None:
+        """Leave the graph in a folder, for `open`."""
+        for name, (offsets, ends) in (("out", self._out), ("in", self._in)):
+            np.save(folder / f"{name}_offsets.npy", offsets)
+            np.save(folder / f"{name}_ends.npy", ends)
+        record = {
+            "docids": self.docids,
+            **{name: getattr(self, name) for name in ("missing", "repeated", "own")},
+            "fingerprint": self.fingerprint,
+        }
+        (folder / _RECORD).write_text(dump_json(record, indent=None), encoding="utf-8")
 
     def __len__(self) -> int:
         """The number of links."""
@@ -84,7 +115,7 @@ class LinkGraph:
         numbers = np.concatenate([_row(table, number) for table in tables])
         return [self.docids[other] for other in dict.fromkeys(numbers.tolist())]
 
-    @property
+    @cached_property
     def fingerprint(self) -> str:
         """Hash of the links."""
         return fingerprint(self.docids, [part.tobytes().hex() for part in self._out])
@@ -115,13 +146,22 @@ def _link(place: Place, ends: Sequence[str]) -> Link:
     return Link(*ends)
 
 
-def _rows(pairs: NDArray[Any], documents: int) -> tuple[NDArray[np.int64], Numbers]:
+def _read_table(folder: Path, name: str, documents: int) -> Table:
+    offsets: NDArray[np.int64] = np.load(folder / f"{name}_offsets.npy")
+    ends: Numbers = np.load(folder / f"{name}_ends.npy")
+    inside = not len(ends) or (ends.min() >= 0 and ends.max() < documents)
+    if len(offsets) != documents + 1 or offsets[-1] != len(ends) or not inside:
+        raise ValueError(f"{folder} holds no graph of {documents} documents")
+    return offsets, ends
+
+
+def _rows(pairs: NDArray[Any], documents: int) -> Table:
     """Offsets and ends of the rows, both in ascending order."""
     order = np.lexsort((pairs[:, 1], pairs[:, 0]))
     offsets = np.searchsorted(pairs[order, 0], np.arange(documents + 1))
     return offsets.astype(np.int64), pairs[order, 1].astype(np.int32)
 
 
-def _row(table: tuple[NDArray[np.int64], Numbers], number: int) -> Numbers:
+def _row(table: Table, number: int) -> Numbers:
     offsets, ends = table
     return ends[offsets[number] : offsets[number + 1]]

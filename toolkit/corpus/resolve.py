@@ -5,17 +5,23 @@ Nothing is invented: a finding is a document of the corpus, or it is refused wit
 
 from __future__ import annotations
 
+import json
 import re
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
+from pathlib import Path
 from typing import NamedTuple
-
-import numpy as np
 
 from toolkit.checks import check_number
 from toolkit.contracts import Document
+from toolkit.corpus.similar_titles import SimilarTitles
+from toolkit.files import dump_json
 
+# Of a resolver's folder: ours, and Unicode's, by which titles are compared.
+FORMAT = f"1, Unicode {unicodedata.unidata_version}"
+_RECORD = "headings.json"
 LONGEST_FINDING = 2000  # characters that are looked at
 _WORD = re.compile(r"\w+")
 _URL = re.compile(r"https?://[^\s<>\"'\])}]+", re.IGNORECASE)
@@ -26,6 +32,7 @@ _QUOTED = re.compile(r"[\"“«‘]([^\"”»’]{3,300})[\"”»’]")
 _TRAILING = ".,;:!?"
 _FEWEST_WORDS = 2  # of a title that is found inside a longer text
 _NO_MORE = 3  # candidates that a refusal names
+_TABLES = ("_urls", "_identifiers", "_titles")
 
 
 class Heading(NamedTuple):
@@ -71,7 +78,33 @@ class Resolver:
         for heading in headings:
             self._add(Heading(heading.docid, heading.title, heading.url))
         self._similar = SimilarTitles(list(self._titles))
-        self._longest = max((title.count(" ") + 1 for title in self._titles), default=0)
+
+    @classmethod
+    def open(cls, folder: Path, threshold: float = 0.8, margin: float = 0.05) -> Resolver:
+        """The resolver that `write` has left in a folder. `OSError`, `ValueError` or `KeyError`
+        where there is none, or one that is damaged."""
+        resolver = cls((), threshold, margin)
+        record = json.loads((folder / _RECORD).read_text(encoding="utf-8"))
+        resolver._docids = set(record["docids"])
+        for name in _TABLES:
+            setattr(resolver, name, {key: set(docids) for key, docids in record[name].items()})
+        resolver._similar = SimilarTitles.open(folder, list(resolver._titles))
+        return resolver
+
+    def write(self, folder: Path) -> None:
+        """Leave the resolver in a folder, for `open`; threshold and margin are not kept."""
+        tables = {
+            name: {key: sorted(docids) for key, docids in getattr(self, name).items()}
+            for name in _TABLES
+        }
+        record = {"docids": sorted(self._docids), **tables}
+        (folder / _RECORD).write_text(dump_json(record, indent=None), encoding="utf-8")
+        self._similar.write(folder)
+
+    @cached_property
+    def _longest(self) -> int:
+        """Words of the longest title."""
+        return max((title.count(" ") + 1 for title in self._titles), default=0)
 
     def _add(self, heading: Heading) -> None:
         docid = heading.docid
@@ -130,41 +163,11 @@ class Resolver:
         return _all(self._titles[other] for other in level)
 
 
-class SimilarTitles:
-    """Titles by the sets of three neighbouring characters that they hold."""
-
-    def __init__(self, titles: Sequence[str]) -> None:
-        self.titles = titles
-        grams = [_trigrams(title) for title in titles]
-        self._sizes = np.array([len(each) for each in grams], dtype=np.int64)
-        places: dict[str, list[int]] = {}
-        for number, each in enumerate(grams):
-            for gram in each:
-                places.setdefault(gram, []).append(number)
-        self._places = {gram: np.array(numbers, np.int32) for gram, numbers in places.items()}
-
-    def best(self, title: str, most: int = 10) -> list[tuple[str, float]]:
-        """The most similar titles with Dice's coefficient, the best first."""
-        grams = _trigrams(title)
-        lists = [self._places[gram] for gram in grams if gram in self._places]
-        if not lists:
-            return []
-        shared = np.bincount(np.concatenate(lists), minlength=len(self.titles))
-        scores = 2 * shared / (self._sizes + len(grams))
-        order = np.argsort(-scores, kind="stable")[:most]
-        return [(self.titles[number], float(scores[number])) for number in order]
-
-
 def plain_title(title: str) -> str:
     """Words in lower case, without accents and punctuation, one space between them."""
     letters = unicodedata.normalize("NFKD", title.casefold())
     kept_letters = "".join(letter for letter in letters if not unicodedata.combining(letter))
     return " ".join(_WORD.findall(unicodedata.normalize("NFKC", kept_letters)))
-
-
-def _trigrams(title: str) -> set[str]:
-    padded = f"  {title} "
-    return {padded[start : start + 3] for start in range(len(padded) - 2)} if title else set()
 
 
 def _identifiers(text: str) -> list[str]:

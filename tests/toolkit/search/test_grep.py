@@ -28,9 +28,7 @@ from toolkit.search import DictionaryStore, Grep, GrepSession
 
 CORPUS = {
     "mill": Document("mill", "Grenholm Mill", "The mill stands on the Aske.\nBrekke built it."),
-    "river": Document(
-        "river", "Aske", "It has eleven bridges.\nA mill, a mill, a mill.\n\nEnd"
-    ),
+    "river": Document("river", "Aske", "It has eleven bridges.\nA mill, a mill, a mill.\n\nEnd"),
     "swan": Document("swan", "Swan", "Swans eat plants."),
     "ø": Document("ø", "Ølgod", "Ølgod is a town.\nNot a\nmill."),
 }

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from toolkit.benchmarks.fictional.articles import Articles, docid, number_of
 from toolkit.benchmarks.fictional.hashing import Draws
-from toolkit.benchmarks.fictional.links import links
+from toolkit.benchmarks.fictional.links import LINK_RATE, LINK_SEED, links
 from toolkit.benchmarks.fictional.questions import Question, QuestionMaker
 from toolkit.benchmarks.fictional.set_wording import (
     Satisfaction,
@@ -146,6 +146,11 @@ class FictionalWorld:
     def links(self) -> Iterator[Link]:
         """Who names whom, thinned; see `toolkit.benchmarks.fictional.links`."""
         return links(self._articles)
+
+    @property
+    def links_fingerprint(self) -> str:
+        """Hash of all that the links depend on."""
+        return fingerprint(self.corpus_fingerprint, LINK_RATE, LINK_SEED)
 
     def _index(self, name: str) -> int:
         return number_of(name, self.size)
