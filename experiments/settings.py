@@ -24,16 +24,28 @@ _ROOT = "config"
 
 
 def register() -> None:
-    """Make `root_schema`, `${chosen:...}` and `${with_model:...}` known; called by what composes,
-    not on import."""
+    """Make `root_schema` and our resolvers (`chosen`, `with_model`, `benchmark_name`) known; called
+    by what composes, not on import."""
     ConfigStore.instance().store(name="root_schema", node=Root)
     OmegaConf.register_new_resolver("chosen", chosen_value, replace=True)
     OmegaConf.register_new_resolver("with_model", _with_model, replace=True)
+    OmegaConf.register_new_resolver("benchmark_name", _benchmark_name, replace=True)
 
 
 def _with_model(then: Any, otherwise: Any, *, _root_: Any) -> Any:
     """`${with_model:a,b}`: `a` where the agent or the enrichment has a language model, else `b`."""
     return then if _root_.llm or _root_.enrichment_llm else otherwise
+
+
+def _benchmark_name(*, _root_: Any) -> str:
+    """`${benchmark_name:}`: the benchmark's name; without one that of its folder, or its dataset's
+    id with dashes."""
+    benchmark = _root_.benchmark
+    if name := benchmark.get("name"):
+        return str(name)
+    if path := benchmark.get("path"):
+        return Path(path).resolve().name
+    return str(benchmark.get("dataset", "benchmark")).replace("/", "-")
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from omegaconf import OmegaConf
 
 from experiments.build import check_arguments, fits, make
 from experiments.entry import CONF
-from experiments.settings import register
+from experiments.settings import Settings, register
 from toolkit.errors import InputError
 
 GROUPS = sorted(
@@ -136,3 +136,19 @@ def test_an_experiment_may_ask_a_model_where_there_is_one() -> None:
     for llm in ("llm=gpt-5.5", "llm@enrichment_llm=gpt-5.5"):
         assert params(llm)["enrichment"] == "none,sira_query,sira_corpus,sira"
         assert params(llm)["reranker"] == "none,pointwise"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "name"),
+    [
+        (("benchmark=beir", "benchmark.path=/data/mine"), "mine"),
+        (("benchmark=beir", "benchmark.path=/data/mine", "benchmark.name=other"), "other"),
+        (("benchmark=ir_datasets", "benchmark.dataset=beir/scifact/test"), "beir-scifact-test"),
+        (("benchmark=fictional",), "fictional"),
+    ],
+)
+def test_a_sweep_of_an_experiment_is_named_after_its_benchmark(
+    overrides: tuple[str, ...], name: str
+) -> None:
+    config = Settings.compose(["experiment=pi_serini/tuning", *overrides]).config
+    assert config.name == f"tuning-{name}"
