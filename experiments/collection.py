@@ -7,14 +7,15 @@ indexes/<benchmark>/<unit>-<engine>-<fingerprint>/ the index
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from experiments.derived import link_graph, title_resolver
 from pipelines.engines.base import Engine
-from toolkit.benchmarks.judged import unknown_judged
+from toolkit.benchmarks.judged import texts_of, unknown_judged
 from toolkit.benchmarks.links import LinkGraph
 from toolkit.console import tell
 from toolkit.contracts import Benchmark, Segmenter, Unit, is_sealed
@@ -70,6 +71,28 @@ class StoredUnits:
         return self._store.unit_count
 
 
+def texts_in(store: SqliteStore, docids: Collection[str]) -> Iterator[tuple[str, str]]:
+    """Docid, and title and text, of those of the documents that the store has."""
+    for docid in docids:
+        with suppress(KeyError):
+            document = store.document(docid)
+            yield docid, f"{document.title}\n{document.text}"
+
+
+def texts_under(
+    root: Path, benchmark: Benchmark, docids: Collection[str]
+) -> Iterator[tuple[str, str]]:
+    """The same from the benchmark's store under `root` where it stands, else from the benchmark,
+    which may mean to read all of its corpus."""
+    corpus = benchmark.corpus_fingerprint
+    path = _texts(root / benchmark.name, corpus)
+    if not path.exists():
+        yield from texts_of(benchmark, docids)
+        return
+    with SqliteStore.open(path, corpus_fingerprint=corpus) as store:
+        yield from texts_in(store, docids)
+
+
 def prepare(
     benchmark: Benchmark, segmenter: Segmenter, engine: Engine, root: Path
 ) -> PreparedCollection:
@@ -107,6 +130,10 @@ def _place(folder: Path, segmenter: Segmenter, engine: Engine, corpus: str) -> t
     return folder / f"{segmenter.name}-{engine.name}-{digest}", digest
 
 
+def _texts(folder: Path, corpus: str) -> Path:
+    return folder / f"documents-{corpus}"
+
+
 def _opened(engine: Engine, store: SqliteStore, path: Path, corpus: str) -> Any:
     if not path.exists():
         if notice := getattr(engine, "notice", lambda units: "")(store.unit_count):
@@ -116,7 +143,7 @@ def _opened(engine: Engine, store: SqliteStore, path: Path, corpus: str) -> Any:
 
 
 def _store(benchmark: Benchmark, segmenter: Segmenter, folder: Path, corpus: str) -> SqliteStore:
-    texts = folder / f"documents-{corpus}"
+    texts = _texts(folder, corpus)
     spans = folder / f"{segmenter.name}-spans-{fingerprint(corpus, segmenter.fingerprint)}"
     if not texts.exists():
         reading = track(benchmark.documents(), f"Storing {benchmark.name}")

@@ -6,12 +6,15 @@ import asyncio
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from omegaconf import DictConfig
 
 from agents.budget import Budget
 from experiments.build import make
+from experiments.collection import texts_under
 from experiments.models import check_price, language_model, running
 from toolkit.console import Console
 from toolkit.contracts import Benchmark
@@ -135,7 +138,9 @@ def evaluated(
     false. The judge's requests are entered in `ledger`; see `judge_run`."""
     state = folder.state()
     judges = judge_run(config, folder, benchmark, ledger, servers)
-    cell = evaluate_folder(folder, benchmark, judges, list(config.measures), state=state)
+    texts = partial(texts_under, Path(config.paths.indexes), benchmark)
+    measures = list(config.measures)
+    cell = evaluate_folder(folder, benchmark, judges, measures, state=state, texts=texts)
     if config.traces:
         reasons = [
             judge.recorded if isinstance(judge, RecordedVerdicts) else {} for judge in judges

@@ -9,11 +9,13 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 
 import pandas as pd
 import pyterrier as pt
 
 from experiments.build import make
+from experiments.collection import texts_in
 from experiments.costs import corpus_costs, query_costs
 from experiments.entry import main
 from experiments.naming import RANKING, cell_name, factors
@@ -36,6 +38,8 @@ from toolkit.evaluation import (
     load_cell,
     write_evaluation,
 )
+from toolkit.evaluation.answer_coverage import MEASURES as COVERAGE
+from toolkit.evaluation.answer_coverage import answer_coverage
 from toolkit.evaluation.evaluations import denominators, means
 from toolkit.evaluation.retrieval import parse_measures
 from toolkit.evaluation.sets import (
@@ -86,9 +90,16 @@ def rank(settings: Settings, prepared: Prepared | None = None) -> Cell:
         a_query = query_costs(built.stages, counted, seconds, ranked)
         folder.note_costs({"once": once, "query": a_query})
         guessed = keep_phrases(folder.path, notes, built.benchmark.answers)
-        evaluation = with_measures(evaluation, guessed)
+        covered = answer_coverage(
+            evaluation.rankings,
+            built.benchmark.answers,
+            evaluation.per_question[measures[0]],
+            partial(texts_in, built.prepared.store),
+        )
+        evaluation = with_measures(evaluation, {**guessed, **covered})
         write_evaluation(folder.path, evaluation, state=folder.state())
     cell = load_cell(folder.path)
+    shown += [name for name in COVERAGE if name in cell.metrics]
     Console().print(comparison_table([cell], measures=shown))
     Console(stderr=True).print(f"{folder.path}/metrics.json", highlight=False, soft_wrap=True)
     return cell

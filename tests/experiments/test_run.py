@@ -6,6 +6,7 @@ import json
 import os
 import random
 import re
+import shutil
 import sys
 import time
 from collections.abc import Callable
@@ -60,9 +61,24 @@ def test_the_same_command_repeats_nothing(entry: Entry, small: tuple[str, ...]) 
 def test_evaluating_again_gives_the_same_numbers(entry: Entry, small: tuple[str, ...]) -> None:
     assert entry("run", *small, "name=twice") == 0
     first = metrics("runs/twice")
+    # "Anna Kow" stands in d2, "nine metres" in d1, and the agent has a ranking of three documents.
+    assert first["AnswerCoverage@5"] == first["AnswerCoverage@10"] == 1.0
     Path("runs/twice/metrics.json").unlink()
     assert entry("evaluate", "runs/twice") == 0
     assert metrics("runs/twice") == first
+    shutil.rmtree("indexes")  # the texts are read off the benchmark then
+    assert entry("evaluate", "runs/twice") == 0
+    assert metrics("runs/twice") == first
+
+
+def test_a_ranking_says_whether_its_first_documents_hold_the_answer(
+    entry: Entry, small: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    # d2 names the mayor and d1 the height.
+    assert entry("rank", *small, "name=r", "retriever.depth=1") == 0
+    covered = json.loads(Path("runs/r/evaluation/questions.json").read_text())["AnswerCoverage@5"]
+    assert covered == {"../../x": 1.0, "q2": 1.0}
+    assert "AnswerCoverage@5" in "".join(capsys.readouterr().out.split())
 
 
 def test_a_run_that_goes_on_while_it_is_evaluated_is_not_taken_for_evaluated(

@@ -174,6 +174,19 @@ def absent_documents(benchmark: Benchmark, docids: Collection[str]) -> set[str]:
     return absent
 
 
+def texts_of(benchmark: Benchmark, docids: Collection[str]) -> Iterator[tuple[str, str]]:
+    """Docid, and title and text, of those of the documents that the corpus has, in its order. Reads
+    the corpus up to the last of them."""
+    left = set(docids)
+    documents = benchmark.documents() if left else iter(())
+    for document in documents:
+        if document.docid in left:
+            left.remove(document.docid)
+            yield document.docid, f"{document.title}\n{document.text}"
+            if not left:
+                return
+
+
 def checked_limit(limit: int | None) -> int | None:
     """`limit`; `InputError` for anything but a positive integer or None."""
     if limit is None or (isinstance(limit, int) and not isinstance(limit, bool) and limit > 0):

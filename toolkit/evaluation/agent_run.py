@@ -27,6 +27,7 @@ from toolkit.evaluation.agent_measures import (
     recalls,
     scores,
 )
+from toolkit.evaluation.answer_coverage import Texts, answer_coverage, no_texts
 from toolkit.evaluation.answers import AnswerVerdict, ExactAnswerJudge, Judge
 from toolkit.evaluation.evaluations import Evaluation, denominators, means
 from toolkit.evaluation.funnel import (
@@ -63,6 +64,7 @@ def evaluate_run(
     tier: str = "evidence",
     sets: DocumentSets = NO_SETS,
     absent: Absent = none_absent,
+    texts: Texts = no_texts,
 ) -> Evaluation:
     """All measures of a run over the questions `topics`.
 
@@ -70,6 +72,8 @@ def evaluate_run(
       `judgements[tier]`.
     - `accuracy`, `answer_f1`: over questions with an accepted answer; `judge` defaults to
       `ExactAnswerJudge()`.
+    - `AnswerCoverage@5`, `AnswerCoverage@10`: of the final ranking, where `texts` gives its
+      documents; see `toolkit.evaluation.answer_coverage`.
     - `completion`: share of status `completed`, over all questions.
     - `recall_<exposure tier>`: over questions with a relevant document in `judgements[tier]`.
     - `citation_precision`, `citation_recall`: of the documents that the answer cites, over the
@@ -106,6 +110,7 @@ def evaluate_run(
         **measure_rankings(rankings, evidence, with_set_measures(measures, sets)),
         **checklist_measures(rankings, sets, questions),
         **list_measures(rankings, sets, absent),
+        **answer_coverage(rankings, accepted, accepted, texts),
         **answer_measures(verdicts, accepted),
         "completion": scores(questions, {t.qid: float(t.status == "completed") for t in ended}),
         **recalls(ended, evidence),

@@ -39,6 +39,8 @@ _ARTICLES = {"a", "an", "the"}
 # stream-safe format: behind so many marks stands a joiner that starts a new run.
 _LONGEST_RUN = 30
 _JOINER = "\u034f"
+# No character below U+0300 combines with one before it.
+_MAYBE_COMBINING = re.compile(f"[\u0300-\U0010ffff]{{{_LONGEST_RUN + 1}}}")
 # A sign belongs to a number only after a space or a bracket: `1990-1995` is a range of two.
 _NUMBER = re.compile(
     r"(?<![\w.,])(?:(?<!\S)[-+−]|(?<=[(\[])[-+−])?"
@@ -119,14 +121,23 @@ def answer_tokens(text: str) -> list[str]:
 def holds_answer(text: str, accepted: Sequence[str]) -> bool:
     """Whether an accepted answer stands in a text, both normalised as for `contained`: whole tokens
     in their order. A `yes` or `no` stands in no text, because it would say nothing there."""
-    tokens = answer_tokens(text)
-    for answer in map(answer_tokens, accepted):
-        width = len(answer)
-        if not width or _is_polar(answer):
-            continue
-        if any(tokens[at : at + width] == answer for at in range(len(tokens) - width + 1)):
-            return True
-    return False
+    phrases = findable(accepted)
+    if not phrases:
+        return False
+    tokens = phrase_of(text)
+    return any(phrase in tokens for phrase in phrases)
+
+
+def findable(accepted: Sequence[str]) -> list[str]:
+    """The accepted answers that can stand in a text, as `phrase_of` writes them: neither empty nor
+    a `yes` or `no`."""
+    return [phrase_of(text) for text in accepted if (t := answer_tokens(text)) and not _is_polar(t)]
+
+
+def phrase_of(text: str) -> str:
+    """The tokens of a text, each with a space on both sides, so that one phrase contains another
+    exactly where its tokens do. Tokens hold no white space."""
+    return f" {' '.join(answer_tokens(text))} "
 
 
 def token_f1(given: Sequence[str], accepted: Sequence[str]) -> float:
@@ -140,7 +151,7 @@ def token_f1(given: Sequence[str], accepted: Sequence[str]) -> float:
 
 def _stream_safe(text: str) -> str:
     """`text` in UAX #15's stream-safe format."""
-    if text.isascii():
+    if not _MAYBE_COMBINING.search(text):
         return text
     pieces: list[str] = []
     run = 0
@@ -182,11 +193,18 @@ def _tokens(text: str) -> Iterator[str]:
 
 
 def _words(text: str) -> list[str]:
-    return "".join(character for character in text if not _is_punctuation(character)).split()
+    return text.translate(_PUNCTUATION).split()
 
 
-def _is_punctuation(character: str) -> bool:
-    return unicodedata.category(character)[0] in "PS"
+class _Punctuation(dict[int, int | None]):
+    """For `str.translate`: leaves punctuation (categories P and S) out. Filled as it is asked."""
+
+    def __missing__(self, code: int) -> int | None:
+        self[code] = None if unicodedata.category(chr(code))[0] in "PS" else code
+        return self[code]
+
+
+_PUNCTUATION = _Punctuation()
 
 
 def _number(text: str) -> str:

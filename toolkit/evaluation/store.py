@@ -16,13 +16,15 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from toolkit.benchmarks.judged import absent_documents
+from toolkit.benchmarks.judged import absent_documents, texts_of
 from toolkit.contracts import Benchmark, document_sets
 from toolkit.errors import InputError
 from toolkit.evaluation.agent_run import evaluate_run
+from toolkit.evaluation.answer_coverage import Texts
 from toolkit.evaluation.answers import Judge
 from toolkit.evaluation.cells import Cell
 from toolkit.evaluation.evaluations import Evaluation
@@ -57,10 +59,12 @@ def evaluate_folder(
     measures: Sequence[str],
     *,
     state: str,
+    texts: Texts | None = None,
 ) -> Cell:
     """Evaluate what a run folder holds, write it there, and give it back as a cell. `judges` are
     those of its repeats; `state` is the folder's from before they read its trajectories;
-    `InputError` where it has changed."""
+    `InputError` where it has changed. `texts` gives documents; None reads them off the benchmark.
+    """
     parts, evaluations = folder.repeats(), []
     sets = document_sets(benchmark)
     if len(parts) != len(judges):
@@ -75,6 +79,7 @@ def evaluate_folder(
             judge=judge,
             sets=sets,
             absent=lambda docids: absent_documents(benchmark, docids),
+            texts=texts or partial(texts_of, benchmark),
         )
         evaluations.append(evaluation)
         if part.number > 1:

@@ -32,6 +32,7 @@ _BCP = "BrowseComp-Plus (Chen et al., 2025)"
 _SQUAD = "SQuAD (Rajpurkar et al., 2016)"
 _HENDRYCKS = "Hendrycks et al. (2019)"
 _PASAMASTER = "PaSaMaster (Du et al., 2026)"
+_SIRA = "SIRA (Yang et al., 2026)"
 _TREC = "trec_eval; ir_measures (MacAvaney et al., 2022)"
 
 _RECALL = "Share of a question’s evidence documents that the agent {}."
@@ -130,6 +131,8 @@ _REPLAYED = (
 _BY_NAME = {measure.name: measure for measure in (*_AGENT, *_PUBLISHED, *_REPLAYED)}
 
 _RANKING = {
+    "AnswerCoverage": "Share of questions with an accepted answer, as normalised for exact match, "
+    "in the text of one of the first {k} documents.",
     "AP": "Average precision of the ranking.",
     "P": "Share of the first {k} results that are relevant.",
     "nDCG": "Normalised discounted cumulative gain of the first {k} results.",
@@ -143,6 +146,7 @@ _RANKING = {
     "Bpref": "Share of judged irrelevant documents ranked below the relevant ones.",
     "Judged": "Share of the first {k} results that have a judgement.",
 }
+_SOURCES = {"F1": _PASAMASTER, "checklist": _PASAMASTER, "AnswerCoverage": _SIRA}
 _USAGE = "usage_"
 _WHERE_KNOWN = "{} a question, over the questions of which this is known."
 _USED = {
@@ -194,7 +198,7 @@ def describe(name: str) -> Measure:
     if match and text:
         depth = match["k"]
         text = text.format(k=depth) if depth else text.replace(" of the first {k} results", "")
-        source = _PASAMASTER if match["family"] in ("F1", "checklist") else _TREC
+        source = _SOURCES.get(match["family"], _TREC)
         return Measure(name, 4, HIGHER, text.replace("first {k} results", "ranking"), source)
     if name.endswith("_calls"):
         return Measure(name, 2, NEITHER, f"Mean number of {name[:-6]} calls a question.")
