@@ -56,5 +56,5 @@ def test_each_document_is_read_once_and_only_the_first_ten_are() -> None:
         return texts(docids)
 
     rankings = {qid: ["kow", *(f"d{number}" for number in range(15))] for qid in "ab"}
-    answer_coverage(rankings, dict.fromkeys("ab", ["Kow"]), "ab", counted)
+    answer_coverage(rankings, {"a": ["Kow"], "b": ["Kow"]}, "ab", counted)
     assert len(reads) == len(set(reads)) == 10
