@@ -23,17 +23,19 @@ from toolkit.masking import masked
 
 # Groups whose settings decide what a trajectory is.
 RANKING = ("benchmark", "unit", "engine", *STAGES)
-AGENT = (*RANKING, "tool", "agent", "llm", "budget")
+AGENT = (*RANKING, "tool", "scorer", "agent", "llm", "budget")
 STAGE_MODELS = {
     "rewriter_llm": "rewriter",
     "enrichment_llm": "enrichment",
     "reranker_llm": "reranker",
+    "librarian_llm": "scorer",
 }
 _SHOWN_ALWAYS = ("unit", "retriever")
 _USUAL = {
     "benchmark": "fictional",
     "engine": "lexical",
     "tool": "ranked_browsing",
+    "scorer": "overlap",
     "agent": "keyword",
 }
 _NO_OPTION = ("None", "null")
@@ -41,6 +43,7 @@ _NO_OPTION = ("None", "null")
 _PLACES = (
     *(("benchmark", key) for key in ("path", "questions", "corpus", "topics", "qrels")),
     ("benchmark", "gold_qrels"),
+    ("scorer", "path"),
     ("tool", "tokenizer"),
     ("unit", "tokenizer"),
 )
@@ -131,7 +134,7 @@ def factors(settings: Settings, groups: Sequence[str] = AGENT) -> dict[str, str]
 def present(settings: Settings, groups: Sequence[str]) -> list[str]:
     """Those of `groups` that have a part in this cell, and the stages' own language models."""
     config = settings.config
-    idle = {group for group in STAGES if not active(config, group)}
+    idle = {group for group in (*STAGES, "scorer") if not active(config, group)}
     idle |= set() if config.llm else {"budget"}
     models = [group for group, stage in STAGE_MODELS.items() if stage not in idle]
     return [group for group in groups if group not in idle] + models

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from omegaconf import DictConfig
 
 from experiments.collection import prepare
-from experiments.prepared_pipeline import PreparedPipeline
+from experiments.prepared_pipeline import PreparedPipeline, caches_folder
+from pipelines.engines import word_frequency
 from toolkit.contracts import ToolInterface
 from toolkit.corpus import Passages
 from toolkit.search import Literature, Operators
@@ -18,7 +20,8 @@ def with_operators(
 ) -> tuple[ToolInterface, dict[str, str]]:
     """The interface bound to its operators, and their fingerprints for the manifest; any other
     interface as it is. Evidence is located in passages of 250 tokens (`unit=passage`, whose index
-    it shares), which are indexed by our engine where they are not yet."""
+    it shares), which are indexed by our engine where they are not yet. The scorer of requirements
+    is the configuration's; without one there is no tool that scores."""
     if not isinstance(interface, Literature):
         return interface, {}
     # Here, because a command's start would wait for numba.
@@ -28,11 +31,31 @@ def with_operators(
     root = Path(config.paths.indexes)
     passages = prepare(built.benchmark, Passages(), LexicalEngine(), root)
     graph = built.prepared.links() if built.prepared.links else None
+    caches = caches_folder(config, built.sealed)
+    scorer = built.stages.bound_scorer(caches, **statistics(built))
     operators = Operators(
         links=graph,
         locator=LexicalLocator(passages.index),
+        scorer=scorer,
         passages=passages.store,
         resolver=built.prepared.resolver() if built.prepared.resolver else None,
     )
-    links = {"links": graph.fingerprint} if graph else {}
-    return interface.bind(operators), {"evidence": passages.fingerprint, **links}
+    prints = {"evidence": passages.fingerprint}
+    if graph:
+        prints["links"] = graph.fingerprint
+    if scorer:
+        prints["scorer.content"] = scorer.fingerprint
+    return interface.bind(operators), prints
+
+
+def parts_of(interface: ToolInterface, built: PreparedPipeline) -> dict[str, Any]:
+    """What counts in a run: the stages of its pipeline, and the scorer of its interface."""
+    operators = getattr(interface, "operators", None)
+    scorer = operators.scorer if isinstance(operators, Operators) else None
+    return {**built.parts, **({"scorer": scorer} if scorer else {})}
+
+
+def statistics(built: PreparedPipeline) -> dict[str, Any]:
+    """What the index tells of its collection."""
+    index = built.prepared.index
+    return {"document_frequency": word_frequency(index), "documents": len(index)}

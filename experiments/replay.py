@@ -21,7 +21,7 @@ from experiments.build import make, make_interface
 from experiments.comparison import compare_folders
 from experiments.entry import CommandParser, one_path, run_command
 from experiments.naming import RANKING, cell_name, factors
-from experiments.operators import with_operators
+from experiments.operators import parts_of, with_operators
 from experiments.prepared_pipeline import fingerprints, ranking
 from experiments.recorded import Options, recorded_benchmark
 from experiments.run import check_concurrency
@@ -155,7 +155,7 @@ def replay_run(settings: Settings, paths: Sequence[str]) -> None:
             ):
                 replaying.replay(run, config.concurrency)
         finally:
-            folder.add_counts(stage_counts(built.parts))
+            folder.add_counts(stage_counts(parts_of(interface, built)))
         write_json(folder.path / "replay.json", replaying.calls)
         _write(folder, replaying.replayed, benchmark)
     reference = RunFolder.named(root, RECORDED)
@@ -178,16 +178,28 @@ def with_tool(settings: Settings, manifest: Mapping[str, Any]) -> Settings:
     name = manifest.get("factors", {}).get("tool") or _TOOLS.get(str(imported.get("format")), "")
     if name not in settings.option_names("tool"):
         return settings
-    option = settings.option("tool", name)
-    recorded = (manifest.get("config") or {}).get("tool")
+    given = _as_recorded(settings, manifest, "tool", name)
+    scorer = manifest.get("factors", {}).get("scorer")
+    if scorer in settings.option_names("scorer"):
+        given += _as_recorded(settings, manifest, "scorer", scorer)
+    return Settings.compose([*settings.overrides, *given], settings.search_path)
+
+
+def _as_recorded(
+    settings: Settings, manifest: Mapping[str, Any], group: str, name: str
+) -> list[str]:
+    """The overrides that choose the option `name` of a group, with the manifest's plain values."""
+    option = settings.option(group, name)
+    recorded = (manifest.get("config") or {}).get(group)
     values = recorded if isinstance(recorded, Mapping) else {}
+    scalars = (bool, int, float, type(None), *((str,) if group == "scorer" else ()))
     overrides = [
-        f"tool.{key}={'null' if value is None else value}"
+        f"{group}.{key}={'null' if value is None else value}"
         for key, value in values.items()
         if key in option and not key.startswith("_") and value != option[key]
-        if value is None or isinstance(value, (bool, int, float))
+        if isinstance(value, scalars)
     ]
-    return Settings.compose([*settings.overrides, f"tool={name}", *overrides], settings.search_path)
+    return [f"{group}={name}", *overrides]
 
 
 def _in_turn(pool: Any, work: Any, items: Iterator[Trajectory], ahead: int) -> Iterator[Any]:

@@ -7,7 +7,7 @@ an interrupted one stopped.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from omegaconf import DictConfig
@@ -28,7 +28,7 @@ from experiments.models import (
     within_window,
 )
 from experiments.naming import cell_name, factors
-from experiments.operators import with_operators
+from experiments.operators import parts_of, statistics, with_operators
 from experiments.prepared_pipeline import (
     Prepared,
     PreparedPipeline,
@@ -42,7 +42,6 @@ from experiments.settings import Settings, plain_values
 from experiments.stages import stage_counts
 from experiments.sweep import seal_cells
 from pipelines.backend import PipelineBackend
-from pipelines.engines import word_frequency
 from toolkit.console import Console
 from toolkit.contracts import (
     RUN_OUT_OF_MONEY,
@@ -105,7 +104,10 @@ def run(settings: Settings, prepared: Prepared | None = None) -> Cell:
         ) as ledger,
         servers_of_run(settings.multirun) as servers,
     ):
-        last = answer(config, folder, built, agent_of_repeat, llm, budget, session, ledger, servers)
+        parts = parts_of(interface, built)
+        last = answer(
+            config, folder, built, parts, agent_of_repeat, llm, budget, session, ledger, servers
+        )
         if last and asks_model(config):
             # Judging costs money, and whoever mends the run may have its answers change.
             raise stopped(last, folder, built.benchmark, ledger, config.repeats)
@@ -132,6 +134,7 @@ def answer(
     config: DictConfig,
     folder: RunFolder,
     built: PreparedPipeline,
+    parts: Mapping[str, Any],
     agent_of_repeat: Sequence[Agent],
     llm: LanguageModel | None,
     budget: Budget,
@@ -139,7 +142,8 @@ def answer(
     ledger: Ledger,
     servers: Servers,
 ) -> Trajectory | None:
-    """Let the agent answer what is pending; the trajectory that stopped the run, if one did."""
+    """Let the agent answer what is pending; the trajectory that stopped the run, if one did.
+    `parts` are what counts in the run."""
     pending = [
         Asking(topic, repeat)
         for repeat in range(1, len(agent_of_repeat) + 1)
@@ -152,13 +156,14 @@ def answer(
             f"{ledger.unpriced_before} replies of earlier starts reported no usage: their cost is "
             f"not in the ${ledger.spent_before:.4f} that count towards budget.run_dollars"
         )
-    before = stage_counts(built.parts)
+    before = stage_counts(parts)
     with (
         running(llm, folder.path / "server.log", servers) as served,
         built.stages.asking(ledger, folder.path, servers),
         bar() as progress,
     ):
-        given = {**statistics(built), **served, "ledger": ledger}
+        known = {**statistics(built), "resolver": built.prepared.resolver}
+        given = {**known, **served, "ledger": ledger}
         bound_agents = [
             agent.bind(resources(llm, budget, repeat=repeat, **given))
             if isinstance(agent, BaseAgent)
@@ -180,20 +185,10 @@ def answer(
         except asyncio.CancelledError:
             raise KeyboardInterrupt from None
         finally:
-            folder.add_counts(stage_counts(built.parts, before))
+            folder.add_counts(stage_counts(parts, before))
     for line in tally.closing():
         Console(stderr=True, soft_wrap=True).print(line)
     return answering.stopped
-
-
-def statistics(built: PreparedPipeline) -> dict[str, Any]:
-    """What the index tells of its collection, and what recognises its documents."""
-    index = built.prepared.index
-    return {
-        "document_frequency": word_frequency(index),
-        "documents": len(index),
-        "resolver": built.prepared.resolver,
-    }
 
 
 def stopped(

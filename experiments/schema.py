@@ -72,6 +72,8 @@ class Root:
     reranker: Any = MISSING
     reranker_llm: Any = None
     tool: Any = MISSING
+    scorer: Any = None
+    librarian_llm: Any = None
     llm: Any = None
     budget: Any = MISSING
     agent: Any = MISSING

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import pyterrier as pt
 from omegaconf import DictConfig
@@ -24,6 +25,7 @@ from toolkit.llm.blocking import BlockingModel
 from toolkit.llm.language_model import LanguageModel
 from toolkit.llm.ledger import Ledger
 from toolkit.llm.server import Servers
+from toolkit.search.scoring import RequirementScorer, ScorerResources
 
 # In the order of the pipeline.
 STAGES = ("rewriter", "enrichment", "retriever", "reranker")
@@ -33,16 +35,20 @@ Transformers = Mapping[str, pt.Transformer]
 @dataclass(frozen=True)
 class Stages:
     """A pipeline's stages by group, without those that are `none`, and not yet bound; `models` are
-    the language models of stages that ask one, with what serves them."""
+    the language models of stages that ask one, with what serves them. `scorer`, where there is one,
+    is that of requirements (`toolkit.search.scoring`)."""
 
     transformers: Transformers
     models: Mapping[str, tuple[BlockingModel, LanguageModel]] = field(default_factory=dict)
+    scorer: RequirementScorer | None = None
 
     def check(self, engine: Engine) -> None:
         """`InputError` for what cannot work, before an index is built."""
         for transformer in self.transformers.values():
             if isinstance(transformer, Stage):
                 transformer.check(engine)
+        if self.scorer is not None:
+            _ = self.scorer.fingerprint
         composed(self.transformers)
 
     def bind(
@@ -97,7 +103,21 @@ class Stages:
             for transformer in self.transformers.values():
                 if isinstance(transformer, Stage):
                     stack.enter_context(transformer.asking(ledger))
+            if self.scorer is not None:
+                stack.callback(self.scorer.close)
             yield
+
+    def bound_scorer(self, caches: Path | None, **statistics: Any) -> RequirementScorer | None:
+        """The scorer with what it works with; `statistics` are those of `ScorerResources`."""
+        if self.scorer is None:
+            return None
+        blocking, llm = self.models.get("scorer", (None, None))
+        gives_logprobs = llm is None or llm.gives_logprobs
+        return self.scorer.bind(
+            ScorerResources(
+                caches=caches, model=blocking, gives_logprobs=gives_logprobs, **statistics
+            )
+        )
 
     def _model(self, group: str) -> BlockingModel | None:
         return self.models[group][0] if group in self.models else None
@@ -148,6 +168,20 @@ def make_stages(config: DictConfig, groups: Sequence[str] = STAGES) -> Stages:
     return Stages(transformers, models)
 
 
+def with_scorer(stages: Stages, config: DictConfig) -> Stages:
+    """The stages, and the scorer of requirements that the configuration has. Its requests are the
+    librarians'."""
+    if not active(config, "scorer"):
+        return stages
+    scorer, role, models = make(config.scorer), "librarian", dict(stages.models)
+    if scorer.asks_model:
+        llm = _chosen_model(config, role)
+        blocking = BlockingModel(llm.name, settings=llm.settings, price=llm.price, role=role)
+        models["scorer"] = blocking, llm
+    keep_bound(config)
+    return replace(stages, models=models, scorer=scorer)
+
+
 def _chosen_model(config: DictConfig, group: str) -> LanguageModel:
     """The stage's own language model, else the agent's."""
     own = f"{group}_llm"
@@ -162,14 +196,14 @@ def _chosen_model(config: DictConfig, group: str) -> LanguageModel:
 
 
 def stage_counts(
-    transformers: Transformers, before: Mapping[str, Mapping[str, float]] | None = None
+    transformers: Mapping[str, Any], before: Mapping[str, Mapping[str, float]] | None = None
 ) -> dict[str, dict[str, float]]:
     """What bound stages have counted, by group, and the seconds that their models took; stages
     without counts are left out. `before` are counts of the same stages that are not told again; of
     what is called `largest_*` there is only the largest ever."""
     counts: dict[str, dict[str, float]] = {}
     for group, stage in transformers.items():
-        if not isinstance(stage, Stage):
+        if not isinstance(getattr(stage, "counts", None), Mapping):
             continue
         known = (before or {}).get(group, {})
         counts[group] = {

@@ -54,6 +54,11 @@ class PipelineBackend:
         self._qid = ""
         self._turn: AbstractContextManager[object] = Lock() if exclusive else nullcontext()
 
+    @property
+    def qid(self) -> str:
+        """The question that asks; empty where none is named."""
+        return self._qid
+
     def asked_by(self, qid: str) -> PipelineBackend:
         """The same pipeline for one question: its rows carry this `qid`, so that stages can account
         for what they spend."""

@@ -26,6 +26,7 @@ _OF_THE_PROMPT = (Refused, Truncated, ContextOverflow)
 _UNSAMPLED = ("timeout", "tool_choice")
 
 Turns = dict[str, Turn | ModelError]
+Telling = Callable[[Sequence[Token]], Sequence[Token]]
 
 
 class BlockingChatModel(Protocol):
@@ -71,6 +72,9 @@ class PromptClient:
     asked for once. `counts`: `asked` prompts, `retried` ones, and `shared` ones that another thread
     was asking for; `reply_input_tokens` and `reply_output_tokens` of the replies that were given,
     whether asked for now or kept: what they cost where nothing is kept.
+
+    `telling` chooses those of a reply's tokens that its reader wants, for a long reply has many;
+    one without any is kept then as well.
     """
 
     def __init__(
@@ -82,7 +86,9 @@ class PromptClient:
         cache: ResultCache,
         is_empty: Callable[[str], bool],
         counts: Counts,
+        telling: Telling | None = None,
     ) -> None:
+        self._telling = telling
         self._model = model
         self._settings = settings
         self._key = key
@@ -162,14 +168,16 @@ class PromptClient:
         again = {
             prompt: prompts[prompt] for prompt, turn in turns.items() if self._worth_another(turn)
         }
-        replies = {prompt: _reply(turn) for prompt, turn in turns.items() if prompt not in again}
+        replies = {
+            prompt: self._reply(turn) for prompt, turn in turns.items() if prompt not in again
+        }
         if again:
             self._counts.add(retried=len(again))
             seed = self._settings.seed
             next_seed = replace(self._settings, seed=None if seed is None else seed + 1)
             second = self._turns(again, next_seed, retried=True)
             for prompt, turn in second.items():
-                replies[prompt] = _reply(turn)._replace(retried=True)
+                replies[prompt] = self._reply(turn)._replace(retried=True)
         return replies
 
     def _turns(self, prompts: Mapping[str, str], settings: Settings, *, retried: bool) -> Turns:
@@ -178,7 +186,7 @@ class PromptClient:
         def keep(position: int, turn: Turn) -> None:
             # At once, so that nothing is paid for twice whatever becomes of the others.
             if retried or not self._worth_another(turn):
-                self._keep(texts[position], _reply(turn)._replace(retried=retried))
+                self._keep(texts[position], self._reply(turn)._replace(retried=retried))
 
         requests = [[user(prompt)] for prompt in texts]
         turns = self._model.respond_many(requests, list(prompts.values()), settings, arrived=keep)
@@ -193,8 +201,19 @@ class PromptClient:
             return isinstance(turn, Truncated)
         return self._is_empty(turn.text)
 
+    def _reply(self, turn: Turn | ModelError) -> Reply:
+        if isinstance(turn, ModelError):
+            return Reply("", error=turn.code)
+        usage = turn.usage
+        return Reply(
+            turn.text,
+            input_tokens=usage.input or 0,
+            output_tokens=usage.output or 0,
+            tokens=tuple(self._telling(turn.tokens) if self._telling else turn.tokens),
+        )
+
     def _keep(self, prompt: str, reply: Reply) -> None:
-        if self._settings.logprobs is not None and not reply.tokens:
+        if self._settings.logprobs is not None and not (reply.tokens or self._telling):
             return  # The next start may find a server that gives them.
         usage = (reply.input_tokens, reply.output_tokens)
         value: dict[str, Any] = {"text": reply.text, "retried": reply.retried, "tokens": usage}
@@ -209,6 +228,7 @@ class PromptClients:
     The cache is `<folder>/<name>-<key>.sqlite`; `key` hashes `parts` (what stage it is, and what
     changes a reply and is not in the prompt), the model, and how it samples. `settings` are fields
     of `Settings` that every request has, whatever the model's; `extra` is added to the model's.
+    `telling`: see `PromptClient`.
     """
 
     def __init__(
@@ -218,7 +238,9 @@ class PromptClients:
         is_empty: Callable[[str], bool],
         counts: Counts,
         settings: Mapping[str, Any] | None = None,
+        telling: Telling | None = None,
     ) -> None:
+        self._telling = telling
         self._name, self._parts, self._is_empty = name, parts, is_empty
         self._changed = dict(settings or {})
         self._counts = counts
@@ -259,6 +281,7 @@ class PromptClients:
             cache=cache,
             is_empty=self._is_empty,
             counts=self._counts,
+            telling=self._telling,
         )
 
 
@@ -283,18 +306,6 @@ def _awaited(future: Future[Reply]) -> Reply | None:
         return future.result()
     except CancelledError:
         return None
-
-
-def _reply(turn: Turn | ModelError) -> Reply:
-    if isinstance(turn, ModelError):
-        return Reply("", error=turn.code)
-    usage = turn.usage
-    return Reply(
-        turn.text,
-        input_tokens=usage.input or 0,
-        output_tokens=usage.output or 0,
-        tokens=tuple(turn.tokens),
-    )
 
 
 def _kept_reply(value: Mapping[str, Any]) -> Reply:

@@ -4,5 +4,6 @@ Needs an interface that locates evidence (`tool=literature`). No language model 
 of rules is the reference that a model has to beat."""
 
 from agents.literature.navigator import Navigator
+from agents.literature.overlap import OverlapScorer
 
-__all__ = ["Navigator"]
+__all__ = ["Navigator", "OverlapScorer"]

@@ -23,6 +23,7 @@ _EXCLUDES = re.compile(
     r"\b(leave out|leaving out|do not|does not|exclud\w+|except|without|but not|not)\b",
     re.IGNORECASE,
 )
+_EXCLUSION = re.compile(r"^\s*not\s+", re.IGNORECASE)
 _NUMBER = re.compile(r"\d[\d,]*")
 # What a request says of itself and not of the documents.
 _REQUEST_WORDS = """
@@ -45,12 +46,21 @@ class Clause(NamedTuple):
     span: Span | None = None
     excluded: bool = False
 
+    @property
+    def requirement(self) -> str:
+        """The requirement in words, whose exclusion `read_clause` sees."""
+        return f"not {self.text}" if self.excluded else self.text
+
     def met_by(self, passage: str) -> float:
         """How far the best sentence of a passage speaks of it, 0 to 1: the share of its words,
         less where the sentence holds no number in its range."""
-        return max(
-            (self._met_by(line) for line in re.split(r"\n|(?<=[.?!])\s", passage)), default=0.0
-        )
+        return self.best_sentence(passage)[0]
+
+    def best_sentence(self, passage: str) -> tuple[float, str]:
+        """What `met_by` gives, and the sentence that it is of, the first of equals."""
+        sentences = re.split(r"\n|(?<=[.?!])\s", passage)
+        best = max(sentences, key=self._met_by)
+        return self._met_by(best), best
 
     def _met_by(self, sentence: str) -> float:
         stems = {stem(word) for word in words(sentence)}
@@ -63,23 +73,38 @@ class Clause(NamedTuple):
         return share if inside else _OUT_OF_RANGE * share
 
 
+def read_clause(requirement: str, rarity: Callable[[str], float]) -> Clause:
+    """A requirement as one clause."""
+    spans: list[str] = []
+    held, excluded = _hold_ranges(requirement, spans), _excludes(requirement)
+    return _clause(_EXCLUSION.sub("", held), spans, excluded, rarity)
+
+
 def find_clauses(question: str, rarity: Callable[[str], float]) -> list[Clause]:
     """The requirements in the order of the question; of a question without any structure, all of it
     as one."""
     clauses = []
     for sentence in _SENTENCE.split(question):
-        excluded = bool(_EXCLUDES.search(_RANGE.sub(" ", sentence)))
         spans: list[str] = []
-
-        def hold(match: re.Match[str], spans: list[str] = spans) -> str:
-            spans.append(match[0])
-            return _HELD.format(len(spans) - 1)
-
-        for part in _JOINT.split(_RANGE.sub(hold, sentence)):
-            clause = _clause(part, spans, excluded, rarity)
+        for part in _JOINT.split(_hold_ranges(sentence, spans)):
+            clause = _clause(part, spans, _excludes(sentence), rarity)
             if clause.weights:
                 clauses.append(clause)
     return clauses or [_clause(question, [], False, rarity)]
+
+
+def _excludes(sentence: str) -> bool:
+    return bool(_EXCLUDES.search(_RANGE.sub(" ", sentence)))
+
+
+def _hold_ranges(sentence: str, spans: list[str]) -> str:
+    """The sentence with a mark in the place of each range, which is added to `spans`."""
+
+    def hold(match: re.Match[str]) -> str:
+        spans.append(match[0])
+        return _HELD.format(len(spans) - 1)
+
+    return _RANGE.sub(hold, sentence)
 
 
 def _clause(part: str, spans: list[str], excluded: bool, rarity: Callable[[str], float]) -> Clause:

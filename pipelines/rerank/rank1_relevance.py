@@ -13,12 +13,12 @@ _SIDES = ("true", "false")
 _CLOSING_TOKENS = 8
 
 
-def closing_token(tokens: Sequence[Token]) -> Token | None:
-    """The last token that says true or false right behind `</think>`; None where there is none."""
+def closing_token(tokens: Sequence[Token], behind: str = CLOSE) -> Token | None:
+    """The last token that says true or false right behind `</think>`, or whatever the text `behind`
+    is; None where there is none."""
     for position in range(len(tokens) - 1, -1, -1):
         before = tokens[max(0, position - _CLOSING_TOKENS) : position]
-        closed = _ends_closed("".join(token.text for token in before))
-        if word(tokens[position].text) in _SIDES and closed:
+        if word(tokens[position].text) in _SIDES and _ends(before, behind):
             return tokens[position]
     return None
 
@@ -29,5 +29,5 @@ def verdict(top: Mapping[str, float]) -> Relevance | None:
     return share(top, *_SIDES)
 
 
-def _ends_closed(text: str) -> bool:
-    return text.rstrip(SPACES).endswith(CLOSE)
+def _ends(tokens: Sequence[Token], closing: str) -> bool:
+    return "".join(token.text for token in tokens).rstrip(SPACES).endswith(closing)

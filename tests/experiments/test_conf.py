@@ -38,6 +38,8 @@ NEEDED = {
     ("benchmark", "ir_datasets"): ["benchmark.dataset=vaswani"],
     ("retriever", "bm25_from_tuning"): ["retriever.path=PATH"],
     ("retriever", "dense"): ["retriever.model=m"],
+    ("scorer", "file"): ["scorer.path=PATH/scores.jsonl"],
+    ("scorer", "student"): ["scorer.model=m"],
     ("enrichment", "file"): ["enrichment.query.path=PATH", "enrichment.corpus.path=PATH"],
     ("enrichment", "file_query"): ["enrichment.query.path=PATH"],
     ("enrichment", "file_corpus"): ["enrichment.corpus.path=PATH"],

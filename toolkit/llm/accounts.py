@@ -7,9 +7,9 @@ from dataclasses import dataclass, fields, replace
 
 from toolkit.llm.protocol import Usage
 
-ROLES = ("agent", "rewriter", "reranker", "judge", "enrichment")
+ROLES = ("agent", "rewriter", "reranker", "judge", "enrichment", "navigator", "librarian")
 # The roles whose requests answer a question. The others come before or after it.
-ANSWERING = ("agent", "rewriter", "enrichment", "reranker")
+ANSWERING = ("agent", "rewriter", "enrichment", "reranker", "navigator", "librarian")
 _TOKENS = ("input_tokens", "cached_tokens", "reasoning_tokens", "output_tokens")
 
 

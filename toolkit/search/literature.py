@@ -1,7 +1,8 @@
-"""Literature search: search, follow links, read in layers, locate evidence, recognise findings.
+"""Literature search: search, follow links, read in layers, locate evidence, recognise findings,
+score requirements.
 
-What the tools stand on beside the ranking (links, a locator of evidence, a resolver) is given by
-whoever puts a run together (`Operators`); a tool whose operator is absent is not offered.
+What the tools stand on beside the ranking (links, a locator of evidence, a resolver, a scorer) is
+given by whoever puts a run together (`Operators`); a tool whose operator is absent is not offered.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from toolkit.benchmarks.links import DIRECTIONS, LinkGraph
 from toolkit.checks import check_integer
@@ -45,10 +46,11 @@ from toolkit.search.schemas import (
     ToolSpec,
     call_text,
 )
+from toolkit.search.scoring import Candidate, Evidence, Passage, RequirementScorer, ScoresPage
 from toolkit.search.session import CachedRanking, Page, SessionSettings, Tool, ToolSession
 
-_READ, _LOCATE, _EXPAND, _RESOLVE = "read", "locate", "expand", "resolve"
-_MOST_SEEDS = 50
+_READ, _LOCATE, _EXPAND, _RESOLVE, _SCORE = "read", "locate", "expand", "resolve", "score"
+MOST_DOCIDS = 50  # of a call that takes several
 _IDS = re.compile(r"[^\s,;\[\]]+")
 
 
@@ -76,6 +78,7 @@ class Operators:
 
     links: LinkGraph | None = None
     locator: EvidenceLocator | None = None
+    scorer: RequirementScorer | None = None
     passages: DocumentStore | None = None
     resolver: Resolver | None = None
     fields: Fields = no_fields
@@ -83,11 +86,12 @@ class Operators:
 
 @dataclass(frozen=True, kw_only=True)
 class Literature(SessionSettings):
-    """Settings of an interface with `search`, `expand`, `read`, `locate` and `resolve`.
+    """Settings of an interface with `search`, `expand`, `read`, `locate`, `score` and `resolve`.
 
     `depth`: hits of a ranking, all counted as surfaced. `hits`: those that `search` and `expand`
     show, with their metadata. `abstract_tokens`: length of an abstract that is made of a text's
-    first sentences. `passages`: passages that `locate` shows; `passage_tokens`: their length.
+    first sentences. `passages`: passages of a document for a requirement, which `locate` shows and
+    `score` reads; `passage_tokens`: their length.
     `max_lines`, `max_bytes`: size of one page of a whole text. `largest_hub`: links above which a
     document is not expanded. Raises `InputError` for impossible values.
     """
@@ -128,6 +132,13 @@ class Literature(SessionSettings):
 class LiteratureSession(ToolSession[Literature]):
     """One question's session: see `Literature`. Pages tell the layer of reading that they show."""
 
+    def __init__(
+        self, settings: Literature, backend: SearchBackend, store: DocumentStore, **others: Any
+    ) -> None:
+        super().__init__(settings, backend, store, **others)
+        self._qid = str(getattr(backend, "qid", ""))
+        self._read_before: dict[str, tuple[Passage, ...]] = {}
+
     @property
     def layers(self) -> LayeredStore:
         """The documents in layers of reading."""
@@ -162,7 +173,7 @@ class LiteratureSession(ToolSession[Literature]):
             "The documents that some documents refer to (out), that refer to them (in), or both "
             "(default); those linked with most of them first.",
             (
-                TextParameter("docids", f"Up to {_MOST_SEEDS} docids, separated by spaces."),
+                TextParameter("docids", f"Up to {MOST_DOCIDS} docids, separated by spaces."),
                 ChoiceParameter("direction", "Which links to follow.", DIRECTIONS, "both"),
             ),
         )
@@ -170,6 +181,15 @@ class LiteratureSession(ToolSession[Literature]):
             _LOCATE,
             f"The {settings.passages} passages of a document that speak most of a requirement.",
             (docid, TextParameter("requirement", "One requirement, in words.")),
+        )
+        score = ToolSpec(
+            _SCORE,
+            "Hold documents against requirements: for each, whether its evidence meets them.",
+            (
+                TextParameter("docids", f"Up to {MOST_DOCIDS} docids, separated by spaces."),
+                TextParameter("requirements", "One requirement on each line."),
+                TextParameter("question", "What is asked for, as a whole."),
+            ),
         )
         resolve = ToolSpec(
             _RESOLVE,
@@ -182,6 +202,8 @@ class LiteratureSession(ToolSession[Literature]):
             yield Tool(expand, self._expand)
         if operators.locator is not None:
             yield Tool(locate, self._locate)
+            if operators.scorer is not None:
+                yield Tool(score, self._score)
         if operators.resolver is not None:
             yield Tool(resolve, self._resolve)
 
@@ -194,8 +216,7 @@ class LiteratureSession(ToolSession[Literature]):
     def _expand(self, docids: str, direction: str) -> Page:
         links = self.settings.operators.links
         assert links is not None
-        seeds = list(dict.fromkeys(parent(name) for name in _IDS.findall(docids)))[:_MOST_SEEDS]
-        self._check_known(seeds, _EXPAND, "docids")
+        seeds = self._named(docids, _EXPAND)
         counts: Counter[str] = Counter()
         hubs = 0
         for seed in seeds:
@@ -277,9 +298,45 @@ class LiteratureSession(ToolSession[Literature]):
         return Page("\n".join([f"{header} {title}".rstrip(), *passages]), details)
 
     def _passage(self, unit: Unit) -> str:
+        return f"[{unit.unit_id}] {self._cut(unit)}"
+
+    def _cut(self, unit: Unit) -> str:
         text = " ".join(unit.text.split())
         cut = self.tokens.head(text, self.settings.passage_tokens)
-        return f"[{unit.unit_id}] {cut}{'…' if len(cut) < len(text) else ''}"
+        return f"{cut}{'…' if len(cut) < len(text) else ''}"
+
+    def _score(self, docids: str, requirements: str, question: str) -> Page:
+        scorer = self.settings.operators.scorer
+        assert scorer is not None
+        documents = self._named(docids, _SCORE)
+        lines = [" ".join(line.split()) for line in requirements.splitlines() if line.strip()]
+        lines = list(dict.fromkeys(lines))
+        candidates = self.candidates(documents, lines, question)
+        page = ScoresPage(documents, lines, scorer.score(candidates))
+        return Page(f"[{len(documents)} documents scored]\n{page.text}", page)
+
+    def candidates(
+        self, docids: Sequence[str], requirements: Sequence[str], question: str
+    ) -> list[Candidate]:
+        """Documents with the passages located for each requirement. What was located for them
+        earlier in this session is their context."""
+        locator = self.settings.operators.locator
+        assert locator is not None
+        located = locator.locate(docids, requirements, self.settings.passages)
+        unit_ids = {passage.unit_id for rows in located for row in rows for passage in row}
+        units = self.layers.evidence(sorted(unit_ids))
+        texts = {unit.unit_id: Passage(unit.unit_id, self._cut(unit)) for unit in units}
+        candidates = []
+        for docid, rows in zip(docids, located, strict=True):
+            evidence = tuple(
+                Evidence(requirement, tuple(texts[passage.unit_id] for passage in row))
+                for requirement, row in zip(requirements, rows, strict=True)
+            )
+            title, earlier = self.layers.metadata(docid).title, self._read_before.get(docid, ())
+            candidate = Candidate(question, docid, one_line(title), evidence, earlier, self._qid)
+            self._read_before[docid] = candidate.passages
+            candidates.append(candidate)
+        return candidates
 
     def _resolve(self, findings: str) -> Page:
         resolver = self.settings.operators.resolver
@@ -301,6 +358,12 @@ class LiteratureSession(ToolSession[Literature]):
             return f"{finding}: docid={one.docid} {title} (by {one.how})"
         could = f": {', '.join(one.candidates)}" if one.candidates else ""
         return f"{finding}: {one.how}{could}"
+
+    def _named(self, docids: str, tool: str) -> list[str]:
+        """The documents that an argument names, each once; at most `MOST_DOCIDS`."""
+        documents = list(dict.fromkeys(parent(name) for name in _IDS.findall(docids)))[:MOST_DOCIDS]
+        self._check_known(documents, tool, "docids")
+        return documents
 
     def _check_known(self, docids: Sequence[str], tool: str, field: str) -> None:
         unknown = next((docid for docid in docids if not self._has(docid)), None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -110,8 +111,9 @@ class SessionSettings:
 
 
 class ToolSession(ABC, Generic[Settings]):
-    """Base of the interfaces; implements `contracts.SearchTool`. Serves one question, one call at a
-    time, and holds no state outside itself.
+    """Base of the interfaces; implements `contracts.SearchTool`. Serves one question, whose calls
+    may be under way beside each other, and holds no state outside itself. Calls are on record in
+    the order in which they end.
 
     An interface writes `tools`, and serves them with `rank`, `kept`, `units` and `lines`.
     `settings` are the interface's own. `depth`: hits of a ranking. `max_rankings`: rankings kept,
@@ -143,6 +145,7 @@ class ToolSession(ABC, Generic[Settings]):
         self._max_rankings = max_rankings
         self._clock = clock
         self._blocked = ""
+        self._lock = threading.RLock()
         self._rankings: dict[str, CachedRanking] = {}
         self._queries: list[str] = []
         self._calls: list[ToolCall] = []
@@ -234,28 +237,31 @@ class ToolSession(ABC, Generic[Settings]):
     def _record(
         self, record: ToolCall, ranking: CachedRanking | None, exposed: Details | None
     ) -> None:
-        self._calls.append(record)
-        self._evidence.count(record.tokens)
-        if ranking:
-            self._evidence.surface([hit.docid for hit in ranking.hits])
-        if exposed:
-            docids = [parent(unit_id) for unit_id in exposed.shown]
-            self._evidence.show(exposed.tier, docids, getattr(exposed, "layer", ""))
+        with self._lock:
+            self._calls.append(record)
+            self._evidence.count(record.tokens)
+            if ranking:
+                self._evidence.surface([hit.docid for hit in ranking.hits])
+            if exposed:
+                docids = [parent(unit_id) for unit_id in exposed.shown]
+                self._evidence.show(exposed.tier, docids, getattr(exposed, "layer", ""))
 
     def rank(self, query: str) -> tuple[str, CachedRanking]:
         """A new search id and its ranking, kept from an equal request or from the backend."""
         request = SearchRequest(query.strip(), self.reasoning, self.depth)
-        ranking = self._cached(request)
+        with self._lock:
+            ranking = self._cached(request)
         if ranking is None:
             result = self._backend.search(request)
             hits = result.hits[: self.depth]
             unit_ids = tuple([hit.unit_id for hit in hits])
             ranking = CachedRanking(request, hits, unit_ids, recordable(result.notes))
-        self._queries.append(request.query)
-        search_id = f"s{len(self._queries)}"
-        self._rankings[search_id] = ranking
-        if len(self._rankings) > self._max_rankings:
-            del self._rankings[next(iter(self._rankings))]
+        with self._lock:
+            self._queries.append(request.query)
+            search_id = f"s{len(self._queries)}"
+            self._rankings[search_id] = ranking
+            if len(self._rankings) > self._max_rankings:
+                del self._rankings[next(iter(self._rankings))]
         return search_id, ranking
 
     def kept(self, search_id: str) -> CachedRanking | None:
