@@ -50,7 +50,7 @@ def ranking(config: DictConfig, benchmark: Benchmark | None = None) -> PreparedP
         Console(stderr=True).print(note, soft_wrap=True)
     sealed = seals(config, benchmark)
     caches = caches_folder(config, sealed)
-    parts = stages.bind(prepared, segmenter, caches, benchmark.judgements)
+    parts = stages.bind(prepared, segmenter, caches, benchmark)
     pipeline = composed(parts, aggregate=segmenter.aggregate)
     return PreparedPipeline(benchmark, segmenter, prepared, pipeline, stages, parts, sealed)
 

@@ -19,7 +19,7 @@ from pipelines.composition import compose
 from pipelines.engines.base import Engine
 from pipelines.rerank.stage import RerankHead
 from pipelines.stage import Collection, Stage, bound
-from toolkit.contracts import Segmenter
+from toolkit.contracts import Benchmark, Segmenter
 from toolkit.errors import InputError
 from toolkit.llm.blocking import BlockingModel
 from toolkit.llm.language_model import LanguageModel
@@ -56,12 +56,14 @@ class Stages:
         prepared: PreparedCollection,
         segmenter: Segmenter,
         caches: Path | None,
-        judgements: Mapping[str, Mapping[str, Mapping[str, int]]] | None = None,
+        benchmark: Benchmark | None = None,
     ) -> Transformers:
-        """The stages, each bound to the collection that was prepared; the benchmark's `judgements`
-        are for the oracle."""
+        """The stages, each bound to the collection that was prepared; the benchmark's judgements
+        are for the oracle, its questions for an enrichment that goes by them."""
         collection = self.collection(prepared, segmenter, caches)
-        collection = replace(collection, judgements=judgements)
+        if benchmark is not None:
+            questions = {topic.qid: topic.text for topic in benchmark.topics}
+            collection = replace(collection, judgements=benchmark.judgements, questions=questions)
         enrichment = self.transformers.get("enrichment")
         if isinstance(enrichment, Stage):
             # Every stage ranks in the enriched index, where the corpus is enriched.

@@ -44,6 +44,8 @@ class Collection:
       reads.
     - `caches`: the folder where stages keep results between runs; None: nowhere.
     - `judgements`: the benchmark's, by tier, qid and docid, for `oracle` alone; None: not given.
+    - `questions`: the texts of the benchmark's questions by qid, for stages that go by the question
+      behind an agent's query; None: not known.
     - `links`: gives the links between the corpus's documents; None: there are none.
     - `model`: a `BlockingModel` for stages that ask a language model; None: there is none.
     """
@@ -56,6 +58,7 @@ class Collection:
     caches: Path | None = field(default=None, compare=False)
     model: Any = field(default=None, compare=False)
     links: Callable[[], LinkGraph] | None = field(default=None, compare=False)
+    questions: Mapping[str, str] | None = field(default=None, compare=False)
     judgements: Mapping[str, Mapping[str, Mapping[str, int]]] | None = field(
         default=None, compare=False
     )

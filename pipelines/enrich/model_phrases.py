@@ -12,10 +12,9 @@ from typing import Any
 import numpy as np
 
 from pipelines.enrich.phrases import KEY, Limits, clean, read_phrases
-from pipelines.enrich.sources import PhraseSource, Query
+from pipelines.enrich.sources import PhraseSource, Query, model_of
 from pipelines.made_once import MadeOnce
 from pipelines.prompt_client import (
-    BlockingChatModel,
     PromptClient,
     PromptClients,
     Reply,
@@ -105,10 +104,10 @@ class ModelPhrases(PhraseSource):
         """Of prompts, limits and model, and of which documents have no phrases where that is
         allowed, for which every text is looked up in the cache."""
         missing = [unit.unit_id for unit in self._allowed_missing(collection)]
-        return fingerprint(self.fingerprint, self._clients.key(self._model(collection)), missing)
+        return fingerprint(self.fingerprint, self._clients.key(model_of(collection)), missing)
 
     def provenance(self, collection: Collection) -> Mapping[str, Any]:
-        model = self._model(collection)
+        model = model_of(collection)
         prompt = self._template("document").text if self._has("document") else ""
         return {
             **super().provenance(collection),
@@ -237,16 +236,7 @@ class ModelPhrases(PhraseSource):
             yield from self.missing(collection.texts(batch), collection)
 
     def _client(self, collection: Collection) -> PromptClient:
-        return self._clients.of(self._model(collection), collection.caches)
-
-    def _model(self, collection: Collection) -> BlockingChatModel:
-        model: BlockingChatModel | None = collection.model
-        if model is None:
-            raise InputError(
-                "phrases of a language model need one, and the collection has none",
-                do="choose llm@enrichment_llm=... (or llm=...)",
-            )
-        return model
+        return self._clients.of(model_of(collection), collection.caches)
 
 
 def _two_at_once(

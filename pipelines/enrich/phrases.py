@@ -45,7 +45,8 @@ def clean(phrases: Iterable[Any], limits: Limits) -> Cleaned:
     usable: dict[str, str] = {}
     repeated = too_long = beyond = empty = 0
     for phrase in phrases:
-        text = _visible(phrase) if isinstance(phrase, str) else ""
+        # Beyond that it is too long, however much of it is white space.
+        text = _visible(phrase[: 10 * _LONGEST_CHARACTERS]) if isinstance(phrase, str) else ""
         words = len(text.split())
         if not words:
             empty += 1
@@ -58,6 +59,12 @@ def clean(phrases: Iterable[Any], limits: Limits) -> Cleaned:
         else:
             usable[text.casefold()] = text
     return Cleaned(tuple(usable.values()), repeated, too_long, beyond, empty)
+
+
+def clean_text(text: str, words: int) -> str:
+    """The first `words` words of a text, with single spaces and without control or format
+    characters."""
+    return " ".join(_visible(text).split()[:words])
 
 
 def read_phrases(answer: str) -> list[Any] | None:
@@ -76,7 +83,7 @@ def read_phrases(answer: str) -> list[Any] | None:
 def _visible(text: str) -> str:
     characters = (
         " " if character.isspace() else character
-        for character in text[: 10 * _LONGEST_CHARACTERS]
+        for character in text
         if character.isspace() or unicodedata.category(character) not in _CONTROL
     )
     return " ".join("".join(characters).split())

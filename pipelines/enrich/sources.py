@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from pipelines.arguments import ByArguments
 from pipelines.enrich.phrases import Cleaned, Limits, clean
+from pipelines.prompt_client import BlockingChatModel
 from pipelines.stage import Collection
 from toolkit.benchmarks.reading import records
 from toolkit.contracts import Unit
@@ -17,10 +18,11 @@ from toolkit.files import file_fingerprint, fingerprint
 
 
 class Query(NamedTuple):
-    """A query to enrich, and the question that it belongs to."""
+    """A query to enrich, the question that it belongs to, and what its agent thought last."""
 
     text: str
     qid: str = ""
+    reasoning: str = ""
 
 
 class PhraseSource(ByArguments, ABC):
@@ -61,6 +63,17 @@ class PhraseSource(ByArguments, ABC):
     @abstractmethod
     def for_queries(self, queries: Sequence[Query], collection: Collection) -> list[Sequence[str]]:
         """The phrases of each query."""
+
+
+def model_of(collection: Collection) -> BlockingChatModel:
+    """The language model of a collection; `InputError` where it has none."""
+    model: BlockingChatModel | None = collection.model
+    if model is None:
+        raise InputError(
+            "phrases of a language model need one, and the collection has none",
+            do="choose llm@enrichment_llm=... (or llm=...)",
+        )
+    return model
 
 
 class PhraseFile(PhraseSource):

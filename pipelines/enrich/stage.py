@@ -17,13 +17,17 @@ from pipelines.enrich.overlay_engine import OverlayEngine, decided, shown
 from pipelines.enrich.sources import PhraseSource, Query
 from pipelines.lexical import LexicalIndex
 from pipelines.lexical.enriched import COUNTED, EnrichedIndex
+from pipelines.prompt_template import last_words
 from pipelines.search_notes import note
 from pipelines.stage import Bound, Collection, Stage, not_bound
 from toolkit.console import tell
+from toolkit.counts import Counts
 from toolkit.errors import InputError
 from toolkit.files import fingerprint
 
-FORMS = ("repaired", "published")
+FORMS = ("repaired", "published", "joined")
+APPLY_TO = ("query", "reasoning", "question")
+_REASONING_WORDS = 512
 
 
 class Expansion(NamedTuple):
@@ -57,6 +61,14 @@ class Enrichment(Stage):
       analysed by itself, and a term counts once for each phrase that has it.
     - `published`, as SIRA's released code has it: a term of the query counts once; the kept phrases
       are joined and analysed again, so that n-grams span two phrases, and a term counts once.
+    - `joined`: as `repaired`, but a term of a phrase counts as often as it stands there. Texts that
+      a model writes for a query count so where they are appended to it; a `weight` of 0.2 is the
+      query five times over and the text once.
+
+    `apply_to` says what phrases are proposed for: the `query` as it comes, the newest `reasoning`
+    of the agent (its last 512 words), or the `question` behind the query; the expansion joins the
+    query all the same. Where there is none, it is the query (`without_reasoning`,
+    `without_question` in `counts`).
 
     A search's record has the note `enrichment`: for each query its phrases, and what became of
     each.
@@ -72,11 +84,14 @@ class Enrichment(Stage):
         weight: float = 0.5,
         form: str = "repaired",
         counted: Sequence[str] = COUNTED,
+        apply_to: str = "query",
     ) -> None:
         if not 0 <= weight < inf:
             raise InputError(f"weight is {weight!r}", valid="0 or more, finite")
         if form not in FORMS:
-            raise InputError(f"form is {form!r}", valid=" or ".join(FORMS))
+            raise InputError(f"form is {form!r}", valid=", ".join(FORMS))
+        if apply_to not in APPLY_TO:
+            raise InputError(f"apply_to is {apply_to!r}", valid=", ".join(APPLY_TO))
         unknown = sorted(set(counted) - set(COUNTED))
         if unknown:
             raise InputError(f"counted has {', '.join(unknown)}", valid=", ".join(COUNTED))
@@ -89,6 +104,8 @@ class Enrichment(Stage):
         self.query, self.corpus = query, corpus
         self.query_filter, self.corpus_filter = query_filter, corpus_filter
         self.weight, self.form, self.counted = float(weight), form, tuple(counted)
+        self.apply_to = apply_to
+        self._counts = Counts("queries", *(f"without_{name}" for name in APPLY_TO[1:]))
 
     @property
     def asks_model(self) -> bool:  # type: ignore[override]
@@ -102,14 +119,13 @@ class Enrichment(Stage):
 
     @property
     def counts(self) -> Mapping[str, float]:
-        """Of both sources, each count under its side's name."""
-        sides = {"query": self.query, "corpus": self.corpus}
-        return {
-            f"{name}_{key}": count
-            for name, side in sides.items()
-            if side is not None
-            for key, count in side.counts.items()
-        }
+        """Of both sources, each count under its side's name; how many `queries` were enriched, and
+        for how many there was no reasoning or question to go by."""
+        counts: dict[str, float] = {} if self.query is None else {**self._counts()}
+        for name, side in {"query": self.query, "corpus": self.corpus}.items():
+            of_side = side.counts if side is not None else {}
+            counts.update((f"{name}_{key}", count) for key, count in of_side.items())
+        return counts
 
     def check(self, engine: Engine) -> None:
         """`InputError` where the engine's index cannot be enriched."""
@@ -151,7 +167,7 @@ class Enrichment(Stage):
         pt.validate.columns(inp, includes=["qid", "query"])
         if self.query is None:
             return inp
-        queries = list(map(Query, map(str, inp["query"]), map(str, inp["qid"])))
+        queries = _queries(inp)
         different = list(dict.fromkeys(queries))
         weights = {
             query: expansion.weighted(self.weight)
@@ -185,17 +201,35 @@ class Enrichment(Stage):
         """What each query becomes, whatever the expansion's weight. The stage must be bound."""
         if self.collection is None:
             raise not_bound(self, "call bind(collection)")
-        phrases = self.query.for_queries(queries, self.collection) if self.query else []
-        proposed = phrases if self.query else [()] * len(queries)
+        sources = [self._source(query) for query in queries]
+        read = [Query(text, query.qid) for (text, _), query in zip(sources, queries, strict=True)]
+        proposed = self.query.for_queries(read, self.collection) if self.query else [()] * len(read)
         index = self.collection.index
         expansions, notes = [], []
-        for query, of_query in zip(queries, proposed, strict=True):
+        for query, (_, name), of_query in zip(queries, sources, proposed, strict=True):
             decisions = decided(self.query_filter, of_query, index, corpus_side=False)
             expansions.append(self._expansion(query.text, decisions))
             of_decisions = [shown(decision) for decision in decisions]
-            notes.append({"qid": query.qid, "query": query.text, "phrases": of_decisions})
+            row = {"qid": query.qid, "query": query.text, "phrases": of_decisions}
+            notes.append(row if self.apply_to == "query" else {**row, "applied_to": name})
         note("enrichment", notes)
         return expansions
+
+    def _source(self, query: Query) -> tuple[str, str]:
+        """The text that phrases are proposed for, and what it is (`APPLY_TO`)."""
+        questions = self.collection.questions if self.collection else None
+        texts = {
+            "query": query.text,
+            "reasoning": last_words(query.reasoning, _REASONING_WORDS),
+            "question": (questions or {}).get(query.qid, ""),
+        }
+        text = texts[self.apply_to]
+        self._counts.add(queries=1)
+        if text.strip():
+            return text, self.apply_to
+        if self.apply_to != "query":
+            self._counts.add(**{f"without_{self.apply_to}": 1})
+        return query.text, "query"
 
     def _expansion(self, query: str, decisions: Sequence[Decision]) -> Expansion:
         assert self.collection is not None
@@ -206,6 +240,14 @@ class Enrichment(Stage):
             own = Counter(own.keys())
             joined = " ".join(decision.phrase for decision in kept)
             added = Counter(set(index.analyzer.terms(joined)))
+        elif self.form == "joined":
+            added = Counter(term for d in kept for term in index.analyzer.terms(d.phrase))
         else:
             added = Counter(term for decision in kept for term in decision.terms)
         return Expansion(own, added)
+
+
+def _queries(inp: pd.DataFrame) -> list[Query]:
+    thoughts = inp["reasoning"].tolist() if "reasoning" in inp.columns else [""] * len(inp)
+    reasoning = [thought if isinstance(thought, str) else "" for thought in thoughts]
+    return list(map(Query, map(str, inp["query"]), map(str, inp["qid"]), reasoning))

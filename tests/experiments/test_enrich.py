@@ -14,6 +14,8 @@ from experiment_samples import TINY
 from processes import CommandProcess, run_command
 from scripted_peer import Fail, Peer, Request, Say, running_peer
 
+from toolkit.runs import RunFolder
+
 Entry = Callable[..., int]
 OPTIONS = Path(__file__).resolve().parent / "options"
 KEYWORDS = json.dumps({"keywords": ["seamark", "tidal range"]})
@@ -64,6 +66,34 @@ def test_answers_in_the_phrases_of_queries_are_counted(
     assert held == {("../../x", "mayor anna kow")}
     reasons = {phrase["phrase"]: phrase["reason"] for phrase in rows[0]["phrases"]}
     assert reasons["harbour"] == "kept" and reasons["nineteen metres"] == "not in the index"
+
+
+@pytest.mark.parametrize("option", ["hyde", "chain_of_thought"])
+def test_answers_in_the_texts_that_are_written_for_queries_are_counted(
+    entry: Entry, beir: Path, tmp_path: Path, option: str
+) -> None:
+    """A passage that answers gives the answer away: the mayor, Anna Kow, and nine metres."""
+    says = "The mayor is Anna Kow. The tide rises nine metres."
+    options = ("benchmark=beir", f"benchmark.path={beir}", *SCRIPTED, f"enrichment={option}")
+    assert entry("rank", *options, f"enrichment_llm.says='{says}'", "name=r") == 0
+    metrics = json.loads((tmp_path / "runs/r/metrics.json").read_text())
+    assert metrics["phrases_with_answer"] == 1.0
+
+
+def test_an_agents_queries_are_enriched_by_its_question(entry: Entry, peer: Peer) -> None:
+    peer.default = Say(text=KEYWORDS)
+    llm = ("llm@enrichment_llm=openai_compatible", "enrichment_llm.model=m")
+    address = f"enrichment_llm.base_url={peer.openai_url}"
+    enriched = ("enrichment=sira_query", "enrichment.apply_to=question")
+    assert entry("run", *TINY, *llm, address, *enriched, "name=r") == 0
+    trajectories = list(RunFolder("runs/r").trajectories())
+    searches = [call for each in trajectories for call in each.calls if call.ranking]
+    questions = {each.question for each in trajectories}
+    # One prompt a question, however often its agent searches, and with other words.
+    seen = prompts(peer.requests)
+    assert len(seen) == len(questions) < len(searches)
+    assert all(any(question in prompt for prompt in seen) for question in questions)
+    assert {call.notes["enrichment"][0]["applied_to"] for call in searches} == {"question"}
 
 
 def test_what_a_corpus_and_a_query_cost_stands_beside_what_they_buy(

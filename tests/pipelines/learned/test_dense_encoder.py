@@ -13,6 +13,7 @@ from pipelines.learned.dense_encoder import DenseEncoder
 from toolkit.errors import InputError
 
 TEXTS = ["the old mill", "", "a " * 40, "who built the bridge by the river?", "é\ud800"]
+CONF = Path(__file__).resolve().parents[3] / "conf"
 EXACT = {"dtype": "float32", "device": "cpu"}
 
 
@@ -135,6 +136,30 @@ def test_each_pooling_takes_the_vectors_that_it_says(qwen: Path, pooling: str, p
     # Beside a longer text, so that padding has to be left out.
     found = encoder.encode(["old mill", "the old mill by the river"])[0]
     np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+def test_e5_is_read_as_its_model_card_says(folder: Path):
+    """The card's own lines: prefixes, the mean over what is not padding, length 1."""
+    import torch
+    from omegaconf import OmegaConf
+    from transformers import AutoTokenizer
+
+    bert = tiny_embedder.save_bert(folder / "e5")
+    option = OmegaConf.load(CONF / "retriever/e5_base.yaml")
+    names = ("query_prefix", "document_prefix", "pooling", "max_length")
+    encoder = DenseEncoder(str(bert), **{name: option[name] for name in names}, **EXACT)
+    texts = ["query: who built the mill", "passage: the mill", "passage: the old mill stands"]
+    batch = AutoTokenizer.from_pretrained(bert)(texts, padding=True, return_tensors="pt")
+    with torch.no_grad():
+        hidden = body(bert)(**batch).last_hidden_state
+    mask = batch["attention_mask"].unsqueeze(-1)
+    means = (hidden * mask).sum(dim=1) / mask.sum(dim=1)
+    expected = torch.nn.functional.normalize(means, p=2, dim=1).numpy()
+    vectors = [
+        *encoder.encode_queries(["who built the mill"]),
+        *encoder.encode(["the mill", "the old mill stands"]),
+    ]
+    np.testing.assert_allclose(np.stack(vectors), expected, atol=1e-5)
 
 
 def test_a_long_text_is_cut_behind_and_keeps_its_end_token(qwen: Path, llama: Path):
