@@ -25,6 +25,7 @@ from toolkit.report.provenance import (
     stages_section,
 )
 from toolkit.report.results import cells_section, exits_section, repeats_section
+from toolkit.report.roles import roles_section
 from toolkit.report.tables import Section, Span
 from toolkit.report.words import notes, verdict
 
@@ -44,6 +45,7 @@ _SECTIONS = (
     cells_section,
     verdicts_section,
     costs_section,
+    roles_section,
     repeats_section,
     funnel_section,
     curves_section,
