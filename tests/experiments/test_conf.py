@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import inspect
+from functools import cache
 from pathlib import Path
 
 import pytest
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.utils import get_object
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 
 from experiments.build import check_arguments, fits, make
 from experiments.entry import CONF
@@ -61,26 +62,27 @@ def test_there_are_options_and_experiments() -> None:
 
 
 @pytest.mark.parametrize(("group", "option"), OPTIONS, ids=lambda value: value)
-def test_option_composes_and_fits_its_target(group: str, option: str, beir: Path) -> None:
+def test_option_composes_fits_its_target_and_lists_every_setting(
+    group: str, option: str, beir: Path
+) -> None:
+    """Hydra refuses to override a key that an option does not have."""
     overrides = [f"{group}={option}"]
     if (group, option) in NEEDED:
         (beir / "chosen.yaml").write_text("k1: 1.0\nb: 0.4\n", encoding="utf-8")
         overrides += [item.replace("PATH", str(beir)) for item in NEEDED[group, option]]
-    config = compose("config", overrides=overrides)
-    if config[group].get("_target_"):
-        check_arguments(config[group])
-
-
-@pytest.mark.parametrize(("group", "option"), OPTIONS, ids=lambda value: value)
-def test_option_lists_every_setting_that_can_be_overridden(group: str, option: str) -> None:
-    """Hydra refuses to override a key that an option does not have."""
-    leaf = compose("config", overrides=[f"{group}={option}"])[group]
-    target = OmegaConf.to_container(leaf, resolve=False).get("_target_")
+    leaf = compose("config", overrides=overrides)[group]
+    target = leaf.get("_target_")
     if not target:
         return
+    check_arguments(leaf)
     parameters = inspect.signature(get_object(target)).parameters.values()
     settings = {p.name for p in parameters if is_setting(p.annotation) and p.name not in GIVEN}
     assert settings <= set(leaf)
+
+
+@cache
+def default_configuration() -> DictConfig:
+    return compose("config")
 
 
 def is_setting(annotation: object) -> bool:
@@ -89,7 +91,7 @@ def is_setting(annotation: object) -> bool:
 
 @pytest.mark.parametrize("group", ["benchmark", "unit", "engine", "retriever", "tool", "judge"])
 def test_default_option_is_instantiated(group: str) -> None:
-    assert make(compose("config")[group]) is not None
+    assert make(default_configuration()[group]) is not None
 
 
 @pytest.mark.parametrize("experiment", EXPERIMENTS)
