@@ -12,7 +12,7 @@ from chromium import Tab, chromium, running_tab
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "toolkit" / "report"))
 from test_traces import FAILED, HOSTILE, hostile_run
-from trace_samples import SmallBenchmark, searched, traced, two_calls
+from trace_samples import SmallBenchmark, searched, traced, two_calls, two_rounds
 
 from toolkit.contracts import Answer, Topic, Trajectory
 from toolkit.runs.names import escape_qid
@@ -155,6 +155,38 @@ def test_texts_of_others_run_nothing_and_break_nothing(tab: Tab, tmp_path: Path)
         assert tab.value("Object.prototype.query === undefined && !('0' in Object.prototype)")
         assert HOSTILE in tab.value("document.querySelector('.query').textContent")
         assert tab.value("document.documentElement.scrollWidth <= innerWidth")
+    tab.size(1280)
+
+
+@pytest.mark.parametrize("width", [1280, 400])
+def test_who_meets_what_opens_the_passage_that_says_so(
+    tab: Tab, tmp_path: Path, width: int
+) -> None:
+    tab.size(width)
+    folder = traced(tmp_path / "run", two_rounds(text=f"The mill. {HOSTILE}"))
+    tab.open(folder / "index.html", "#1-7")
+    shows(tab, "Question 7")
+    rounds = text(tab, ".round")
+    assert "Begin with the rarest." in rounds and "is a mill" in rounds
+    heads = "[...document.querySelectorAll('.matrix thead th')].map((head) => head.textContent)"
+    assert tab.value(heads) == ["Document", "Listed", "Score", "Overall", "1", "2", "3"]
+    documents = "[...document.querySelectorAll('.matrix tbody th bdi')].map((id) => id.innerText)"
+    assert tab.value(documents) == ["d2", "d1", "x9"]
+    cells = "[...document.querySelectorAll('.matrix tbody tr')][1].innerText.split(/\\s+/)"
+    assert {"✓", "0.95", "?", "0.00"} <= set(tab.value(cells))
+    buttons = "document.querySelectorAll('.matrix button')"
+    tab.value(f"{buttons}[1].click()")
+    evidence = text(tab, ".matrix .evidence")
+    assert f"The mill. {HOSTILE}"[:40] in evidence and "d2%p1" in evidence
+    assert "because of d2" in evidence and "between 1700 and 1750" in evidence
+    assert tab.value(f"{buttons}[1].getAttribute('aria-expanded')") == "true"
+    # Nothing of the passage became an element, and it can be read without scrolling sideways.
+    assert tab.value("document.querySelectorAll('img, iframe, [onerror]').length") == 0
+    assert tab.value("document.documentElement.scrollWidth <= innerWidth")
+    right = "document.querySelector('.matrix .evidence').getBoundingClientRect().right"
+    assert tab.value(f"{right} <= innerWidth")
+    tab.value(f"{buttons}[1].click()")
+    assert tab.value("document.querySelectorAll('.matrix .evidence').length") == 0
     tab.size(1280)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -156,3 +156,57 @@ def table(folder: Path, canary: str = "") -> list[dict[str, Any]]:
     """The rows of the table by column."""
     index = handed_over(folder / "index.js", canary)
     return [dict(zip(index["columns"], row, strict=True)) for row in index["rows"]]
+
+
+CHECKLIST = [
+    {"requirement": "is a mill"},
+    {"requirement": "was built by Ada in the years between 1700 and 1750"},
+    {"requirement": "burnt down", "excluded": True},
+]
+
+
+def scored(
+    docid: str, *cells: tuple[str, float] | None, text: str = "", **fields: Any
+) -> dict[str, Any]:
+    """A document of a round, with a verdict and a score for each requirement that has one."""
+    requirements = [
+        {
+            "requirement": CHECKLIST[number]["requirement"],
+            "verdict": cell[0],
+            "score": cell[1],
+            "rationale": f"because of {docid}",
+            "passage": f"{docid}%p{number}" if cell[0] != "unknown" else "",
+        }
+        for number, cell in enumerate(cells)
+        if cell is not None
+    ]
+    chunks = [{"id": row["passage"], "text": text} for row in requirements if row["passage"]]
+    return {"docid": docid, "requirements": requirements, "chunks": chunks, **fields}
+
+
+def two_rounds(qid: str = "7", text: str = "The mill grinds barley.") -> Trajectory:
+    """`two_calls` of a navigator: a first round with two requirements, and a second one that adds
+    the third and scores d1 again; the answer lists d2, d1 and an id that the corpus lacks."""
+    sample = two_calls(qid, answer=Answer("Both are mills.", documents=("d2", "d1", "gone")))
+    met, missed, unknown = ("satisfied", 0.95), ("not", 0.1), ("unknown", 0.0)
+    first = {
+        "number": 1,
+        "note": "Begin with the rarest.",
+        "queries": [{"query": "mill", "operator": "search"}, {"query": "never asked"}],
+        "checklist": CHECKLIST[:2],
+        "documents": [
+            scored("d1", met, missed, text=text, title="The first mill", score=0.6, overall=0.7),
+            scored("x9", missed, unknown, text=text, title="A " + "long " * 40, score=0.05),
+        ],
+    }
+    second = {
+        "number": 2,
+        "checklist": CHECKLIST,
+        "documents": [
+            scored("d1", None, met, unknown, text=text, title="The first mill", score=0.9),
+            scored("d2", met, met, met, text=text, title="The second", score=0.97, overall=0.99),
+        ],
+        "unscored": 3,
+    }
+    ends = [{"role": "assistant", "content": "A round.", "round": row} for row in (first, second)]
+    return replace(sample, messages=(*sample.messages[:-1], *ends, sample.messages[-1]))

@@ -12,11 +12,12 @@ function traceElements(trace, row, verdict) {
     trace.traceback ? section("Failure", box(trace.traceback, [], "failure")) : null,
     trace.warnings.length ? section("Warnings", make("ul", {}, trace.warnings.map((w) => make("li", {}, w)))) : null,
     answers(trace, row, verdict),
+    roundsElements(trace),
     trace.evidence.length ? evidence(trace) : null,
     timeline(trace),
     details("Usage and times", pairs([...trace.usage, ["seconds", trace.seconds], ["started", trace.started]])),
     trace.source.length ? details("What the imported file says of itself", pairs(trace.source)) : null,
-  ].filter(Boolean);
+  ].flat().filter(Boolean);
 }
 
 function section(title, ...content) {
@@ -99,14 +100,17 @@ function judgedMark(labels) {
 
 function answers(trace, row, verdict) {
   const given = trace.answer;
-  const cited = given.citations.map(([docid, labels]) =>
+  const documents = (rows) => rows.map(([docid, labels]) =>
     make("li", {}, make("bdi", {}, docid), " ", labels.length ? judgedMark(labels) : make("span", { class: "muted" }, "not judged relevant")));
+  const cited = documents(given.citations);
+  const listed = documents(given.documents);
   const left = make("div", {},
     make("h3", {}, "Given"),
-    make("p", { class: "exact" }, given.exact || "(no answer)"),
+    given.exact || !listed.length ? make("p", { class: "exact" }, given.exact || "(no answer)") : null,
     given.confidence === null ? null : make("p", { class: "muted" }, `Confidence ${given.confidence}%`),
     given.explanation ? box(given.explanation, []) : null,
-    cited.length ? [make("h4", {}, "Cites"), make("ul", { class: "plain" }, cited)] : null);
+    cited.length ? [make("h4", {}, "Cites"), make("ul", { class: "plain" }, cited)] : null,
+    listed.length ? [make("h4", {}, `Lists ${count(listed.length, "document")}`), make("ol", { class: "listing" }, listed)] : null);
   const right = make("div", {},
     make("h3", {}, "Accepted"),
     trace.accepted.length

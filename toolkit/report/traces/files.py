@@ -22,7 +22,7 @@ from toolkit.runs import RunFolder
 from toolkit.runs.names import escape_qid
 from toolkit.sealing import is_sealed, read_text, seal
 
-FORMAT = 1
+FORMAT = 2
 PAGE = Path("traces", "index.html")
 INDEX, VERDICT_DETAILS = "index", "verdicts"
 MISSING = "missing"

@@ -11,7 +11,9 @@ from toolkit.report.page import templates
 
 _TEMPLATES = Path(__file__).resolve().parents[1] / "templates"
 _STYLES = ("palette.css", "traces.css")
-_SCRIPTS = ("traces_unseal.js", "traces_parts.js", "traces_list.js", "traces_trace.js", "traces.js")
+_SCRIPTS = tuple(
+    f"traces{part}.js" for part in ("_unseal", "_parts", "_list", "_rounds", "_trace", "")
+)
 
 
 @cache

@@ -15,8 +15,9 @@ from toolkit.contracts import (
     Trajectory,
     parent,
 )
-from toolkit.files import dump_json
 from toolkit.llm.prices import Price
+from toolkit.report.traces.plain import as_text, pairs
+from toolkit.report.traces.rounds import matrix_values, round_values
 from toolkit.report.traces.spending import Spending
 
 Labels = Mapping[str, Sequence[str]]
@@ -45,10 +46,13 @@ def trace_values(
             "exact": answer.exact,
             "explanation": answer.explanation,
             "confidence": answer.confidence,
-            "citations": [[docid, labels.get(parent(docid), [])] for docid in answer.citations],
+            "citations": _labelled(answer.citations, labels),
+            "documents": _labelled(answer.documents, labels),
         },
         "accepted": list(accepted),
         "evidence": [_document(docid, labels[docid], ranks, trajectory) for docid in labels],
+        "rounds": round_values(trajectory),
+        "matrix": matrix_values(trajectory, labels),
         "usage": pairs(trajectory.usage),
         "source": pairs(trajectory.source),
         "steps": list(_steps(trajectory, labels, ranks, price)),
@@ -66,13 +70,8 @@ def judged_documents(judgements: Judgements, qid: str) -> dict[str, list[str]]:
     return labels
 
 
-def pairs(values: Mapping[str, Any]) -> list[list[str]]:
-    """Names and texts; what is no text is JSON."""
-    return [[str(name), _text(value)] for name, value in values.items()]
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else dump_json(value, indent=None).rstrip("\n")
+def _labelled(docids: Sequence[str], labels: Labels) -> list[list[Any]]:
+    return [[docid, labels.get(parent(docid), [])] for docid in docids]
 
 
 def _ranks(ranking: Sequence[str], labels: Labels) -> dict[str, int]:
@@ -151,8 +150,8 @@ def _message(message: Mapping[str, Any], spending: Spending) -> dict[str, Any]:
         return {}
     return {
         "role": str(message.get("role", "")),
-        "text": _text(text or ""),
-        "reasoning": _text(reasoning or ""),
+        "text": as_text(text or ""),
+        "reasoning": as_text(reasoning or ""),
         **(spending.so_far if message.get("role") == "assistant" else {}),
     }
 
@@ -191,4 +190,4 @@ def _rewritten(notes: Mapping[str, Any]) -> Iterator[str]:
     """Queries that rewriters put in the place of the agent's, as `pipelines.rewrite` notes them."""
     for name, value in notes.items():
         if re.fullmatch(r"rewrite(_\d+)?", name) and isinstance(value, Mapping):
-            yield _text(value.get("rewritten", ""))
+            yield as_text(value.get("rewritten", ""))

@@ -1,0 +1,86 @@
+// What a navigator did: its rounds, its checklist, and who meets what, with the passages that say so.
+
+const VERDICT_SIGNS = { satisfied: "✓", not: "✗", unknown: "?" };
+
+function roundsElements(trace) {
+  if (!trace.rounds.length && !trace.matrix.documents.length) return null;
+  return [trace.rounds.length ? section("Rounds", trace.rounds.map(roundElement)) : null,
+    trace.matrix.documents.length ? section("Documents and requirements", matrixElements(trace.matrix)) : null];
+}
+
+function roundElement(round) {
+  const queries = round.queries.map((query) => make("li", {}, make("bdi", {}, query.text),
+    query.operator ? make("span", { class: "muted" }, ` ${words(query.operator)}`) : null,
+    query.call ? [" ", callLink(query.call)] : null));
+  return make("div", { class: "round" },
+    make("h3", {}, `Round ${round.number}`),
+    round.note ? make("p", { class: "muted" }, make("bdi", {}, round.note)) : null,
+    queries.length ? [make("h4", {}, "Strategy"), make("ul", { class: "queries" }, queries)] : null,
+    round.checklist.length ? [make("h4", {}, "Checklist"), checklistElement(round.checklist)] : null,
+    round.facts.length ? pairs(round.facts) : null);
+}
+
+function checklistElement(checklist) {
+  return make("ol", { class: "checklist" }, checklist.map((requirement) =>
+    make("li", {}, requirement.excluded ? make("span", { class: "badge" }, "not") : null,
+      requirement.excluded ? " " : null, make("bdi", {}, requirement.text))));
+}
+
+// A row for each document, a column for each requirement; a cell opens the evidence below its row.
+function matrixElements(matrix) {
+  const heads = ["Document", "Listed", "Score", "Overall"].map((text, place) =>
+    make("th", { scope: "col", class: place ? `num ${text.toLowerCase()}` : null }, text));
+  const numbers = matrix.checklist.map((requirement, place) =>
+    make("th", { scope: "col", class: "cell", title: requirement.text }, `${place + 1}`));
+  const body = make("tbody", {});
+  matrix.documents.forEach((document) => body.append(matrixRow(document, matrix, heads.length)));
+  const wide = make("table", { class: "matrix" },
+    make("thead", {}, make("tr", {}, heads, numbers)), body);
+  return [
+    make("p", { class: "muted" }, "Columns are the requirements by number; ",
+      Object.entries(VERDICT_SIGNS).map(([word, sign]) => `${sign} ${word}`).join(", "),
+      ", — without a score. A cell opens the passage that it stands on."),
+    checklistElement(matrix.checklist),
+    make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Documents and requirements" }, wide),
+  ];
+}
+
+function matrixRow(document, matrix, before) {
+  const number = (name, value) => make("td", { class: `num ${name}` }, share(value));
+  const row = make("tr", { class: document.listed ? "" : "unseen" },
+    make("th", { scope: "row" }, make("bdi", {}, document.docid),
+      document.judged.length ? [" ", judgedMark(document.judged)] : null,
+      document.title ? make("span", { class: "snippet" }, document.title) : null),
+    make("td", { class: "num" }, document.listed ? `${document.listed}` : "—"),
+    number("score", document.score), number("overall", document.overall),
+    document.cells.map((cell, place) => make("td", { class: "cell" },
+      cell ? matrixCell(cell, matrix.checklist[place], () => row, before + document.cells.length) : "—")));
+  return row;
+}
+
+function matrixCell(cell, requirement, rowOf, width) {
+  const sign = VERDICT_SIGNS[cell.verdict] || "·";
+  const button = make("button", { type: "button", class: `cell-${cell.verdict}`, "aria-expanded": "false",
+    "aria-label": `${cell.verdict} ${share(cell.score)}: ${requirement ? requirement.text : ""}` }, `${sign} ${share(cell.score)}`);
+  let shown = null;
+  button.addEventListener("click", () => {
+    if (shown) shown.remove();
+    else {
+      shown = make("tr", { class: "opened" }, make("td", { colspan: `${width}` }, cellEvidence(cell, requirement)));
+      rowOf().after(shown);
+    }
+    if (!shown.isConnected) shown = null;
+    button.setAttribute("aria-expanded", shown ? "true" : "false");
+  });
+  return button;
+}
+
+function cellEvidence(cell, requirement) {
+  return make("div", { class: "evidence" },
+    make("p", {}, make("strong", { class: `cell-${cell.verdict}` }, `${VERDICT_SIGNS[cell.verdict] || ""} ${words(cell.verdict)}, ${share(cell.score)}`),
+      requirement ? [" ", make("bdi", {}, requirement.text)] : null),
+    cell.rationale ? make("p", { class: "muted" }, make("bdi", {}, cell.rationale)) : null,
+    cell.passages.map(([unit, text]) => [unit ? make("p", { class: "muted" }, "Passage ", make("bdi", {}, unit)) : null,
+      text ? box(text, []) : null]),
+    cell.passages.length ? null : make("p", { class: "muted" }, "No passage."));
+}
