@@ -9,36 +9,31 @@ prompts are padded in front of ` Relevant:`. Here nothing but the pair's own tok
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipelines.neural.batches import in_batches
 from pipelines.neural.checkpoints import (
-    DATA_ONLY,
-    NO_CODE,
     check_kind,
-    check_memory,
     checkpoint_config,
     checkpoint_fingerprint,
-    opening,
     within_memory,
 )
 from pipelines.neural.devices import Placed
+from pipelines.neural.t5 import t5_model, t5_tokenizer
 from pipelines.rerank.base import Pair
-from pipelines.rerank.monot5_prompt import HOW_TO_GET, T5_TOKENIZER, MonoT5Prompts, has_tokenizer
+from pipelines.rerank.monot5_prompt import MonoT5Prompts
 from pipelines.rerank.stage import Reranker
 from pipelines.rerank.t5_first_token import T5FirstTokenLogits, padded
 from pipelines.stage import Texts
 from toolkit.checks import check_integer
 from toolkit.counts import Counts
-from toolkit.errors import InputError
-from toolkit.extras import require
 from toolkit.files import fingerprint
 
 if TYPE_CHECKING:
-    import torch
+    pass
 
 MODEL = "castorini/monot5-base-msmarco"
 # What a device needs to be busy; more makes no more speed.
@@ -156,20 +151,17 @@ class MonoT5Scorer(Placed):
 
     def _loaded(self) -> T5FirstTokenLogits:
         if self._network is None:
-            check_memory(_bytes(self.config, self.dtype), self.device, f"monoT5 ({self.model})")
-            kind = require("transformers").T5ForConditionalGeneration
-            with opening(self.model), within_memory(self.device, self.model):
-                model, report = kind.from_pretrained(
-                    self.model,
-                    revision=self.revision,
-                    dtype=self.dtype,
-                    output_loading_info=True,
-                    **DATA_ONLY,
-                )
-                # The library fills gaps with random weights, of an encoder's lacking decoder, say.
-                _check_complete(self.model, report["missing_keys"])
+            model = t5_model(
+                self.model,
+                self.revision,
+                self.config,
+                device=self.device,
+                dtype=self.dtype,
+                what="monoT5",
+            )
+            with within_memory(self.device, self.model):
                 self._network = T5FirstTokenLogits(
-                    model.eval(),
+                    model,
                     self._prompts.answers,
                     longest=self.max_length,
                     device=self.device,
@@ -183,30 +175,7 @@ class MonoT5Scorer(Placed):
 
     @cached_property
     def _tokenizer(self) -> Any:
-        transformers, name = require("transformers"), self.tokenizer
-        if name or has_tokenizer(self.model, self.revision):
-            source, revision = (name, None) if name else (self.model, self.revision)
-            with opening(source):
-                opened = transformers.AutoTokenizer.from_pretrained(
-                    source, revision=revision, **NO_CODE
-                )
-        else:
-            source = T5_TOKENIZER
-            # Without files, T5's class makes an empty vocabulary, and no error.
-            if not has_tokenizer(source, None):
-                raise InputError(
-                    f"'{self.model}' brings no tokenizer.json, and T5's tokenizer cannot be loaded",
-                    do=HOW_TO_GET,
-                )
-            # AutoTokenizer would want a config.json, which pyterrier_t5 leaves on the hub.
-            opened = transformers.T5Tokenizer.from_pretrained(source)
-        if len(opened) > self.config.vocab_size:
-            raise InputError(
-                f"the tokenizer '{source}' has {len(opened)} tokens, and '{self.model}' knows "
-                f"{self.config.vocab_size}",
-                do="set tokenizer to the one that the model was trained with",
-            )
-        return opened
+        return t5_tokenizer(self.model, self.revision, self.tokenizer, self.config.vocab_size)
 
 
 class MonoT5(Reranker):
@@ -242,23 +211,6 @@ class MonoT5(Reranker):
         )
 
 
-def _check_complete(model: str, missing: Iterable[str]) -> None:
-    names = sorted(missing)
-    if names:
-        raise InputError(
-            f"'{model}' lacks {len(names)} of the weights of T5 with its decoder, {names[0]} first",
-            valid=f"a checkpoint such as {MODEL}",
-        )
-
-
 def _plain(pair: Pair) -> Pair:
     """A missing text (None, not a number) as an empty one."""
     return pair if isinstance(pair.text, str) else Pair(pair.query, "")
-
-
-def _bytes(config: Any, dtype: torch.dtype) -> int:
-    """What loading takes: the weights, and one layer's twice."""
-    torch, kind = require("torch"), require("transformers").T5ForConditionalGeneration
-    with torch.device("meta"):
-        shapes = kind(config)
-    return sum(weights.numel() for weights in shapes.parameters()) * dtype.itemsize

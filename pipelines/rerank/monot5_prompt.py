@@ -7,20 +7,13 @@ end of sequence. What is too long is cut in front of ` Relevant:`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
+from pipelines.neural.t5 import T5_TOKENIZER
 from pipelines.neural.text_windows import cut
 from pipelines.rerank.base import Pair
 from toolkit.errors import InputError
-from toolkit.extras import require
 
-# What pyterrier_t5 and pygaggle read every monoT5 with; most of these checkpoints bring none.
-T5_TOKENIZER = "t5-base"
-HOW_TO_GET = (
-    f"run `hf download {T5_TOKENIZER} --include 'tokenizer*'` on a machine with network, or set "
-    "tokenizer to a folder that holds T5's"
-)
 # A document is cut into windows only where they get this share of `max_length` each.
 _LEAST_WINDOW = 8
 # Characters of a text that are looked at first for each token that can be kept; English has 4 or 5.
@@ -122,21 +115,6 @@ class MonoT5Prompts:
                 do=f"set tokenizer={T5_TOKENIZER}",
             )
         return ids[0]
-
-
-def has_tokenizer(model: str, revision: str | None = None) -> bool:
-    """Whether a folder or a model of the hub brings a `tokenizer.json`."""
-    if Path(model).is_dir():
-        return (Path(model) / "tokenizer.json").exists()
-    file = require("transformers.utils").cached_file(
-        model,
-        "tokenizer.json",
-        revision=revision,
-        _raise_exceptions_for_gated_repo=False,
-        _raise_exceptions_for_missing_entries=False,
-        _raise_exceptions_for_connection_errors=False,
-    )
-    return file is not None
 
 
 def front(text: str, size: int) -> str:

@@ -17,9 +17,10 @@ from pipelines.neural.checkpoints import (
     within_memory,
 )
 from pipelines.neural.devices import choose_device
+from pipelines.neural.t5 import HOW_TO_GET, T5_TOKENIZER, has_tokenizer
 from pipelines.rerank.head_and_tail import rejoin, split_head
 from pipelines.rerank.monot5 import MODEL
-from pipelines.rerank.monot5_prompt import HOW_TO_GET, T5_TOKENIZER, MonoT5Prompts, has_tokenizer
+from pipelines.rerank.monot5_prompt import MonoT5Prompts
 from pipelines.rerank.texts import check_columns, texts_for, texts_of
 from pipelines.stage import Stage, Texts
 from toolkit.checks import check_integer
