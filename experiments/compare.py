@@ -20,6 +20,7 @@ def compare(
     measures: Sequence[str] = (),
     baseline: str | None = None,
     test: str = TESTS[0],
+    by: Sequence[str] = (),
 ) -> None:
     """Compare the runs in the folders `paths`; the report goes to `runs/<name>/`."""
     if len(paths) < 2:
@@ -36,6 +37,7 @@ def compare(
         tested=list(measures) or None,
         baseline=baseline,
         test=test,
+        by=by,
     )
 
 
@@ -49,6 +51,14 @@ PARSER.add_argument(
     "runs have them)",
 )
 PARSER.add_argument("--baseline", metavar="RUN", help="the run to compare with (all pairs)")
+PARSER.add_argument(
+    "--by",
+    action="append",
+    default=[],
+    metavar="FACTOR",
+    help="over several benchmarks: what tells systems apart, such as retriever; may be given again "
+    "(all settings but the benchmark's)",
+)
 PARSER.add_argument("--test", choices=TESTS, default=TESTS[0])
 
 if __name__ == "__main__":

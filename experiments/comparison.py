@@ -9,8 +9,9 @@ from urllib.parse import quote
 
 from toolkit.console import Console, tell
 from toolkit.evaluation import Cell, Verdict, compare, load_cells
+from toolkit.evaluation.systems import Systems, by_benchmark, systems_of
 from toolkit.files import write_json
-from toolkit.report import comparison_table, render, write_report
+from toolkit.report import benchmark_tables, comparison_table, render, write_report
 from toolkit.report.traces import PAGE
 
 ALL_PAIRS = 8  # cells, above which each is tested against the baseline (or the first) only
@@ -27,21 +28,25 @@ def compare_folders(
     factors: Mapping[str, str] | None = None,
     test: str = "randomisation",
     unfinished: Sequence[str] = (),
+    by: Sequence[str] = (),
 ) -> None:
     """Load, test, print the table, write `report.html`, `report.md` and `verdicts.json`.
 
     Verdicts are between runs over the same benchmark content; a sweep over several benchmarks is
-    compared within each. `baseline` names the cell that the others are held against; or the first
-    cell that has these `factors` is it. `unfinished` are lines about cells that have no numbers.
+    compared within each, against the baseline's system, and has a table of systems by benchmarks
+    with macro averages. `baseline` names the cell that the others are held against; or the first
+    cell that has these `factors` is it. `unfinished` are lines about cells that have no numbers;
+    `by` as in `systems_of`.
     """
     cells = load_cells(paths)
     if factors and baseline is None:
         baseline = cell_with(cells, factors)
+    systems = systems_of(cells, by)
     verdicts: list[Verdict] = []
     for group in by_benchmark(cells):
-        inside = baseline if baseline in {cell.name for cell in group} else None
+        inside = _baseline_of(group, baseline, systems)
         if inside is None and len(group) > ALL_PAIRS:
-            inside = group[0].name
+            inside = _baseline_of(group, cells[0].name, systems) or group[0].name
         if len(group) > 1:
             verdicts += compare(group, shared(group, tested), inside, test=test)
     write_json(folder / "verdicts.json", [verdict._asdict() for verdict in verdicts])
@@ -52,10 +57,14 @@ def compare_folders(
         baseline=baseline,
         unfinished=unfinished,
         traces=trace_links(cells, paths, folder),
+        by=by,
     )
     place = write_report(folder, report)
     console = Console()
     console.print(comparison_table(cells, verdicts, baseline=baseline))
+    shown = list(dict.fromkeys(tested or ()))
+    for table in benchmark_tables(cells, verdicts, baseline=baseline, measures=shown, by=by):
+        console.print(table)
     console.print(f"Report: {place}", highlight=False, soft_wrap=True)
 
 
@@ -82,13 +91,17 @@ def trace_links(cells: Sequence[Cell], paths: Sequence[Path], folder: Path) -> d
     }
 
 
-def by_benchmark(cells: Sequence[Cell]) -> list[list[Cell]]:
-    """The cells of each benchmark content, in order of first appearance."""
-    groups: dict[str, list[Cell]] = {}
-    for cell in cells:
-        key = str(cell.manifest.get("fingerprints", {}).get("benchmark"))
-        groups.setdefault(key, []).append(cell)
-    return list(groups.values())
+def _baseline_of(
+    group: Sequence[Cell], baseline: str | None, systems: Systems | None
+) -> str | None:
+    """The cell of one benchmark that others are tested against: the baseline, or its system's cell
+    there; None where it has none."""
+    names = {cell.name for cell in group}
+    if baseline is None or baseline in names:
+        return baseline
+    system = systems.of(baseline) if systems else None
+    cells = system.cells.values() if system else ()
+    return next((cell.name for cell in cells if cell.name in names), None)
 
 
 def shared(cells: Sequence[Cell], tested: Sequence[str] | None) -> list[str]:

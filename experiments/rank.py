@@ -38,7 +38,6 @@ from toolkit.evaluation import (
     load_cell,
     write_evaluation,
 )
-from toolkit.evaluation.answer_coverage import MEASURES as COVERAGE
 from toolkit.evaluation.answer_coverage import answer_coverage
 from toolkit.evaluation.evaluations import denominators, means
 from toolkit.evaluation.retrieval import parse_measures
@@ -99,8 +98,10 @@ def rank(settings: Settings, prepared: Prepared | None = None) -> Cell:
         evaluation = with_measures(evaluation, {**guessed, **covered})
         write_evaluation(folder.path, evaluation, state=folder.state())
     cell = load_cell(folder.path)
-    shown += [name for name in COVERAGE if name in cell.metrics]
     Console().print(comparison_table([cell], measures=shown))
+    if covered:
+        values = ", ".join(f"{name} {cell.metrics[name]:.4f}" for name in covered)
+        Console().print(values, highlight=False, soft_wrap=True)
     Console(stderr=True).print(f"{folder.path}/metrics.json", highlight=False, soft_wrap=True)
     return cell
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -33,6 +34,36 @@ def test_cacm_with_default_bm25_gives_the_published_figures(entry: Entry, data_r
     found = json.loads(Path("runs/cacm/metrics.json").read_text())
     assert found["AP"] == pytest.approx(0.3123, abs=0.001)
     assert found["P@30"] == pytest.approx(0.1942, abs=0.002)
+
+
+def test_runs_over_several_benchmarks_are_compared_as_systems(
+    entry: Entry, beir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Systems by benchmarks with a macro average, which a system that lacks one has not."""
+    other = shutil.copytree(beir, tmp_path / "other")
+    (other / "qrels" / "test.tsv").write_text(
+        "query-id\tcorpus-id\tscore\n../../x\td2\t1\nq2\td3\t1\n"
+    )
+    for name, path, retriever in (
+        ("a", beir, "bm25_default"),
+        ("b", other, "bm25_default"),
+        ("c", beir, "ql"),
+    ):
+        given = (f"benchmark.path={path}", f"retriever={retriever}", f"name={name}")
+        assert entry("rank", "benchmark=beir", *given) == 0
+    capsys.readouterr()
+    runs = ("runs/a", "runs/b", "runs/c")
+    assert entry("compare", *runs, "name=t", "--baseline", "a", "--measure", "nDCG@10") == 0
+    text = capsys.readouterr().out
+    own = [json.loads(Path(run, "metrics.json").read_text())["nDCG@10"] for run in runs]
+    assert own[0] != own[1]
+    rows = [line for line in text.splitlines() if line.startswith("bm25_default")]
+    assert rows[-1].split()[-1] == f"{(own[0] + own[1]) / 2:.4f}"
+    assert "No macro average of ql: missing on beir other." in " ".join(text.split())
+    page = Path("runs/t/report.md").read_text()
+    assert "## nDCG@10 by benchmark" in page and "missing on beir other" in page
+    verdicts = json.loads(Path("runs/t/verdicts.json").read_text())
+    assert [(row["a"], row["b"]) for row in verdicts] == [("c", "a")]
 
 
 def test_cacm_read_by_ir_datasets_gives_the_published_figures(

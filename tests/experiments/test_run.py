@@ -78,7 +78,7 @@ def test_a_ranking_says_whether_its_first_documents_hold_the_answer(
     assert entry("rank", *small, "name=r", "retriever.depth=1") == 0
     covered = json.loads(Path("runs/r/evaluation/questions.json").read_text())["AnswerCoverage@5"]
     assert covered == {"../../x": 1.0, "q2": 1.0}
-    assert "AnswerCoverage@5" in "".join(capsys.readouterr().out.split())
+    assert "AnswerCoverage@5 1.0000, AnswerCoverage@10 1.0000" in capsys.readouterr().out
 
 
 def test_a_run_that_goes_on_while_it_is_evaluated_is_not_taken_for_evaluated(

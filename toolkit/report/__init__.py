@@ -5,6 +5,6 @@ measures and the paired comparisons belong to `toolkit.evaluation`.
 """
 
 from toolkit.report.page import Report, render, write_report
-from toolkit.report.terminal import comparison_table
+from toolkit.report.terminal import benchmark_tables, comparison_table
 
-__all__ = ["Report", "comparison_table", "render", "write_report"]
+__all__ = ["Report", "benchmark_tables", "comparison_table", "render", "write_report"]

@@ -10,6 +10,7 @@ import numpy as np
 from toolkit.errors import InputError
 from toolkit.evaluation.cells import Cell
 from toolkit.evaluation.compare import Verdict
+from toolkit.evaluation.systems import Systems, by_benchmark, systems_of
 from toolkit.report.compared_pairs import ComparedPair
 from toolkit.report.measures import HIGHER, LOWER, describe, ordered
 from toolkit.report.tables import COLOURS, CellStyle
@@ -18,7 +19,7 @@ from toolkit.report.tables import COLOURS, CellStyle
 @dataclass(frozen=True)
 class ReportData:
     """The cells with their styles, the verdicts, and what they are read by. `traces`: cell name ->
-    address of its traces."""
+    address of its traces. `systems`: the cells by benchmark, where there are several."""
 
     styles: Sequence[CellStyle]
     verdicts: Sequence[Verdict]
@@ -27,6 +28,7 @@ class ReportData:
     measures: Sequence[str]
     alpha: float
     traces: Mapping[str, str] = field(default_factory=dict)
+    systems: Systems | None = None
 
     @property
     def cells(self) -> list[Cell]:
@@ -75,12 +77,17 @@ class ReportData:
 
     def ranked(self, measure: str) -> list[Cell]:
         """Cells that have the measure, best first; ties keep their order."""
-        have = [cell for cell in self.cells if measure in cell.metrics]
-        return sorted(have, key=lambda cell: -_direction(measure) * cell.metrics[measure])
+        return _ranked(self.cells, measure)
 
     def marks(self, measure: str) -> Mapping[str, str]:
-        """Cell name -> `best` or `tie`: see `marks_note` in `toolkit.report.results`."""
-        ranked = self.ranked(measure)
+        """Cell name -> `best` or `tie`, within each benchmark: see `marks_note` in
+        `toolkit.report.results`."""
+        marks: dict[str, str] = {}
+        for group in by_benchmark(self.cells):
+            marks |= self._marks(measure, _ranked(group, measure))
+        return marks
+
+    def _marks(self, measure: str, ranked: Sequence[Cell]) -> Mapping[str, str]:
         if len(ranked) < 2 or describe(measure).better not in (HIGHER, LOWER):
             return {}
         if ranked[0].metrics[measure] == ranked[-1].metrics[measure]:
@@ -92,6 +99,11 @@ class ReportData:
         tied = [pair.other for pair in pairs if pair is not None and not self.resolved(pair)]
         level = [c.name for c in ranked if c.metrics[measure] == ranked[0].metrics[measure]]
         return dict.fromkeys([top, *level, *tied], "tie")
+
+
+def _ranked(cells: Sequence[Cell], measure: str) -> list[Cell]:
+    have = [cell for cell in cells if measure in cell.metrics]
+    return sorted(have, key=lambda cell: -_direction(measure) * cell.metrics[measure])
 
 
 def _direction(measure: str) -> int:
@@ -107,6 +119,7 @@ def report_data(
     measures: Sequence[str],
     alpha: float,
     traces: Mapping[str, str] | None = None,
+    by: Sequence[str] = (),
 ) -> ReportData:
     """Check the arguments of `render` and decide what they leave open."""
     names = [cell.name for cell in cells]
@@ -138,6 +151,7 @@ def report_data(
         measures=list(measures) or [*([chosen] if chosen else []), *rest][:8],
         alpha=alpha,
         traces=traces or {},
+        systems=systems_of(cells, by),
     )
 
 

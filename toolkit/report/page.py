@@ -14,6 +14,7 @@ from toolkit.console import visible
 from toolkit.evaluation.cells import Cell
 from toolkit.evaluation.compare import Verdict
 from toolkit.files import write_atomic
+from toolkit.report.benchmarks import benchmarks_section
 from toolkit.report.comparisons import verdicts_section
 from toolkit.report.costs import costs_section
 from toolkit.report.data import ReportData, report_data
@@ -42,6 +43,7 @@ class Report:
 
 
 _SECTIONS = (
+    benchmarks_section,
     cells_section,
     verdicts_section,
     costs_section,
@@ -69,6 +71,7 @@ def render(
     alpha: float = 0.05,
     unfinished: Sequence[str] = (),
     traces: Mapping[str, str] | None = None,
+    by: Sequence[str] = (),
 ) -> Report:
     """The report on `cells`.
 
@@ -77,7 +80,8 @@ def render(
     one, accuracy before ranking measures); `baseline` the cell that others are held against
     (default: the first); `measures` the columns of the first table (default: the first eight).
     `unfinished`: lines about cells that have no numbers, which come first of the notes. `traces`:
-    cell name -> address of its traces, relative to the report.
+    cell name -> address of its traces, relative to the report. `by`: the factors that tell systems
+    apart in the table of systems by benchmarks (default: all settings but the benchmark's).
     A difference is called resolved when its p value after Holm's correction is at most `alpha`.
     Raises `InputError` for no cells, cells named alike, and an unknown measure or baseline.
     """
@@ -89,6 +93,7 @@ def render(
         measures=measures,
         alpha=alpha,
         traces=traces,
+        by=by,
     )
     sections = [section for make in _SECTIONS if (section := make(data)) is not None]
     all_notes = [*unfinished, *notes(data)]

@@ -1,4 +1,4 @@
-"""The table of cells for the terminal."""
+"""The tables of cells, and of systems by benchmarks, for the terminal."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ from collections.abc import Sequence
 
 from rich.box import SIMPLE_HEAD
 from rich.cells import cell_len
+from rich.console import JustifyMethod
 from rich.table import Table as RichTable
 from rich.text import Text
 
 from toolkit.console import visible
 from toolkit.evaluation.cells import Cell
 from toolkit.evaluation.compare import Verdict
+from toolkit.report.benchmarks import benchmarks_table, comparable
 from toolkit.report.data import ReportData, report_data
 from toolkit.report.results import cells_table, count_names, counted_over
 from toolkit.report.tables import Column, Entry, Table
@@ -78,6 +80,47 @@ def comparison_table(
         counts = [_count(style.cell, name) for name in counted]
         rich_table.add_row(*(_entry(entry) for entry in row[:columns_shown]), *counts)
     return rich_table
+
+
+def benchmark_tables(
+    cells: Sequence[Cell],
+    verdicts: Sequence[Verdict] = (),
+    *,
+    main: str | None = None,
+    baseline: str | None = None,
+    measures: Sequence[str] = (),
+    by: Sequence[str] = (),
+    alpha: float = 0.05,
+) -> list[RichTable]:
+    """Systems by benchmarks with the macro average: a table for each of `measures` (default: the
+    main one), without intervals; none where all cells are over one benchmark."""
+    data = report_data(
+        cells, verdicts, main=main, baseline=baseline, measures=measures, alpha=alpha, by=by
+    )
+    systems = data.systems
+    if systems is None:
+        return []
+    tables = []
+    for measure in list(measures) or [data.main]:
+        if not comparable(systems, measure):
+            continue
+        table = benchmarks_table(data, systems, measure)
+        rich_table = RichTable(
+            title=Text(visible(measure)),
+            title_justify="left",
+            caption=Text(visible(table.note)) if table.note else None,
+            caption_justify="left",
+            box=SIMPLE_HEAD,
+            padding=0,
+            show_edge=False,
+        )
+        for column in table.columns:
+            justify: JustifyMethod = "right" if column.numeric else "left"
+            rich_table.add_column(Text(visible(column.title)), justify=justify, overflow="fold")
+        for row in table.rows:
+            rich_table.add_row(*map(_entry, row))
+        tables.append(rich_table)
+    return tables
 
 
 def _few(data: ReportData) -> list[str]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+from toolkit.evaluation.systems import System, Systems
+from toolkit.report.benchmarks import leaders
 from toolkit.report.compared_pairs import ComparedPair
 from toolkit.report.data import ReportData
 from toolkit.report.measures import LOWER, describe, number, probability
@@ -12,7 +14,10 @@ from toolkit.report.tables import Span
 
 
 def verdict(data: ReportData) -> list[Span]:
-    """Which cell is best on the main measure, and whether the questions suffice to say so."""
+    """Which cell is best on the main measure, and whether the questions suffice to say so. Over
+    several benchmarks: which system, by its macro average."""
+    if data.systems is not None:
+        return _over_benchmarks(data, data.systems)
     ranked = data.ranked(data.main)
     if not ranked:
         return [Span("No cell has a measure to be compared on.")]
@@ -38,6 +43,48 @@ def verdict(data: ReportData) -> list[Span]:
     if rivals and rivals[0] != data.baseline:
         spans += _against(data, best.name, rivals[0], "the next best")
     return spans + _elsewhere(data)
+
+
+def _over_benchmarks(data: ReportData, systems: Systems) -> list[Span]:
+    benchmarks = systems.benchmarks_of(data.main)
+    ranked = leaders(systems, data.main) if len(benchmarks) > 1 else []
+    if not ranked:
+        text = f"The cells are over {len(systems.benchmarks)} benchmarks, and no system has "
+        return [Span(f"{text}{data.main or 'a measure'} on all of them: nothing is averaged.")]
+    (best, value), digits = ranked[0], describe(data.main).digits
+    way = "lowest" if describe(data.main).better == LOWER else "highest"
+    spans = [
+        Span(best.label, True),
+        Span(
+            f" has the {way} macro average of {data.main} over {len(benchmarks)} benchmarks, of "
+            f"{len(ranked)} systems that have it on all: {number(value, digits)}."
+        ),
+    ]
+    for system, other in ranked[1:2]:
+        spans += [
+            Span(" The next is "),
+            Span(system.label, True),
+            Span(f" ({number(other, digits)})"),
+        ]
+        spans.append(Span(f": {_resolved_on(data, benchmarks, best, system)}."))
+    return spans
+
+
+def _resolved_on(data: ReportData, benchmarks: list[str], one: System, other: System) -> str:
+    """On how many benchmarks the difference is resolved, either way."""
+    pairs = [
+        data.pair(data.main, one.cells[name].name, other.cells[name].name) for name in benchmarks
+    ]
+    tested = [pair for pair in pairs if pair is not None]
+    if not tested:
+        return "the two were not tested"
+    resolved = [pair for pair in tested if data.resolved(pair)]
+    lower = describe(data.main).better == LOWER
+    better = sum((pair.difference < 0) == lower for pair in resolved)
+    return (
+        f"paired, it is better on {better} of {len(tested)} benchmarks, worse on "
+        f"{len(resolved) - better}, and not resolved on {len(tested) - len(resolved)}"
+    )
 
 
 def _elsewhere(data: ReportData) -> list[Span]:
