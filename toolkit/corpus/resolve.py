@@ -72,9 +72,10 @@ class Resolver:
         check_number("margin", margin, most=1)
         self.threshold, self.margin = threshold, margin
         self._docids: set[str] = set()
-        self._urls: dict[str, set[str]] = {}
-        self._identifiers: dict[str, set[str]] = {}
-        self._titles: dict[str, set[str]] = {}
+        # Lists, as JSON has them, so that a resolver is opened without a set for each title.
+        self._urls: dict[str, list[str]] = {}
+        self._identifiers: dict[str, list[str]] = {}
+        self._titles: dict[str, list[str]] = {}
         for heading in headings:
             self._add(Heading(heading.docid, heading.title, heading.url))
         self._similar = SimilarTitles(list(self._titles))
@@ -87,16 +88,13 @@ class Resolver:
         record = json.loads((folder / _RECORD).read_text(encoding="utf-8"))
         resolver._docids = set(record["docids"])
         for name in _TABLES:
-            setattr(resolver, name, {key: set(docids) for key, docids in record[name].items()})
+            setattr(resolver, name, dict(record[name]))
         resolver._similar = SimilarTitles.open(folder, list(resolver._titles))
         return resolver
 
     def write(self, folder: Path) -> None:
         """Leave the resolver in a folder, for `open`; threshold and margin are not kept."""
-        tables = {
-            name: {key: sorted(docids) for key, docids in getattr(self, name).items()}
-            for name in _TABLES
-        }
+        tables = {name: getattr(self, name) for name in _TABLES}
         record = {"docids": sorted(self._docids), **tables}
         (folder / _RECORD).write_text(dump_json(record, indent=None), encoding="utf-8")
         self._similar.write(folder)
@@ -110,11 +108,11 @@ class Resolver:
         docid = heading.docid
         self._docids.add(docid)
         if heading.url:
-            self._urls.setdefault(_plain_url(heading.url), set()).add(docid)
+            self._urls.setdefault(_plain_url(heading.url), []).append(docid)
         for identifier in _identifiers(f"{docid} {heading.url}"):
-            self._identifiers.setdefault(identifier, set()).add(docid)
+            self._identifiers.setdefault(identifier, []).append(docid)
         if title := plain_title(heading.title):
-            self._titles.setdefault(title, set()).add(docid)
+            self._titles.setdefault(title, []).append(docid)
 
     def resolve(self, finding: str) -> Resolution:
         """The document that a finding means. Only its first `LONGEST_FINDING` characters count."""
@@ -140,7 +138,7 @@ class Resolver:
         yield "identifier", _all(self._identifiers.get(name) for name in _identifiers(text))
         without_urls = _URL.sub(" ", text)
         title = plain_title(without_urls)
-        yield "title", self._titles.get(title, set())
+        yield "title", set(self._titles.get(title, ()))
         quoted = map(plain_title, _QUOTED.findall(without_urls))
         yield "title", _all(self._titles.get(one) for one in quoted)
         yield "title", self._contained(title.split(" "))
@@ -181,7 +179,7 @@ def _plain_url(url: str) -> str:
     return f"{host.casefold().removeprefix('www.')}{slash}{path}".rstrip("/")
 
 
-def _all(parts: Iterable[set[str] | None]) -> set[str]:
+def _all(parts: Iterable[Iterable[str] | None]) -> set[str]:
     return {docid for part in parts if part for docid in part}
 
 
