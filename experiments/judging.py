@@ -17,7 +17,7 @@ from experiments.build import make
 from experiments.collection import texts_under
 from experiments.models import check_price, language_model, running
 from toolkit.console import Console
-from toolkit.contracts import Benchmark
+from toolkit.contracts import Benchmark, DocumentStore
 from toolkit.errors import InputError
 from toolkit.evaluation import Cell, Judge, evaluate_folder
 from toolkit.evaluation.judge_llm import Case, LlmJudge, LlmVerdict, RecordedVerdicts, case_of
@@ -133,9 +133,11 @@ def evaluated(
     config: DictConfig,
     ledger: Ledger,
     servers: Servers | None = None,
+    passages: DocumentStore | None = None,
 ) -> Cell:
     """Judge and evaluate what a run has recorded, and write its traces unless `config.traces` is
-    false. The judge's requests are entered in `ledger`; see `judge_run`."""
+    false; `passages` has the texts that a navigator's scores stand on. The judge's requests are
+    entered in `ledger`; see `judge_run`."""
     state = folder.state()
     judges = judge_run(config, folder, benchmark, ledger, servers)
     texts = partial(texts_under, Path(config.paths.indexes), benchmark)
@@ -145,7 +147,7 @@ def evaluated(
         reasons = [
             judge.recorded if isinstance(judge, RecordedVerdicts) else {} for judge in judges
         ]
-        page = write_traces(folder, benchmark, cell, reasons)
+        page = write_traces(folder, benchmark, cell, reasons, passages)
         Console(stderr=True, soft_wrap=True).print(f"Traces: {page}", highlight=False)
     return cell
 

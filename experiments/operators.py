@@ -10,7 +10,7 @@ from omegaconf import DictConfig
 from experiments.collection import prepare
 from experiments.prepared_pipeline import PreparedPipeline, caches_folder
 from pipelines.engines import word_frequency
-from toolkit.contracts import ToolInterface
+from toolkit.contracts import DocumentStore, ToolInterface
 from toolkit.corpus import Passages
 from toolkit.search import Literature, Operators
 
@@ -53,6 +53,12 @@ def parts_of(interface: ToolInterface, built: PreparedPipeline) -> dict[str, Any
     operators = getattr(interface, "operators", None)
     scorer = operators.scorer if isinstance(operators, Operators) else None
     return {**built.parts, **({"scorer": scorer} if scorer else {})}
+
+
+def passages_of(interface: ToolInterface) -> DocumentStore | None:
+    """The passages that an interface of literature search locates evidence in."""
+    operators = getattr(interface, "operators", None)
+    return operators.passages if isinstance(operators, Operators) else None
 
 
 def statistics(built: PreparedPipeline) -> dict[str, Any]:

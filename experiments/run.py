@@ -28,7 +28,7 @@ from experiments.models import (
     within_window,
 )
 from experiments.naming import cell_name, factors
-from experiments.operators import parts_of, statistics, with_operators
+from experiments.operators import parts_of, passages_of, statistics, with_operators
 from experiments.prepared_pipeline import (
     Prepared,
     PreparedPipeline,
@@ -111,7 +111,7 @@ def run(settings: Settings, prepared: Prepared | None = None) -> Cell:
         if last and asks_model(config):
             # Judging costs money, and whoever mends the run may have its answers change.
             raise stopped(last, folder, built.benchmark, ledger, config.repeats)
-        cell = evaluated(folder, built.benchmark, config, ledger, servers)
+        cell = evaluated(folder, built.benchmark, config, ledger, servers, passages_of(interface))
     console = Console(stderr=True, soft_wrap=True)
     if failed := cell.counts.get("failed", 0):
         questions = cell.counts["questions"] * cell.counts.get("repeats", 1)

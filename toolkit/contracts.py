@@ -291,6 +291,7 @@ class Trajectory:
     reason: str = ""
     warnings: Sequence[str] = ()
     source: Mapping[str, Any] = field(default_factory=dict)
+    rounds: Sequence[Mapping[str, Any]] = ()
 
 
 @runtime_checkable

@@ -12,7 +12,7 @@ from chromium import Tab, chromium, running_tab
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "toolkit" / "report"))
 from test_traces import FAILED, HOSTILE, hostile_run
-from trace_samples import SmallBenchmark, searched, traced, two_calls, two_rounds
+from trace_samples import AnyPassage, SmallBenchmark, searched, traced, two_calls, two_rounds
 
 from toolkit.contracts import Answer, Topic, Trajectory
 from toolkit.runs.names import escape_qid
@@ -163,7 +163,8 @@ def test_who_meets_what_opens_the_passage_that_says_so(
     tab: Tab, tmp_path: Path, width: int
 ) -> None:
     tab.size(width)
-    folder = traced(tmp_path / "run", two_rounds(text=f"The mill. {HOSTILE}"))
+    passages = AnyPassage(f"The mill. {HOSTILE}")
+    folder = traced(tmp_path / "run", two_rounds(), passages=passages)
     tab.open(folder / "index.html", "#1-7")
     shows(tab, "Question 7")
     rounds = text(tab, ".round")

@@ -20,6 +20,8 @@ from toolkit.report.tables import Column, Entry, Table
 
 _FEW = (
     "accuracy",
+    "F1@20",
+    "nDCG@20",
     "recall_surfaced",
     "recall_opened",
     "recall_cited",

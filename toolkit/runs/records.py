@@ -100,6 +100,7 @@ def to_record(trajectory: Trajectory) -> dict[str, Any]:
         "traceback": trajectory.traceback,
         "warnings": list(trajectory.warnings),
         **({"source": dict(trajectory.source)} if trajectory.source else {}),
+        **({"rounds": [dict(row) for row in trajectory.rounds]} if trajectory.rounds else {}),
         "tiers": _stored_tiers(trajectory),
         "exposures": [_exposure_row(exposure) for exposure in trajectory.exposures],
         "calls": [_call_row(call) for call in trajectory.calls],
@@ -137,6 +138,7 @@ def from_record(record: Mapping[str, Any]) -> Trajectory:
         reason=str(record.get("reason", "")),
         warnings=tuple(map(str, record.get("warnings", ()))),
         source=record.get("source", {}),
+        rounds=tuple(record.get("rounds", ())),
     )
 
 

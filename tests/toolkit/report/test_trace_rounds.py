@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from trace_samples import CHECKLIST, handed_over, traced, two_calls, two_rounds
+from trace_samples import CHECKLIST, AnyPassage, handed_over, traced, two_calls, two_rounds
 
 from toolkit.contracts import Trajectory
 
 
 def trace(tmp_path: Path, trajectory: Trajectory) -> Any:
-    return handed_over(traced(tmp_path / "run", trajectory) / "1-7.js")
+    folder = traced(tmp_path / "run", trajectory, passages=AnyPassage())
+    return handed_over(folder / "1-7.js")
 
 
 def cells(document: Any) -> list[Any]:
@@ -23,15 +23,15 @@ def cells(document: Any) -> list[Any]:
 def test_rounds_tell_strategy_and_checklist(tmp_path: Path) -> None:
     first, second = trace(tmp_path, two_rounds())["rounds"]
     assert (first["number"], first["note"]) == (1, "Begin with the rarest.")
-    assert first["queries"] == [
-        {"text": "mill", "operator": "search", "call": 1},
-        {"text": "never asked", "operator": "", "call": None},
-    ]
-    assert [row["text"] for row in first["checklist"]] == [
-        row["requirement"] for row in CHECKLIST[:2]
-    ]
-    assert [row["excluded"] for row in second["checklist"]] == [False, False, True]
-    assert second["facts"] == [["unscored", "3"]]
+    search, expand = first["queries"]
+    assert (search["text"], search["operator"], search["call"]) == ("mill", "search", 1)
+    assert (search["candidates"], search["new"], search["error"]) == (3, 3, "")
+    assert (expand["text"], expand["operator"], expand["call"]) == ("d1 d2", "expand in", None)
+    assert (expand["candidates"], expand["error"]) == (None, "timed_out")
+    assert first["checklist"] == list(CHECKLIST[:2])
+    assert second["checklist"] == list(CHECKLIST)
+    assert first["facts"] == [["planned_by", "model"]]
+    assert second["facts"] == [["unscored", '{"timed_out": 3}']]
 
 
 def test_documents_stand_as_listed_with_the_newest_score_of_each_requirement(
@@ -45,10 +45,12 @@ def test_documents_stand_as_listed_with_the_newest_score_of_each_requirement(
     assert cells(first) == [("satisfied", 0.95), ("satisfied", 0.95), ("unknown", 0.0)]
     assert cells(other) == [("not", 0.1), ("unknown", 0.0), None]
     assert (first["score"], second["overall"]) == (0.9, 0.99)
-    assert second["judged"] == ["evidence 2", "gold"]
+    assert second["judged"] == ["evidence 2", "gold"] and second["title"] == "Of d2"
     evidence = second["cells"][1]
     assert evidence["passages"] == [["d2%p1", "The mill grinds barley."]]
     assert evidence["rationale"] == "because of d2"
+    assert first["cells"][1]["passages"] == [["d1%p1", ""]], "the store lacks it"
+    assert first["cells"][2]["passages"] == []
     assert values["answer"]["documents"] == [
         ["d2", ["evidence 2", "gold"]],
         ["d1", ["evidence"]],
@@ -59,18 +61,16 @@ def test_documents_stand_as_listed_with_the_newest_score_of_each_requirement(
 @pytest.mark.parametrize(
     "row",
     [
-        "no mapping",
         {},
-        {"queries": [1, None], "checklist": "x", "documents": {"docid": "d1"}},
-        {"documents": [{"requirements": [{"verdict": "perhaps", "score": "high"}]}]},
-        {"checklist": [{"requirement": 3}], "documents": [{"docid": "d1", "score": True}]},
+        {"librarians": [1, None], "checklist": "x", "documents": {"d1": 3}},
+        {"documents": {"d1": {"requirements": {"r": {"verdict": "perhaps", "score": "high"}}}}},
+        {"checklist": [3], "documents": {"d1": {"score": True, "requirements": {"r": 1}}}},
+        {"round": "one", "checklist": ["r"], "documents": []},
     ],
 )
 def test_rounds_of_another_kind_are_shown_as_far_as_they_go(tmp_path: Path, row: Any) -> None:
-    sample = two_calls()
-    message = {"role": "assistant", "content": "", "round": row}
-    values = trace(tmp_path, replace(sample, messages=(*sample.messages, message)))
-    assert len(values["rounds"]) == (row != "no mapping")
+    values = trace(tmp_path, two_calls(rounds=(row,)))
+    assert [one["number"] for one in values["rounds"]] == [1]
     assert all(document["score"] is None for document in values["matrix"]["documents"])
 
 

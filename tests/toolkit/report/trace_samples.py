@@ -5,11 +5,20 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from toolkit.contracts import Answer, Document, Exposure, ToolCall, Topic, Trajectory
+from toolkit.contracts import (
+    Answer,
+    Document,
+    Exposure,
+    ToolCall,
+    Topic,
+    Trajectory,
+    Unit,
+    parent,
+)
 from toolkit.evaluation import Cell, ExactAnswerJudge, evaluate_folder
 from toolkit.report.traces import write_traces
 from toolkit.runs import RunFolder, make_manifest
@@ -133,10 +142,12 @@ def traced(
     *trajectories: Trajectory,
     benchmark: SmallBenchmark = BENCHMARK,
     repeats: Sequence[Sequence[Trajectory]] = (),
+    passages: Any = None,
 ) -> Path:
     """The folder of the traces of a new run."""
     folder = write_run(path, *trajectories, repeats=repeats)
-    return write_traces(folder, benchmark, evaluated(folder, benchmark)).parent
+    cell = evaluated(folder, benchmark)
+    return write_traces(folder, benchmark, cell, passages=passages).parent
 
 
 _SCRIPT = re.compile(r'(?:// (?P<head>.*)\n)?soundingline\((?P<name>"[^"]*"), (?P<value>.*)\);\n')
@@ -158,20 +169,17 @@ def table(folder: Path, canary: str = "") -> list[dict[str, Any]]:
     return [dict(zip(index["columns"], row, strict=True)) for row in index["rows"]]
 
 
-CHECKLIST = [
-    {"requirement": "is a mill"},
-    {"requirement": "was built by Ada in the years between 1700 and 1750"},
-    {"requirement": "burnt down", "excluded": True},
-]
+CHECKLIST = (
+    "is a mill",
+    "was built by Ada in the years between 1700 and 1750",
+    "not burnt down",
+)
 
 
-def scored(
-    docid: str, *cells: tuple[str, float] | None, text: str = "", **fields: Any
-) -> dict[str, Any]:
+def scored(docid: str, *cells: tuple[str, float] | None, **facts: Any) -> dict[str, Any]:
     """A document of a round, with a verdict and a score for each requirement that has one."""
-    requirements = [
-        {
-            "requirement": CHECKLIST[number]["requirement"],
+    requirements = {
+        CHECKLIST[number]: {
             "verdict": cell[0],
             "score": cell[1],
             "rationale": f"because of {docid}",
@@ -179,34 +187,48 @@ def scored(
         }
         for number, cell in enumerate(cells)
         if cell is not None
-    ]
-    chunks = [{"id": row["passage"], "text": text} for row in requirements if row["passage"]]
-    return {"docid": docid, "requirements": requirements, "chunks": chunks, **fields}
+    }
+    return {"retrieval": 0.1, "requirements": requirements, **facts}
 
 
-def two_rounds(qid: str = "7", text: str = "The mill grinds barley.") -> Trajectory:
+class AnyPassage:
+    """A store in which every passage says the same, but for those of d1, which it lacks."""
+
+    def __init__(self, text: str = "The mill grinds barley.") -> None:
+        self.text = text
+
+    def texts(self, unit_ids: Sequence[str]) -> list[Unit]:
+        if unit_ids[0].startswith("d1%"):
+            raise KeyError(unit_ids[0])
+        return [Unit(unit_id, f"Of {parent(unit_id)}", self.text) for unit_id in unit_ids]
+
+
+def two_rounds(qid: str = "7") -> Trajectory:
     """`two_calls` of a navigator: a first round with two requirements, and a second one that adds
     the third and scores d1 again; the answer lists d2, d1 and an id that the corpus lacks."""
-    sample = two_calls(qid, answer=Answer("Both are mills.", documents=("d2", "d1", "gone")))
     met, missed, unknown = ("satisfied", 0.95), ("not", 0.1), ("unknown", 0.0)
     first = {
-        "number": 1,
-        "note": "Begin with the rarest.",
-        "queries": [{"query": "mill", "operator": "search"}, {"query": "never asked"}],
-        "checklist": CHECKLIST[:2],
-        "documents": [
-            scored("d1", met, missed, text=text, title="The first mill", score=0.6, overall=0.7),
-            scored("x9", missed, unknown, text=text, title="A " + "long " * 40, score=0.05),
+        "round": 1,
+        "planned_by": "model",
+        "reason": "Begin with the rarest.",
+        "librarians": [
+            {"operator": "search", "text": "mill", "candidates": 3, "new": 3, "error": ""},
+            {"operator": "expand", "docids": ["d1", "d2"], "direction": "in", "error": "timed_out"},
         ],
+        "checklist": list(CHECKLIST[:2]),
+        "documents": {
+            "d1": scored("d1", met, missed, score=0.6, probability=0.7),
+            "x9": scored("x9", missed, unknown, score=0.05),
+        },
     }
     second = {
-        "number": 2,
-        "checklist": CHECKLIST,
-        "documents": [
-            scored("d1", None, met, unknown, text=text, title="The first mill", score=0.9),
-            scored("d2", met, met, met, text=text, title="The second", score=0.97, overall=0.99),
-        ],
-        "unscored": 3,
+        "round": 2,
+        "checklist": list(CHECKLIST),
+        "documents": {
+            "d1": scored("d1", None, met, unknown, score=0.9),
+            "d2": scored("d2", met, met, met, score=0.97, probability=0.99),
+        },
+        "unscored": {"timed_out": 3},
     }
-    ends = [{"role": "assistant", "content": "A round.", "round": row} for row in (first, second)]
-    return replace(sample, messages=(*sample.messages[:-1], *ends, sample.messages[-1]))
+    answer = Answer("Both are mills.", documents=("d2", "d1", "gone"))
+    return two_calls(qid, answer=answer, rounds=(first, second))

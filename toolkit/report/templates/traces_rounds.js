@@ -9,9 +9,16 @@ function roundsElements(trace) {
 }
 
 function roundElement(round) {
-  const queries = round.queries.map((query) => make("li", {}, make("bdi", {}, query.text),
-    query.operator ? make("span", { class: "muted" }, ` ${words(query.operator)}`) : null,
-    query.call ? [" ", callLink(query.call)] : null));
+  const queries = round.queries.map((query) => {
+    const facts = [query.operator ? words(query.operator) : "",
+      query.candidates === null ? "" : count(query.candidates, "candidate"),
+      query.new === null ? "" : `${amount(query.new)} new`,
+      query.error ? `failed: ${words(query.error)}` : ""].filter(Boolean);
+    return make("li", { class: query.error ? "unseen" : null }, make("bdi", {}, query.text),
+      facts.length ? make("span", { class: "muted" }, ` ${facts.join(", ")}`) : null,
+      query.call ? [" ", callLink(query.call)] : null,
+      query.reason ? make("div", { class: "muted" }, make("bdi", {}, query.reason)) : null);
+  });
   return make("div", { class: "round" },
     make("h3", {}, `Round ${round.number}`),
     round.note ? make("p", { class: "muted" }, make("bdi", {}, round.note)) : null,
@@ -21,9 +28,7 @@ function roundElement(round) {
 }
 
 function checklistElement(checklist) {
-  return make("ol", { class: "checklist" }, checklist.map((requirement) =>
-    make("li", {}, requirement.excluded ? make("span", { class: "badge" }, "not") : null,
-      requirement.excluded ? " " : null, make("bdi", {}, requirement.text))));
+  return make("ol", { class: "checklist" }, checklist.map((text) => make("li", {}, make("bdi", {}, text))));
 }
 
 // A row for each document, a column for each requirement; a cell opens the evidence below its row.
@@ -31,7 +36,7 @@ function matrixElements(matrix) {
   const heads = ["Document", "Listed", "Score", "Overall"].map((text, place) =>
     make("th", { scope: "col", class: place ? `num ${text.toLowerCase()}` : null }, text));
   const numbers = matrix.checklist.map((requirement, place) =>
-    make("th", { scope: "col", class: "cell", title: requirement.text }, `${place + 1}`));
+    make("th", { scope: "col", class: "cell", title: requirement }, `${place + 1}`));
   const body = make("tbody", {});
   matrix.documents.forEach((document) => body.append(matrixRow(document, matrix, heads.length)));
   const wide = make("table", { class: "matrix" },
@@ -61,7 +66,7 @@ function matrixRow(document, matrix, before) {
 function matrixCell(cell, requirement, rowOf, width) {
   const sign = VERDICT_SIGNS[cell.verdict] || "·";
   const button = make("button", { type: "button", class: `cell-${cell.verdict}`, "aria-expanded": "false",
-    "aria-label": `${cell.verdict} ${share(cell.score)}: ${requirement ? requirement.text : ""}` }, `${sign} ${share(cell.score)}`);
+    "aria-label": `${cell.verdict} ${share(cell.score)}: ${requirement || ""}` }, `${sign} ${share(cell.score)}`);
   let shown = null;
   button.addEventListener("click", () => {
     if (shown) shown.remove();
@@ -78,7 +83,7 @@ function matrixCell(cell, requirement, rowOf, width) {
 function cellEvidence(cell, requirement) {
   return make("div", { class: "evidence" },
     make("p", {}, make("strong", { class: `cell-${cell.verdict}` }, `${VERDICT_SIGNS[cell.verdict] || ""} ${words(cell.verdict)}, ${share(cell.score)}`),
-      requirement ? [" ", make("bdi", {}, requirement.text)] : null),
+      requirement ? [" ", make("bdi", {}, requirement)] : null),
     cell.rationale ? make("p", { class: "muted" }, make("bdi", {}, cell.rationale)) : null,
     cell.passages.map(([unit, text]) => [unit ? make("p", { class: "muted" }, "Passage ", make("bdi", {}, unit)) : null,
       text ? box(text, []) : null]),

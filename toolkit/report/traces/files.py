@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from toolkit.contracts import TIERS, Benchmark, Topic, Trajectory
+from toolkit.contracts import TIERS, Benchmark, DocumentStore, Topic, Trajectory
 from toolkit.errors import InputError
 from toolkit.evaluation import Cell
 from toolkit.evaluation.judge_llm import LlmVerdict
@@ -52,19 +52,26 @@ class _Part(NamedTuple):
 
 
 def write_traces(
-    folder: RunFolder, benchmark: Benchmark, cell: Cell, reasons: Sequence[Reasons] = ()
+    folder: RunFolder,
+    benchmark: Benchmark,
+    cell: Cell,
+    reasons: Sequence[Reasons] = (),
+    passages: DocumentStore | None = None,
 ) -> Path:
     """Write what is missing or out of date in `traces/` of an evaluated run; its page.
 
     `cell` is the run's newest evaluation; `reasons` are the verdicts of a judging model, a mapping
-    by question for each repeat. A trajectory's own file (`<repeat>-<escaped qid>.js`) holds nothing
-    that an evaluation can change, so that evaluating again writes the table (`index.js`) and the
-    verdicts (`verdicts.js`) alone. `InputError` where the folder cannot be written.
+    by question for each repeat. `passages` gives the texts of passages that a navigator's scores
+    stand on; what is written without them stays so. A trajectory's own file
+    (`<repeat>-<escaped qid>.js`) holds nothing that an evaluation can change, so that evaluating
+    again writes the table (`index.js`) and the verdicts (`verdicts.js`) alone. `InputError` where
+    the folder cannot be written.
     """
     place = folder.path / PAGE
     try:
         with waiting_lock(place.parent / ".lock"):
-            _write(folder, place, benchmark, cell, reasons)
+            writer = _Writer(place.parent, benchmark, recorded_price(cell.manifest), passages)
+            _write(folder, place, writer, benchmark, cell, reasons)
     except OSError as error:
         raise InputError(
             f"cannot write the traces of {folder.path}: {error.strerror or error}",
@@ -74,9 +81,13 @@ def write_traces(
 
 
 def _write(
-    folder: RunFolder, place: Path, benchmark: Benchmark, cell: Cell, reasons: Sequence[Reasons]
+    folder: RunFolder,
+    place: Path,
+    writer: _Writer,
+    benchmark: Benchmark,
+    cell: Cell,
+    reasons: Sequence[Reasons],
 ) -> None:
-    writer = _Writer(place.parent, benchmark, recorded_price(cell.manifest))
     rows: list[list[Any]] = []
     details: dict[str, Any] = {}
     for position, repeat in enumerate(folder.repeats()):
@@ -102,8 +113,11 @@ def _write(
 class _Writer:
     """Writes the scripts of one folder, obfuscated where it is sealed."""
 
-    def __init__(self, folder: Path, benchmark: Benchmark, price: Price) -> None:
+    def __init__(
+        self, folder: Path, benchmark: Benchmark, price: Price, passages: DocumentStore | None
+    ) -> None:
         self._folder = folder
+        self._passages = passages
         self._benchmark = benchmark
         self._price = price
         self._sealed = is_sealed(folder / PAGE.name)
@@ -128,7 +142,7 @@ class _Writer:
             head = {**origin, **_summary(trajectory)}
             accepted = self._benchmark.answers.get(topic.qid, ())
             judgements = self._benchmark.judgements
-            values = trace_values(trajectory, judgements, accepted, self._price)
+            values = trace_values(trajectory, judgements, accepted, self._price, self._passages)
             self.script(name, values, head)
         return head
 

@@ -10,6 +10,7 @@ from typing import Any
 from toolkit.contracts import (
     PASSAGE_MARK,
     TIERS,
+    DocumentStore,
     Exposure,
     ToolCall,
     Trajectory,
@@ -25,11 +26,16 @@ Judgements = Mapping[str, Mapping[str, Mapping[str, int]]]
 
 
 def trace_values(
-    trajectory: Trajectory, judgements: Judgements, accepted: Sequence[str], price: Price
+    trajectory: Trajectory,
+    judgements: Judgements,
+    accepted: Sequence[str],
+    price: Price,
+    passages: DocumentStore | None = None,
 ) -> dict[str, Any]:
     """The trajectory as its page shows it. `judgements`: tier -> qid -> docid -> grade, as a
-    benchmark has them; `price`: of the agent's model, for the money so far. What other programs
-    wrote (arguments, notes) comes as pairs of name and text, so that no name can mean anything."""
+    benchmark has them; `price`: of the agent's model, for the money so far; `passages`: texts of
+    the passages that scores stand on (None: they are not shown). What other programs wrote
+    (arguments, notes) comes as pairs of name and text, so that no name can mean anything."""
     labels = judged_documents(judgements, trajectory.qid)
     ranks = [_ranks(call.ranking, labels) for call in trajectory.calls]
     answer = trajectory.answer
@@ -52,7 +58,7 @@ def trace_values(
         "accepted": list(accepted),
         "evidence": [_document(docid, labels[docid], ranks, trajectory) for docid in labels],
         "rounds": round_values(trajectory),
-        "matrix": matrix_values(trajectory, labels),
+        "matrix": matrix_values(trajectory, labels, passages),
         "usage": pairs(trajectory.usage),
         "source": pairs(trajectory.source),
         "steps": list(_steps(trajectory, labels, ranks, price)),
