@@ -19,6 +19,7 @@ _EXTRAS = {
     "npids": "learned",
     "pyterrier_alpha": "learned",
     "sklearn": "enrich",
+    "snowballstemmer": "enrich",
     "re2": "grep",
     "pyarrow": "browsecomp",
     "huggingface_hub": "browsecomp",

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from pipelines.lexical.porter import stem
+from pipelines.lexical.sira_analyzer import SiraAnalyzer
 from pipelines.lexical.strings import to_bytes
 from pipelines.lexical.word_break import MAX_LENGTH, pieces, segment
 from pipelines.lexical.word_break_data import VERSION
@@ -259,12 +260,14 @@ _FACTORIES: dict[str, Callable[[], Analyzer]] = {
     ),
     "standard": lambda: LuceneAnalyzer("standard"),
     "whitespace": WhitespaceAnalyzer,
+    "sira": SiraAnalyzer,
 }
 
 
 def make_analyzer(name: str = "english") -> Analyzer:
     """The analyzer of that name: `english`, `english_unstemmed` (no stemming), `standard` (no stop
-    words, no stemming), `whitespace` (words between white space as they are).
+    words, no stemming), `whitespace` (words between white space as they are), `sira` (that of
+    SIRA's released code).
 
     `english:2` adds pairs of terms that follow each other (`NgramAnalyzer`; up to 4), and
     `english:2:hashed` puts them into 2^23 slots. Raises `InputError` for any other name.
