@@ -15,7 +15,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 from agents.budget import Budget
 from toolkit.contracts import (
@@ -35,6 +35,14 @@ from toolkit.llm.protocol import ChatModel, Settings
 Clock = Callable[[], float]
 
 
+class RoundsOnRecord(Protocol):
+    """Whole rounds of one question, which outlive the process (`toolkit.runs.rounds`)."""
+
+    def read(self) -> list[dict[str, Any]]: ...
+
+    def append(self, record: Mapping[str, Any]) -> None: ...
+
+
 @dataclass(frozen=True)
 class Resources:
     """What only a run can give its agent.
@@ -43,6 +51,8 @@ class Resources:
     - `model` answers (None before it runs), sampled by `settings`; its tokens cost `price`.
     - `document_frequency`: word -> documents of the collection that hold it; `documents`: the
       collection's size. Both None where that is not known.
+    - `rounds`: question id -> its whole rounds on disk, for an agent that works in rounds; None:
+      they are kept nowhere.
     - `resolver` gives what maps titles, urls and identifiers to documents; it is made when it is
       first asked for. None where there is none.
     """
@@ -55,6 +65,7 @@ class Resources:
     document_frequency: Callable[[str], int] | None = None
     documents: int | None = None
     resolver: Callable[[], Resolver] | None = None
+    rounds: Callable[[str], RoundsOnRecord] | None = None
 
 
 class BaseAgent(ABC):
@@ -106,22 +117,23 @@ class Episode:
         self.reason = ""
         self.usage: Mapping[str, float] = {}
         self.warnings: list[str] = []
+        self.rounds: list[Mapping[str, Any]] = []
+        self.earlier_seconds = 0.0
         self._clock = clock
         self._began = clock()
         self._started = datetime.now(timezone.utc).isoformat(timespec="seconds")
 
     @property
     def seconds(self) -> float:
-        """Seconds since the question was begun."""
-        return self._clock() - self._began
+        """Seconds since the question was begun; with those of an earlier start that it goes on
+        from."""
+        return self.earlier_seconds + self._clock() - self._began
 
     def call(self, name: str, arguments: Mapping[str, Any], *, content: str = "") -> ToolResult:
         """Call the tool; on record as an assistant message (`content` and the call) and a tool
         message (the result's text)."""
         identifier = f"call_{len(self.tool.calls) + 1}"
-        function = {"name": name, "arguments": json.dumps(dict(arguments), ensure_ascii=False)}
-        request = {"id": identifier, "type": "function", "function": function}
-        self.messages.append({"role": "assistant", "content": content, "tool_calls": [request]})
+        self.requested(identifier, name, arguments, content)
         result = self.tool.call(name, arguments)
         self.answered(identifier, result)
         return result
@@ -130,10 +142,18 @@ class Episode:
         """The result of the tool call `identifier`, on record as a tool message."""
         self.messages.append({"role": "tool", "tool_call_id": identifier, "content": result.text})
 
-    def finish(self, text: str, *, status: str = "completed") -> None:
+    def requested(
+        self, identifier: str, name: str, arguments: Mapping[str, Any], content: str
+    ) -> None:
+        """A tool call of the assistant, with what it says beside it, on record as a message."""
+        function = {"name": name, "arguments": json.dumps(dict(arguments), ensure_ascii=False)}
+        request = {"id": identifier, "type": "function", "function": function}
+        self.messages.append({"role": "assistant", "content": content, "tool_calls": [request]})
+
+    def finish(self, text: str, *, status: str = "completed", reason: str = "") -> None:
         """The final assistant message, which holds the answer."""
         self.messages.append({"role": "assistant", "content": text})
-        self.conclude(text, status=status)
+        self.conclude(text, status=status, reason=reason)
 
     def conclude(self, text: str, *, status: str, reason: str = "") -> None:
         """The question has ended, with the answer in `text` where it holds one. `play` reads it."""
@@ -163,6 +183,7 @@ class Episode:
             traceback=failure,
             reason=reason or self.reason,
             warnings=tuple(self.warnings),
+            rounds=tuple(self.rounds),
         )
 
 

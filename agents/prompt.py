@@ -77,18 +77,24 @@ class AgentPrompt:
         return [system(instructions), question_message] if instructions else [question_message]
 
 
+def read_sections(path: Path) -> dict[str, str]:
+    """The texts of a prompt file by the names in its headings. `InputError` where it cannot be
+    read."""
+    try:
+        parts = _HEADING.split(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        known = ", ".join(sorted(other.stem for other in path.parent.glob("*.txt")))
+        raise InputError(
+            f"there is no prompt {path.stem!r}", valid=f"{known}, or the path of a .txt file"
+        ) from error
+    return {head: body.strip() for head, body in zip(parts[1::2], parts[2::2], strict=True)}
+
+
 def load_prompt(name: str) -> AgentPrompt:
     """The prompt of this name that comes with the package, or that of the user's own file (a path
     that ends in `.txt`). `InputError` where there is none, or where a section is missing."""
     path = Path(name) if name.endswith(".txt") else FOLDER / f"{name}.txt"
-    try:
-        parts = _HEADING.split(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        known = ", ".join(sorted(prompt_path.stem for prompt_path in FOLDER.glob("*.txt")))
-        raise InputError(
-            f"there is no prompt {name!r}", valid=f"{known}, or the path of a .txt file"
-        ) from error
-    sections = {head: body.strip() for head, body in zip(parts[1::2], parts[2::2], strict=True)}
+    sections = read_sections(path)
     if set(sections) - set(_OPTIONAL) != set(SECTIONS) or _QUESTION not in sections["question"]:
         raise InputError(
             f"the prompt {path} has the sections {', '.join(sections) or 'none'}",

@@ -135,7 +135,7 @@ def present(settings: Settings, groups: Sequence[str]) -> list[str]:
     """Those of `groups` that have a part in this cell, and the stages' own language models."""
     config = settings.config
     idle = {group for group in (*STAGES, "scorer") if not active(config, group)}
-    idle |= set() if config.llm else {"budget"}
+    idle |= set() if config.llm or config.librarian_llm else {"budget"}
     models = [group for group, stage in STAGE_MODELS.items() if stage not in idle]
     return [group for group in groups if group not in idle] + models
 

@@ -60,6 +60,8 @@ from toolkit.llm.ledger_file import ledger_on_record
 from toolkit.llm.server import Servers
 from toolkit.progress import bar
 from toolkit.runs import RunFolder, make_manifest
+from toolkit.runs.names import question_of
+from toolkit.runs.rounds import RoundsFile
 from toolkit.tokens import tokens_of
 
 
@@ -165,7 +167,9 @@ def answer(
         known = {**statistics(built), "resolver": built.prepared.resolver}
         given = {**known, **served, "ledger": ledger}
         bound_agents = [
-            agent.bind(resources(llm, budget, repeat=repeat, **given))
+            agent.bind(
+                resources(llm, budget, repeat=repeat, rounds=rounds_of(folder, repeat), **given)
+            )
             if isinstance(agent, BaseAgent)
             else agent
             for repeat, agent in enumerate(agent_of_repeat, start=1)
@@ -189,6 +193,11 @@ def answer(
     for line in tally.closing():
         Console(stderr=True, soft_wrap=True).print(line)
     return answering.stopped
+
+
+def rounds_of(folder: RunFolder, repeat: int) -> Callable[[str], RoundsFile]:
+    """Where whole rounds of a question are kept, by what it is called in its repeat."""
+    return lambda name: folder.repeat(repeat).rounds(question_of(name, repeat))
 
 
 def stopped(

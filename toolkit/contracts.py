@@ -274,6 +274,8 @@ class Trajectory:
     is one stable word for why it ended so, where the status alone does not tell (`refused`,
     `tool_calls`, `empty_answer`, ...); `warnings` are lines for a person. `source` is what the file
     of an imported trajectory says of itself (see `toolkit.exchange`), and empty for one of ours.
+    `rounds` has a row of plain JSON values for each round of an agent that works in rounds
+    (`agents.literature.rounds` tells what is in it), and is empty for others.
     """
 
     qid: str

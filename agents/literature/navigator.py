@@ -1,49 +1,78 @@
-"""The navigator without a language model: the reference that any model has to beat.
-
-Rounds of retrieval, evidence and scores, after PaSaMaster (Du et al., 2026, section 2); what its
-model decides is decided by rules here.
+"""The navigator: rounds of planning, retrieval, evidence and scores, after PaSaMaster (Du et al.,
+2026, section 2). Its plans are a language model's, or without one those of rules.
 """
 
 from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
+from typing import Any, Protocol
 
 from agents.base import BaseAgent, Clock, Episode, Resources, play
+from agents.budget import Budget
+from agents.conversation import OutOfTime
 from agents.keyword.words import Rarity
-from agents.literature.clauses import Clause, find_clauses
-from toolkit.checks import check_integer
-from toolkit.contracts import (
-    DocumentPage,
-    ResultsPage,
-    SearchTool,
-    ToolResult,
-    Topic,
-    Trajectory,
-)
+from agents.literature.calibration import Calibration
+from agents.literature.librarians import Librarians
+from agents.literature.model_plans import ModelPlans, NavigatorPrompt, OutOfContext
+from agents.literature.plans import MOST_REQUIREMENTS, Plan
+from agents.literature.rounds import Mark, Round, kept_round, restore
+from agents.literature.rules import Rules
+from agents.literature.survey import Survey
+from toolkit.checks import check_integer, check_number
+from toolkit.contracts import RUN_OUT_OF_MONEY, SearchTool, Topic, Trajectory
 from toolkit.errors import InputError
+from toolkit.llm.errors import OutOfMoney
+from toolkit.llm.ledger import Ledger, LedgeredModel
+from toolkit.llm.protocol import Settings
 from toolkit.search.answers import format_answer
+from toolkit.search.session import ToolSession
 
-_FUSION = 60  # of reciprocal rank fusion
+ROLE = "navigator"
+_NEEDED = {"search", "locate", "score"}
+_INTEGERS = (
+    *("rounds", "queries", "requirements", "pool", "seeds", "shown", "listed", "patience"),
+    *("librarians", "max_calls"),
+)
+
+
+class Plans(Protocol):
+    """What decides what a round does."""
+
+    async def plan(self, survey: Survey, number: int) -> Plan: ...
 
 
 class Navigator(BaseAgent):
-    """Requirements from the question's clauses; one query a clause and one of all together;
-    evidence for each requirement in the best documents; a second round over links and what is
-    uncovered.
+    """Answers with a list of documents. Each round has a plan (queries and a checklist of
+    requirements); librarians run one query each, beside each other, and score the best new
+    documents that it brought up.
 
-    - `rounds`: the first retrieves by the clauses; each later one follows the links of documents
-      that the question names and of the best so far, and asks again for the clauses that those meet
-      least. `pool`: new documents a round whose evidence is located. `seeds`: documents whose links
-      are followed.
-    - A document's score is (the mean of its requirements' scores + its retrieval score) / 2, each 0
-      to 1, as in the paper with reciprocal rank fusion in the place of a scorer's probability, for
-      which there is no model here. An excluded requirement scores 1 less what its evidence says.
-    - `listed`: documents that the answer lists, the best first. `max_calls`: tool calls; where they
-      are used up, the answer is given from what was scored.
+    Plans are made by the model of `bind`, or by rules where there is none: the clauses of the
+    question, one query a clause and one of all together; later the links of documents that the
+    question names and of the best so far, and the requirement that those meet least.
 
-    Nothing is random. `InputError` for impossible values, and for an interface without evidence.
+    - At most `rounds`, with at most `queries` queries and `requirements` requirements. Fewer where
+      the plan says stop, and after `patience` rounds in a row that brought no new document with a
+      score of `bar` or more.
+    - `pool`: new documents a round that are scored. `seeds`: documents whose links the rules
+      follow. `shown`: documents in the table that the model sees. `listed`: documents that the
+      answer lists, the best first; of these, requirements that are new are scored too.
+    - `librarians`: at work at once, of all questions together, each at most `librarian_seconds` for
+      a query and for scoring. Documents of one that fails or is late have no scores, are counted,
+      and stand behind the others.
+    - `calibration`: a file of `experiments.calibrate` for the scorer's probability; None: it is
+      taken as it is, which the trajectory says. Scores: see `Survey`.
+    - `prompt`: ours, or the path of a `.txt` file with the sections of
+      `agents/literature/prompts/navigator.txt`. `max_calls`: tool calls of a question.
+
+    Budgets (`agents.budget.Budget`) end the rounds, also in the middle of one; the answer is then
+    given from what was scored, and the status says why: `steered` (`steer_at` of the time, or
+    `max_calls`), `timed_out`, `out_of_turns` (`turns`: the navigator's replies; `tool_calls`,
+    `output_tokens`), `out_of_context`, `out_of_money`.
+
+    Whole rounds are kept (`Resources.rounds`): a question goes on behind the last. Rules are not
+    random. `InputError` for impossible values, and for an interface that does not score.
     """
 
     name = "navigator"
@@ -52,170 +81,221 @@ class Navigator(BaseAgent):
         self,
         *,
         rounds: int = 2,
+        queries: int = 12,
+        requirements: int = 30,
         pool: int = 40,
         seeds: int = 10,
+        shown: int = 20,
         listed: int = 50,
+        patience: int = 2,
+        bar: float = 0.5,
+        librarians: int = 8,
+        librarian_seconds: float = 300.0,
+        calibration: str | None = None,
+        prompt: str = "navigator",
         max_calls: int = 2000,
         clock: Clock = time.monotonic,
     ) -> None:
-        for name, value in (("rounds", rounds), ("pool", pool), ("seeds", seeds)):
-            check_integer(name, value)
-        check_integer("listed", listed)
-        check_integer("max_calls", max_calls)
-        self.rounds, self.pool, self.seeds, self.listed = rounds, pool, seeds, listed
-        self.max_calls = max_calls
+        self.rounds, self.queries, self.requirements = rounds, queries, requirements
+        self.pool, self.seeds, self.shown, self.listed = pool, seeds, shown, listed
+        self.patience, self.bar, self.librarians = patience, bar, librarians
+        self.librarian_seconds, self.max_calls = librarian_seconds, max_calls
+        for name in _INTEGERS:
+            most = MOST_REQUIREMENTS if name == "requirements" else None
+            check_integer(name, getattr(self, name), most=most)
+        check_number("bar", bar, most=1)
+        check_number("librarian_seconds", librarian_seconds, above=True)
+        self._calibration = Calibration(calibration) if calibration else None
+        self._prompt = NavigatorPrompt(prompt)
+        self._librarians = Librarians(librarians, librarian_seconds)
+        self._resources = Resources(Budget())
         self._rarity = Rarity()
         self._clock = clock
 
     def bind(self, resources: Resources) -> Navigator:
-        """See `BaseAgent`: the collection's statistics."""
+        """See `BaseAgent`: the collection's statistics, and the model where there is one."""
         bound = copy.copy(self)
+        bound._resources = resources
         bound._rarity = Rarity(resources.document_frequency, resources.documents)
         return bound
 
+    @property
+    def fingerprints(self) -> Mapping[str, str]:
+        """The prompt's, and the calibration's (`none` where there is none)."""
+        calibration = self._calibration.fingerprint if self._calibration else "none"
+        return {"prompt": self._prompt.fingerprint, "calibration": calibration}
+
     async def run(self, topic: Topic, tool: SearchTool) -> Trajectory:
-        """Answer one question with a list of documents."""
+        """Answer one question with a list of documents; any number at once."""
         return await play(topic, tool, self._work, clock=self._clock)
 
     async def _work(self, episode: Episode) -> None:
-        survey = Survey(episode, find_clauses(episode.topic.text, self._rarity), self.max_calls)
-        for number in range(self.rounds):
-            if number:
-                survey.follow_links(self.seeds)
-                survey.ask_uncovered(self.seeds)
-            else:
-                survey.ask_clauses()
-            survey.judge(self.pool)
-        documents = survey.ranked()[: self.listed]
-        best = survey.table(documents[:5])
-        text = format_answer(best, "", None, documents[:1], documents)
-        episode.finish(text, status="steered" if survey.stopped else "completed")
+        ledger = self._resources.ledger or Ledger()
+        try:
+            await Search(self, episode, ledger).run()
+        finally:
+            if ledger.by_role(episode.topic.qid):
+                episode.usage = ledger.usage(episode.topic.qid)
 
 
-class Survey:
-    """One question's candidates, their retrieval scores, and what each requirement gets in them.
-    `stopped`: the tool calls were used up before all was done."""
+class Search:
+    """One question being worked on by `navigator`."""
 
-    def __init__(self, episode: Episode, clauses: Sequence[Clause], max_calls: int) -> None:
-        self.clauses = clauses
-        self.scores: dict[str, list[float]] = {}
-        self.stopped = False
-        self._episode, self._max_calls = episode, max_calls
-        self._retrieval: dict[str, float] = {}
-        self._tools = {spec["name"] for spec in episode.tool.specs()}
-        if not {"search", "locate"} <= self._tools:
-            raise InputError(
-                "the navigator needs an interface that searches and locates evidence",
-                valid="tool=literature",
-                do="choose it",
-            )
+    def __init__(self, navigator: Navigator, episode: Episode, ledger: Ledger) -> None:
+        self._navigator, self._episode, self._ledger = navigator, episode, ledger
+        self._session = _session(episode.tool)
+        self._budget = navigator._resources.budget
+        self._survey = Survey(navigator._calibration)
+        self._plans: Plans = self._planner()
+        self._quiet = 0  # rounds in a row without a good new document
+        self._ended: tuple[str, str] = ("completed", "")
 
-    @property
-    def wanted(self) -> list[Clause]:
-        """The requirements that do not exclude."""
-        return [clause for clause in self.clauses if not clause.excluded] or list(self.clauses)
+    async def run(self) -> None:
+        """Rounds until an end, then the answer."""
+        first = self._resume() + 1
+        try:
+            for number in range(first, self._navigator.rounds + 1):
+                if self._quiet >= self._navigator.patience or self._used_up():
+                    break
+                if not await self._round(number):
+                    break
+            if self._budget.seconds is not None and self._episode.seconds >= self._budget.seconds:
+                self._ended = "timed_out", "seconds"
+        except OutOfTime:
+            self._ended = "timed_out", "seconds"
+        except OutOfContext:
+            self._ended = "out_of_context", "context_window"
+        except OutOfMoney as error:
+            reason = RUN_OUT_OF_MONEY if error.scope == "run" else "dollars"
+            self._ended = "out_of_money", reason
+        self._answer()
 
-    def ask_clauses(self) -> None:
-        """One query of all that is wanted, and one a clause where there are several."""
-        together = " ".join(clause.query for clause in self.wanted)
-        self._search(together, "All requirements together.")
-        for clause in self.wanted if len(self.wanted) > 1 else ():
-            self._search(clause.query, "One requirement.")
-
-    def ask_uncovered(self, head: int) -> None:
-        """Ask again for the requirement that the best documents meet least, with the words of the
-        one that they meet best."""
-        best = [docid for docid in self.ranked() if docid in self.scores][:head]
-        if len(self.wanted) < 2 or not best:
-            return
-        covered = {
-            number: sum(self.scores[docid][number] for docid in best)
-            for number, clause in enumerate(self.clauses)
-            if not clause.excluded
-        }
-        least, most = min(covered, key=covered.__getitem__), max(covered, key=covered.__getitem__)
-        query = f"{self.clauses[least].query} {self.clauses[most].query}"
-        self._search(query, "The requirement that is met least.")
-
-    def follow_links(self, seeds: int) -> None:
-        """Documents linked with those that the question names, and with the best so far."""
-        if "expand" not in self._tools:
-            return
-        if "resolve" in self._tools:
-            findings = "\n".join(clause.text for clause in self.wanted)
-            named = self._call("resolve", {"findings": findings}, "Does the question name any?")
-            docids = named.call.shown if named else ()
-            if docids:
-                self._expand(docids, "in", "Who refers to what the question names?")
-        best = self.ranked()[:seeds]
-        if best:
-            self._expand(best, "both", "What are the best linked with?")
-
-    def judge(self, pool: int) -> None:
-        """Locate evidence for every requirement in the best documents that have no scores yet."""
-        fresh = [docid for docid in self._by_retrieval() if docid not in self.scores]
-        for docid in fresh[:pool]:
-            if len(self._episode.tool.calls) + len(self.clauses) > self._max_calls:
-                self.stopped = True  # A document that is judged in part would have no score.
-                return
-            self.scores[docid] = [self._requirement(docid, clause) for clause in self.clauses]
-
-    def ranked(self) -> list[str]:
-        """Documents with scores, the best first; then the others as they were retrieved."""
-        order = self._by_retrieval()
-        judged = [docid for docid in order if docid in self.scores]
-        judged.sort(key=lambda docid: -self.score(docid))
-        return judged + [docid for docid in order if docid not in self.scores]
-
-    def score(self, docid: str) -> float:
-        """See `Navigator`."""
-        row = self.scores[docid]
-        retrieval = self._retrieval[docid] / max(self._retrieval.values())
-        return (sum(row) / len(row) + retrieval) / 2
-
-    def table(self, docids: Iterable[str]) -> str:
-        """Documents by requirements, in a line each."""
-        rows = [
-            f"{docid} ({', '.join(f'{value:.2f}' for value in self.scores[docid])})"
-            for docid in docids
-            if docid in self.scores
-        ]
-        requirements = "; ".join(
-            f"{'not ' if clause.excluded else ''}{clause.text}" for clause in self.clauses
+    async def _round(self, number: int) -> bool:
+        """Whether there was a plan that asked for anything."""
+        navigator, episode, survey = self._navigator, self._episode, self._survey
+        mark = Mark.of(episode)
+        plan = await self._plans.plan(survey, number)
+        if plan.stop or not plan.queries:
+            return False
+        work = Round(
+            episode,
+            self._session,
+            survey,
+            navigator._librarians,
+            pool=navigator.pool,
+            rescored=navigator.listed,
+            most_calls=min(navigator.max_calls, self._budget.tool_calls or navigator.max_calls),
+            seconds=self._budget.seconds,
         )
-        return f"Requirements: {requirements}. Met by the best: {'; '.join(rows) or 'none'}."
+        planned_by = "model" if isinstance(self._plans, ModelPlans) else "rules"
+        try:
+            await work.run(plan)
+        finally:
+            episode.rounds.append(work.record(number, planned_by, plan))
+        good = sum(map(self._good, work.newly_scored))
+        episode.rounds[-1] = {**episode.rounds[-1], "good": good}
+        self._quiet = 0 if good else self._quiet + 1
+        if work.cut:
+            by_budget = self._budget.tool_calls is not None and (
+                self._budget.tool_calls <= navigator.max_calls
+            )
+            self._ended = ("out_of_turns", "tool_calls") if by_budget else ("steered", "max_calls")
+        self._keep(mark)
+        return not work.cut
 
-    def _requirement(self, docid: str, clause: Clause) -> float:
-        arguments = {"docid": docid, "requirement": clause.query or clause.text}
-        result = self._call("locate", arguments, "Where does it speak of this?")
-        page = result.details if result else None
-        lines = page.lines if isinstance(page, DocumentPage) else ()
-        met = max((clause.met_by(line) for line in lines), default=0.0)
-        return 1 - met if clause.excluded else met
+    def _good(self, docid: str) -> bool:
+        return self._survey.score(docid) >= self._navigator.bar
 
-    def _search(self, query: str, reason: str) -> None:
-        result = self._call("search", {"query": query}, reason)
-        if result is not None:
-            self._take(list(dict.fromkeys(result.call.ranking)))
+    def _used_up(self) -> bool:
+        """Whether a budget allows no further round."""
+        budget, episode = self._budget, self._episode
+        turns = self._plans.turns if isinstance(self._plans, ModelPlans) else 0
+        spent = self._ledger.by_role(episode.topic.qid).values()
+        output = sum(account.output_tokens for account in spent)
+        if budget.seconds is not None and episode.seconds >= budget.steer_at * budget.seconds:
+            late = episode.seconds >= budget.seconds
+            self._ended = ("timed_out" if late else "steered", "seconds")
+        elif budget.turns is not None and turns >= budget.turns:
+            self._ended = "out_of_turns", "turns"
+        elif budget.output_tokens is not None and output >= budget.output_tokens:
+            self._ended = "out_of_turns", "output_tokens"
+        else:
+            return False
+        return True
 
-    def _expand(self, docids: Sequence[str], direction: str, reason: str) -> None:
-        arguments = {"docids": " ".join(docids), "direction": direction}
-        result = self._call("expand", arguments, reason)
-        if result is not None and isinstance(result.details, ResultsPage):
-            self._take(result.call.ranking)
+    def _resume(self) -> int:
+        """The number of rounds that an earlier start has done."""
+        kept = self._navigator._resources.rounds
+        records = kept(self._episode.topic.qid).read() if kept else []
+        if not records:
+            return 0
+        try:
+            books = restore(records, self._episode, self._session, self._survey)
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise InputError(
+                f"the rounds of question {self._episode.topic.qid} cannot be read: {error!r}",
+                do="delete the file that ends in .rounds.jsonl in the run's folder queries",
+            ) from error
+        self._ledger.restore(self._episode.topic.qid, books)
+        for record in records:
+            self._quiet = 0 if record["row"].get("good") else self._quiet + 1
+        return len(records)
 
-    def _take(self, ranking: Sequence[str]) -> None:
-        """Add a ranking to the retrieval scores, by reciprocal rank."""
-        for rank, docid in enumerate(ranking, start=1):
-            self._retrieval[docid] = self._retrieval.get(docid, 0.0) + 1 / (_FUSION + rank)
+    def _keep(self, mark: Mark) -> None:
+        kept = self._navigator._resources.rounds
+        if kept:
+            books = self._ledger.by_role(self._episode.topic.qid)
+            record = kept_round(mark, self._episode, self._survey, books)
+            kept(self._episode.topic.qid).append(record)
 
-    def _by_retrieval(self) -> list[str]:
-        scores: Mapping[str, float] = self._retrieval
-        return sorted(scores, key=lambda docid: -scores[docid])
+    def _answer(self) -> None:
+        """The best documents, each of which is one of the corpus."""
+        survey, status, reason = self._survey, *self._ended
+        ranking = survey.ranked()[: self._navigator.listed]
+        documents = [docid for docid in ranking if self._session.store.document(docid)]
+        if survey.overall and not self._navigator._calibration:
+            self._episode.warnings.append("the scorer's probability is not calibrated")
+        if survey.unscored:
+            self._episode.warnings.append(f"{len(survey.unscored)} documents could not be scored")
+        text = format_answer(survey.table(documents[:5]), "", None, documents[:1], documents)
+        self._episode.finish(text, status=status, reason=reason)
 
-    def _call(self, name: str, arguments: Mapping[str, str], reason: str) -> ToolResult | None:
-        if len(self._episode.tool.calls) >= self._max_calls:
-            self.stopped = True
-            return None
-        result = self._episode.call(name, arguments, content=reason)
-        return None if result.failed else result
+    def _planner(self) -> Plans:
+        navigator, resources, topic = (
+            self._navigator,
+            self._navigator._resources,
+            self._episode.topic,
+        )
+        tools = {str(spec["name"]) for spec in self._session.specs()}
+        rules = Rules(topic, navigator._rarity, tools, navigator.seeds)
+        if resources.model is None:
+            return rules
+        model = LedgeredModel(
+            resources.model, self._ledger, role=ROLE, qid=topic.qid, price=resources.price
+        )
+        return ModelPlans(
+            self._episode,
+            model,
+            resources.settings or Settings(),
+            navigator._prompt,
+            fallback=rules,
+            tools=tools,
+            rounds=navigator.rounds,
+            queries=navigator.queries,
+            requirements=navigator.requirements,
+            shown=navigator.shown,
+            context_window=self._budget.context_window,
+            answer_tokens=self._budget.answer_tokens,
+            seconds=self._budget.seconds,
+        )
+
+
+def _session(tool: SearchTool) -> ToolSession[Any]:
+    tools = {spec["name"] for spec in tool.specs()}
+    if isinstance(tool, ToolSession) and tools >= _NEEDED:
+        return tool
+    raise InputError(
+        "the navigator needs an interface that searches, locates evidence and scores it",
+        valid="tool=literature with a scorer",
+        do="choose tool=literature and scorer=overlap, or another scorer",
+    )

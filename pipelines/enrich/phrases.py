@@ -6,8 +6,8 @@ import unicodedata
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from pipelines.json_answers import json_values
 from toolkit.errors import InputError
+from toolkit.llm.json_answers import json_values
 
 KEY = "keywords"
 _LONGEST_CHARACTERS = 200

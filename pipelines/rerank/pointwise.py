@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from pipelines.json_answers import json_values
 from pipelines.prompt_client import (
     BlockingChatModel,
     PromptClient,
@@ -33,6 +32,7 @@ from toolkit.counts import Counts
 from toolkit.errors import InputError
 from toolkit.files import fingerprint
 from toolkit.llm.errors import Truncated
+from toolkit.llm.json_answers import json_values
 
 _PROMPTS = Path(__file__).resolve().parent / "prompts"
 _PROMPT_OF = {

@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pipelines.json_answers import json_values
 from pipelines.prompt_client import PromptClient, PromptClients, Reply, json_answer
 from pipelines.prompt_template import PromptTemplate
 from pipelines.rerank.rank1_relevance import closing_token, verdict
@@ -18,6 +17,7 @@ from toolkit.counts import Counts
 from toolkit.errors import InputError
 from toolkit.files import fingerprint
 from toolkit.llm.errors import BadRequest, LedgerFailed, ModelError, OutOfMoney
+from toolkit.llm.json_answers import json_values
 from toolkit.llm.protocol import Token
 from toolkit.llm.sections import filled
 from toolkit.search.scoring import (

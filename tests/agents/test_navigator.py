@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from agents.literature import Navigator
+from agents.literature import Navigator, OverlapScorer
 from agents.literature.clauses import find_clauses
 from toolkit.benchmarks.links import LinkGraph
 from toolkit.contracts import Document, Link, Topic, Trajectory
@@ -53,6 +53,7 @@ STORE = DictionaryStore(DOCUMENTS)
 OPERATORS = Operators(
     links=LinkGraph.build([Link("linked", "town"), Link("good", "town")]),
     locator=WholeDocuments(),
+    scorer=OverlapScorer(),
     resolver=Resolver(Heading(d.docid, d.title) for d in DOCUMENTS.values()),
 )
 
@@ -117,8 +118,8 @@ def test_a_second_round_follows_links_to_what_the_question_names() -> None:
 
 
 def test_without_links_the_second_round_asks_again() -> None:
-    trajectory = answered(Operators(locator=WholeDocuments()))
-    assert {call.name for call in trajectory.calls} == {"search", "locate"}
+    trajectory = answered(Operators(locator=WholeDocuments(), scorer=OverlapScorer()))
+    assert {call.name for call in trajectory.calls} == {"search", "score"}
     assert trajectory.answer.documents[0] == "good"
 
 
@@ -133,7 +134,7 @@ def test_the_answer_is_no_longer_than_asked_for() -> None:
 
 
 def test_a_pool_of_nothing_is_answered_by_an_empty_list() -> None:
-    bare = Operators(locator=WholeDocuments())
+    bare = Operators(locator=WholeDocuments(), scorer=OverlapScorer())
     tool = Literature().bind(bare).session(DictionaryBackend({}), DictionaryStore({}))
     trajectory = asyncio.run(Navigator().run(Topic("q", QUESTION), tool))
     assert trajectory.status == "completed" and trajectory.answer.documents == ()
@@ -143,10 +144,16 @@ def test_an_interface_without_evidence_fails_its_question_in_one_line() -> None:
     tool = RankedBrowsing().session(DictionaryBackend(TEXTS), STORE)
     trajectory = asyncio.run(Navigator().run(Topic("q", QUESTION), tool))
     assert trajectory.status == "failed"
-    assert "needs an interface that searches and locates evidence" in trajectory.traceback
+    assert "an interface that searches, locates evidence and scores it" in trajectory.traceback
 
 
-@pytest.mark.parametrize("name", ["rounds", "pool", "seeds", "listed", "max_calls"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("rounds", "queries", "requirements", "pool", "seeds", "shown", "listed", "patience"),
+        *("librarians", "librarian_seconds", "max_calls"),
+    ],
+)
 def test_impossible_settings_are_refused(name: str) -> None:
     settings: Mapping[str, int] = {name: 0}
     with pytest.raises(InputError, match=name):

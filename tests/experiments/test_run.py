@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from entry_points import run_entry
@@ -235,6 +236,25 @@ def test_an_agent_of_rules_searches_literature_by_layers_and_links(entry: Entry)
     assert {"F1@20", "checklist@20"} <= set(metrics)
 
 
+def test_a_navigator_that_was_stopped_goes_on_behind_its_last_round(
+    entry: Entry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = (*TINY, "benchmark.questions=sets:2", "agent=navigator", "agent.pool=4", "repeats=1")
+    with monkeypatch.context() as patched:
+
+        def interrupt(search: Any) -> None:
+            raise KeyboardInterrupt
+
+        patched.setattr("agents.literature.navigator.Search._answer", interrupt)
+        assert entry("run", *given, "name=stopped") != 0
+    folder = RunFolder("runs/stopped")
+    assert list(folder.queries.glob("*.rounds.jsonl")) and not folder.done()
+    assert entry("run", *given, "name=stopped") == 0
+    warnings = [line for trajectory in folder.trajectories() for line in trajectory.warnings]
+    assert "went on behind round 2" in warnings
+    assert not list(folder.queries.glob("*.rounds.jsonl"))
+
+
 def test_the_navigator_answers_sets_without_a_model_and_invents_nothing(entry: Entry) -> None:
     given = (*TINY, "benchmark.questions=sets:4", "agent=navigator")
     assert entry("run", *given, "agent.pool=6", "name=navigator") == 0
@@ -242,9 +262,12 @@ def test_the_navigator_answers_sets_without_a_model_and_invents_nothing(entry: E
     trajectories = list(folder.trajectories())
     assert all(trajectory.status == "completed" for trajectory in trajectories)
     assert all(trajectory.answer.documents for trajectory in trajectories)
+    assert all(trajectory.rounds for trajectory in trajectories)
     metrics = json.loads(Path("runs/navigator/metrics.json").read_text())
     assert metrics["hallucination_rate"] == 0
     assert metrics["documents_returned"] <= 50
+    prints = json.loads(folder.manifest_path.read_text())["fingerprints"]
+    assert prints["calibration"] == "none" and {"scorer", "scorer.content"} <= set(prints)
     # A replay serves the same calls: links and evidence are there too.
     assert run_entry("replay", "runs/navigator", "name=again") == 0
     calls = json.loads(next(Path("runs/again").glob("*/replay.json")).read_text())

@@ -98,6 +98,14 @@ class Ledger:
         with self._lock:
             return accounts.flat(self._questions.get(qid, {}))
 
+    def restore(self, qid: str, books: Mapping[str, Account]) -> None:
+        """A question that goes on in this start has spent what `books` tell by role: they count in
+        its `usage` and towards its cap, and not again towards the run's."""
+        with self._lock:
+            account = self._questions.setdefault(qid, {})
+            for role, spent in books.items():
+                account[role] = account.get(role, Account()) + spent
+
     def by_role(self, qid: str | None = None) -> dict[str, Account]:
         """Accounts by role: of one question, or of the run."""
         with self._lock:

@@ -21,6 +21,7 @@ from toolkit.runs.locks import locked
 from toolkit.runs.manifest import check_same, provenance
 from toolkit.runs.names import escape_qid, unescape_qid
 from toolkit.runs.records import Outcome, dump_trajectory, read_outcome, read_trajectory
+from toolkit.runs.rounds import RoundsFile
 from toolkit.sealing import mark_sealed
 
 _NAME = re.compile(r"[\w=,+-][\w=,.+-]*", re.ASCII)
@@ -36,6 +37,8 @@ class RunFolder:
     - `manifest.json`: written first; see `toolkit.runs.manifest`. Where it says `sealed`, whatever
       holds texts of the benchmark is sealed (`toolkit.sealing`).
     - `queries/<escaped qid>.json`: one trajectory each, whole or absent.
+    - `queries/<escaped qid>.rounds.jsonl`: whole rounds of a question that is under way, until its
+      trajectory is written; see `rounds`.
     - `retried/<escaped qid>/<n>.json`: failed attempts that a later one took the place of.
     - `repeats/<n>/`: trajectories of the second, third, ... time that the questions were asked, in
       folders of the same names; `repeat` gives each as a `RunFolder`.
@@ -137,6 +140,13 @@ class RunFolder:
             self._keep_attempt(path)
         with _told(path):
             write_atomic(path, dump_trajectory(trajectory))
+        if Outcome(trajectory.qid, trajectory.status, trajectory.reason).well:
+            self._rounds_path(trajectory.qid).unlink(missing_ok=True)
+
+    def rounds(self, qid: str) -> RoundsFile:
+        """The whole rounds of a question that is under way. They stay as long as it has no
+        trajectory that ended well, so that it goes on where it was killed or has failed."""
+        return RoundsFile(self._rounds_path(qid))
 
     def add_counts(self, counts: Mapping[str, Mapping[str, float]]) -> None:
         """Add what the stages of the pipeline counted since the run was started or resumed to the
@@ -231,6 +241,9 @@ class RunFolder:
 
     def _outcomes(self) -> Iterator[Outcome]:
         return (_checked(path, read_outcome(path)) for path in self._files())
+
+    def _rounds_path(self, qid: str) -> Path:
+        return self.queries / f"{escape_qid(qid)}.rounds.jsonl"
 
     def _file(self, qid: str) -> Path:
         return self.queries / f"{escape_qid(qid)}.json"

@@ -43,6 +43,11 @@ def unescape_qid(name: str) -> str | None:
     return unquote(upper, errors="surrogatepass")
 
 
+def question_of(name: str, repeat: int) -> str:
+    """The question's own id of what `repeat_id` gives."""
+    return name if repeat == 1 else name.removesuffix(f"#repeat{repeat}")
+
+
 def repeat_id(qid: str, repeat: int) -> str:
     """What a question is called where all its repeats meet, such as on a ledger: the first, repeat
     1, has the question's own id."""

@@ -102,8 +102,8 @@ def to_record(trajectory: Trajectory) -> dict[str, Any]:
         **({"source": dict(trajectory.source)} if trajectory.source else {}),
         **({"rounds": [dict(row) for row in trajectory.rounds]} if trajectory.rounds else {}),
         "tiers": _stored_tiers(trajectory),
-        "exposures": [_exposure_row(exposure) for exposure in trajectory.exposures],
-        "calls": [_call_row(call) for call in trajectory.calls],
+        "exposures": [exposure_row(exposure) for exposure in trajectory.exposures],
+        "calls": [call_row(call) for call in trajectory.calls],
         "messages": [dict(message) for message in trajectory.messages],
     }
 
@@ -116,10 +116,11 @@ def from_record(record: Mapping[str, Any]) -> Trajectory:
         raise ValueError(f"format is {record.get('format')!r}, this version reads {FORMAT}")
     if record["status"] not in STATUSES:
         raise ValueError(f"status is {record['status']!r}")
-    calls = tuple(_call(call) for call in record["calls"])
+    calls = tuple(call_of(call) for call in record["calls"])
     _check(record["answer"], _ANSWER_TYPES, "answer")
     _check({"documents": record["answer"].get("documents", [])}, {"documents": list}, "answer")
-    _check({"source": record.get("source", {})}, {"source": dict}, "trajectory")
+    optional = {"source": record.get("source", {}), "rounds": record.get("rounds", [])}
+    _check(optional, {"source": dict, "rounds": list}, "trajectory")
     lists = {name: tuple(record["answer"].get(name, ())) for name in ("citations", "documents")}
     answer = {**record["answer"], **lists}
     return Trajectory(
@@ -130,7 +131,7 @@ def from_record(record: Mapping[str, Any]) -> Trajectory:
         messages=tuple(record["messages"]),
         calls=calls,
         tiers=_read_tiers(record.get("tiers"), calls),
-        exposures=tuple(_exposure(row) for row in record["exposures"]),
+        exposures=tuple(exposure_of(row) for row in record["exposures"]),
         usage=record["usage"],
         started=record["started"],
         seconds=record["seconds"],
@@ -215,8 +216,9 @@ def _answer_row(answer: Answer) -> dict[str, Any]:
     return row
 
 
-def _call_row(call: ToolCall) -> dict[str, Any]:
-    """Without notes where there are none: files of runs before there were any hold the same."""
+def call_row(call: ToolCall) -> dict[str, Any]:
+    """A call as JSON values, without notes where there are none: files of runs before there were
+    any hold the same."""
     row = _row(call)
     if not call.notes:
         del row["notes"]
@@ -238,7 +240,8 @@ def _read_tiers(stored: Any, calls: Sequence[ToolCall]) -> dict[str, tuple[str, 
     return {**derived, **read}
 
 
-def _call(record: Any) -> ToolCall:
+def call_of(record: Any) -> ToolCall:
+    """The call that `call_row` was given; `ValueError` where it is none."""
     _check(record, _CALL_TYPES, "call")
     _check({"notes": record.get("notes", {})}, {"notes": dict}, "call")
     return ToolCall(
@@ -246,12 +249,14 @@ def _call(record: Any) -> ToolCall:
     )
 
 
-def _exposure_row(exposure: Exposure) -> list[Any]:
-    """Without a layer where none is told, as in files of runs before there were any."""
+def exposure_row(exposure: Exposure) -> list[Any]:
+    """An exposure as JSON values, without a layer where none is told, as in files of runs before
+    there were any."""
     return list(exposure) if exposure.layer else list(exposure[:-1])
 
 
-def _exposure(row: Any) -> Exposure:
+def exposure_of(row: Any) -> Exposure:
+    """The exposure that `exposure_row` was given; `ValueError` where it is none."""
     exposure = Exposure(*row)
     if exposure.tier not in TIERS:
         raise ValueError(f"exposure tier is {exposure.tier!r}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from toolkit.contracts import TIERS, Exposure
+from toolkit.contracts import TIERS, Exposure, ToolCall, parent
 
 
 class EvidenceLog:
@@ -39,6 +39,18 @@ class EvidenceLog:
         """The docids that the session has brought up, which are those an answer can cite."""
         surfaced, previewed, opened = (self._tiers[tier] for tier in TIERS[:3])
         return (surfaced | previewed | opened).keys()
+
+    def restore(self, calls: Sequence[ToolCall], exposures: Sequence[Exposure]) -> None:
+        """Begin where a log with these calls and exposures ended."""
+        for call in calls:
+            self.count(call.tokens)
+            self.surface(map(parent, call.ranking))
+        for row in exposures:
+            self._exposures.append(row)
+            self._tiers[row.tier][row.docid] = None
+            self._layers.add((row.tier, row.docid, row.layer))
+            if row.tier != "cited":
+                self._shown.add(row.docid)
 
     def count(self, tokens: int) -> None:
         """A call ended whose output has `tokens` tokens. Comes before its `surface` and `show`."""

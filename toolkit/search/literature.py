@@ -7,6 +7,7 @@ given by whoever puts a run together (`Operators`); a tool whose operator is abs
 
 from __future__ import annotations
 
+import json
 import re
 import time
 from collections import Counter
@@ -361,7 +362,8 @@ class LiteratureSession(ToolSession[Literature]):
 
     def _named(self, docids: str, tool: str) -> list[str]:
         """The documents that an argument names, each once; at most `MOST_DOCIDS`."""
-        documents = list(dict.fromkeys(parent(name) for name in _IDS.findall(docids)))[:MOST_DOCIDS]
+        names = _json_texts(docids) or _IDS.findall(docids)
+        documents = list(dict.fromkeys(map(parent, names)))[:MOST_DOCIDS]
         self._check_known(documents, tool, "docids")
         return documents
 
@@ -380,3 +382,14 @@ class LiteratureSession(ToolSession[Literature]):
             return bool(self.store.document(docid))
         except KeyError:
             return False
+
+
+def _json_texts(text: str) -> list[str]:
+    """The members of a JSON list of strings, which may hold what separates docids elsewhere; empty
+    for any other text."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return []
+    texts = value if isinstance(value, list) else []
+    return texts if all(isinstance(item, str) for item in texts) else []

@@ -15,6 +15,7 @@ from toolkit.contracts import (
     Answer,
     Details,
     DocumentStore,
+    Exposure,
     Hit,
     Lines,
     Refusal,
@@ -54,6 +55,13 @@ class Page(NamedTuple):
     text: str
     details: Details | Refusal | None = None
     ranking: CachedRanking | None = None
+
+
+class Served(NamedTuple):
+    """A call that was served: its record, and what it gave."""
+
+    call: ToolCall
+    page: Page
 
 
 class Tool(NamedTuple):
@@ -181,6 +189,12 @@ class ToolSession(ABC, Generic[Settings]):
         What was wrong comes back as text and as the record's `error` (a code of `ToolError`); such
         a call exposes nothing. What the backend or the store raises is raised, and not recorded.
         """
+        return self.record(self.serve(name, arguments))
+
+    def serve(self, name: str, arguments: Mapping[str, Any]) -> Served:
+        """As `call`, without an entry in the record. Calls may be served beside each other, in
+        threads, and are then entered by `record` in an order that does not depend on their times.
+        """
         started = self._clock()
         try:
             page, error = self._serve(name, arguments), ""
@@ -202,8 +216,20 @@ class ToolSession(ABC, Generic[Settings]):
                 **({"layer": layer} if layer else {}),
             },
         )
-        self._record(record, page.ranking, exposed)
-        return ToolResult(page.text, record, page.details)
+        return Served(record, page)
+
+    def record(self, served: Served) -> ToolResult:
+        """Enter a call that was served in the record."""
+        page = served.page
+        exposed = None if isinstance(page.details, Refusal) else page.details
+        self._record(served.call, page.ranking, exposed)
+        return ToolResult(page.text, served.call, page.details)
+
+    def restore(self, calls: Sequence[ToolCall], exposures: Sequence[Exposure]) -> None:
+        """Begin where an earlier session ended: with what it has on record. Its rankings are not
+        kept."""
+        self._calls += calls
+        self._evidence.restore(calls, exposures)
 
     def block(self, reason: str) -> None:
         """Refuse every later call with `reason` (say, that the time for retrieval is over)."""
