@@ -1,4 +1,4 @@
-"""The phrases that enriched the queries of a ranking: kept with the run, and guesses counted."""
+"""What was added to the queries of a ranking: phrases are kept with the run, guesses counted."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from toolkit.contracts import Topic
 from toolkit.evaluation.answers import holds_answer
 from toolkit.files import write_atomic
 
 NAME = "phrases.jsonl"
 GUESSED = "phrases_with_answer"
+REWRITTEN = "rewrites_with_answer"
 
 
 def keep_phrases(
@@ -37,3 +39,21 @@ def keep_phrases(
     lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in rows]
     write_atomic(folder / NAME, "".join(lines))
     return {GUESSED: guessed} if guessed else {}
+
+
+def guessing_rewrites(
+    notes: Mapping[str, Any], topics: Sequence[Topic], answers: Mapping[str, Sequence[str]]
+) -> dict[str, dict[str, float]]:
+    """By question with accepted answers, as a measure: 1 where a rewriter gave the query one that
+    the question does not have, else 0. Nothing without a rewriter."""
+    rewrites = [row for name, row in notes.items() if name.partition("_")[0] == "rewrite"]
+    if not rewrites:
+        return {}
+    rewritten = {row["raw"]: row["rewritten"] for row in rewrites}
+    guessed: dict[str, float] = {}
+    for topic in topics:
+        accepted = answers.get(topic.qid)
+        if accepted and topic.text in rewritten:
+            new = holds_answer(rewritten[topic.text], accepted)
+            guessed[topic.qid] = float(new and not holds_answer(topic.text, accepted))
+    return {REWRITTEN: guessed} if guessed else {}

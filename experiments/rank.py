@@ -20,7 +20,7 @@ from experiments.costs import corpus_costs, query_costs
 from experiments.entry import main
 from experiments.naming import RANKING, cell_name, factors
 from experiments.prepared_pipeline import Prepared, fingerprints, ranking, run_folder
-from experiments.query_phrases import keep_phrases
+from experiments.query_phrases import guessing_rewrites, keep_phrases
 from experiments.recorded import recorded_option
 from experiments.settings import Settings, plain_values
 from experiments.stages import stage_counts
@@ -88,7 +88,11 @@ def rank(settings: Settings, prepared: Prepared | None = None) -> Cell:
         once = corpus_costs(built.parts)
         a_query = query_costs(built.stages, counted, seconds, ranked)
         folder.note_costs({"once": once, "query": a_query})
-        guessed = keep_phrases(folder.path, notes, built.benchmark.answers)
+        answers = built.benchmark.answers
+        guessed = {
+            **keep_phrases(folder.path, notes, answers),
+            **guessing_rewrites(notes, built.benchmark.topics, answers),
+        }
         covered = answer_coverage(
             evaluation.rankings,
             built.benchmark.answers,

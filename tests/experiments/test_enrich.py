@@ -80,6 +80,18 @@ def test_answers_in_the_texts_that_are_written_for_queries_are_counted(
     assert metrics["phrases_with_answer"] == 1.0
 
 
+def test_answers_in_rewritten_queries_are_counted_where_the_question_lacks_them(
+    entry: Entry, beir: Path, tmp_path: Path
+) -> None:
+    says = "The mayor is Anna Kow."
+    options = ("benchmark=beir", f"benchmark.path={beir}", SCRIPTED[0])
+    rewriter = ("rewriter=hyde", "llm@rewriter_llm=scripted", f"rewriter_llm.says='{says}'")
+    assert entry("rank", *options, *rewriter, "name=r") == 0
+    metrics = json.loads((tmp_path / "runs/r/metrics.json").read_text())
+    assert metrics["rewrites_with_answer"] == 0.5  # of a mayor and a height
+    assert "phrases_with_answer" not in metrics
+
+
 def test_an_agents_queries_are_enriched_by_its_question(entry: Entry, peer: Peer) -> None:
     peer.default = Say(text=KEYWORDS)
     llm = ("llm@enrichment_llm=openai_compatible", "enrichment_llm.model=m")

@@ -100,6 +100,12 @@ _AGENT = (
         NEITHER,
         "Phrases of an enriched query that hold an accepted answer, that is guesses, a question.",
     ),
+    Measure(
+        "rewrites_with_answer",
+        3,
+        NEITHER,
+        "Share of questions whose rewritten query holds an accepted answer that they lack.",
+    ),
 )
 # What BrowseComp-Plus's own evaluator gives: see toolkit.evaluation.published.
 _PUBLISHED = tuple(
