@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain, compress, islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -43,10 +44,12 @@ ENRICHING = (*RANKING, "budget")
 
 
 class Asked(NamedTuple):
-    """Documents that were asked for, and how many of them got an error instead of an answer."""
+    """Documents that were asked for, how many of them got an error instead of an answer, and the
+    first `SAMPLE` of these."""
 
     documents: int = 0
     failed: Mapping[str, int] = {}
+    again: Sequence[Unit] = ()
 
 
 def enrich(settings: Settings) -> None:
@@ -88,7 +91,8 @@ def ask_missing(
     that of texts on disk."""
     config = settings.config
     units = StoredUnits(prepared.store)
-    missing = sum(1 for _ in source.missing(units, collection))
+    lacking = source.lacking(units, collection)
+    missing = sum(lacking)
     console = Console(stderr=True, soft_wrap=True)
     console.print(f"{missing:,} of {len(units):,} documents have no phrases yet", highlight=False)
     if not missing:
@@ -105,14 +109,14 @@ def ask_missing(
         ledger_on_record(folder.ledger_path, cap=cap) as ledger,
         stages.asking(ledger, folder.path),
     ):
-        left = source.missing(units, collection)
-        sample = [unit for unit, _ in zip(left, range(SAMPLE), strict=False)]
+        left = compress(units, lacking)
+        sample = list(islice(left, SAMPLE))
         began = time.monotonic()
         first = asked(source.ask_documents(sample, collection, accounts=True), len(sample))
         seconds = time.monotonic() - began
         tell_estimate(console, ledger, [unit.unit_id for unit in sample], missing, seconds)
         check_money(ledger, [unit.unit_id for unit in sample], missing, cap, config.confirm)
-        rest = source.ask_documents(source.missing(units, collection), collection)
+        rest = source.ask_documents(chain(first.again, left), collection)
         second = asked(rest, missing - first.documents + sum(first.failed.values()))
         failed = dict(second.failed) if second.documents else dict(first.failed)
         folder.add_counts({"enrichment": source.counts})
@@ -124,17 +128,18 @@ def ask_missing(
 
 def asked(answers: Iterator[tuple[Unit, object, str]], total: int) -> Asked:
     """Ask for everything, with a bar."""
-    documents, failed = 0, dict[str, int]()
+    documents, failed, again = 0, dict[str, int](), list[Unit]()
     with bar() as progress:
         task = progress.add_task("Asking for phrases", total=total, note="")
-        for _, _, error in answers:
+        for unit, _, error in answers:
             documents += 1
             if error:
                 failed[error] = failed.get(error, 0) + 1
+                again += [unit] if len(again) < SAMPLE else []
             progress.update(
                 task, advance=1, note=f"{sum(failed.values())} failed" if failed else ""
             )
-    return Asked(documents, failed)
+    return Asked(documents, failed, again)
 
 
 def tell_estimate(

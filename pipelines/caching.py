@@ -57,6 +57,15 @@ class ResultCache:
         known = self.counts
         return {"cache_hits": known["hits"], "cache_misses": known["misses"]}
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether it has no entry at all."""
+        if not self.path:
+            return True
+        with reported(self._file, "read"):
+            query = "SELECT NOT EXISTS (SELECT 1 FROM results)"
+            return bool(self._connection().execute(query).fetchone()[0])
+
     def get(self, keys: Sequence[Key]) -> list[Any | None]:
         """The value of each key, None where there is none."""
         digests = [_digest(key) for key in keys]

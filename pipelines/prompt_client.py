@@ -121,6 +121,11 @@ class PromptClient:
         """Hits and misses of the cache; nothing without one."""
         return self._cache.lookups if self._cache.path else {}
 
+    @property
+    def keeps_any(self) -> bool:
+        """Whether any reply is kept."""
+        return not self._cache.is_empty
+
     def known(self, prompts: Sequence[str]) -> list[str | None]:
         """The text of each cached reply; None where there is none. Nothing is asked."""
         replies = self._from_cache(prompts)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -40,6 +40,14 @@ _COUNTS = (
 _CLEANING = ("repeated", "too_long", "beyond", "empty")
 _BATCH = 256
 _LIST_OF_TEXTS = {"type": "array", "items": {"type": "string"}}
+
+
+class StoredTexts(Protocol):
+    """Units that can be read again and again, and whose number is known."""
+
+    def __iter__(self) -> Iterator[Unit]: ...
+
+    def __len__(self) -> int: ...
 
 
 class ModelPhrases(PhraseSource):
@@ -154,6 +162,16 @@ class ModelPhrases(PhraseSource):
         for batch in _batches(units):
             answers = self._known(batch, collection)
             yield from (u for u, answer in zip(batch, answers, strict=True) if answer is None)
+
+    def lacking(self, units: StoredTexts, collection: Collection) -> bytearray:
+        """A byte for each unit, in their order: 1 where the cache has no answer for it, else 0. No
+        unit is read while the cache is empty."""
+        if not self._client(collection).keeps_any:
+            return bytearray(b"\1") * len(units)
+        flags = bytearray()
+        for batch in _batches(units):
+            flags.extend(answer is None for answer in self._known(batch, collection))
+        return flags
 
     def ask_documents(
         self, units: Iterable[Unit], collection: Collection, *, accounts: bool = False

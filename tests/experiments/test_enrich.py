@@ -218,9 +218,9 @@ def test_kills_and_a_failing_server_cost_nothing_twice(tmp_path: Path, peer: Pee
     # Numbers alone, because pytest would compare thousands of prompts in words.
     distinct, requests = len(counts), sum(counts.values())
     assert distinct == documents
-    # What failed is asked for again, and what was in flight at a kill, or had come and was not yet
-    # kept; nothing else.
-    assert requests <= documents + kills * (FLIGHT + 1) + 1
+    # What failed is asked for again, and what was in flight at a kill; nothing else.
+    assert requests <= documents + kills * FLIGHT + 1
     [ledger] = (tmp_path / "runs").glob("r/ledger.json")
     paid = sum(start["calls"] for start in json.loads(ledger.read_text())["starts"])
-    assert documents <= paid <= documents + kills + 1
+    # A kill may fall on a reply that is kept and not yet entered.
+    assert documents + 1 - kills <= paid <= documents + 1

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import CancelledError
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, TypeVar
 
 from toolkit.errors import InputError
@@ -94,8 +95,8 @@ class BlockingModel:
         other exception is raised and ends the others. `qids`: one a request. At most `concurrency`
         are under way (None: as many as the model itself allows).
 
-        `arrived` is called with a request's position and its reply as soon as that is there, one
-        call at a time, in the thread of the requests: it must be quick.
+        `arrived` is called with a request's position and its reply as soon as that is there, before
+        the ledger has it, one call at a time, in the thread of the requests: it must be quick.
         """
         with self._lock:
             loop = self._loop
@@ -109,16 +110,18 @@ class BlockingModel:
 
         async def one(position: int, messages: Sequence[Message], qid: str) -> Turn | ModelError:
             model = LedgeredModel(
-                loop.model, loop.ledger, role=self.role, qid=qid, price=self.price
+                loop.model,
+                loop.ledger,
+                role=self.role,
+                qid=qid,
+                price=self.price,
+                arrived=None if arrived is None else partial(arrived, position),
             )
             async with slots:
                 try:
-                    turn = await model.respond(messages, (), settings or self.settings)
+                    return await model.respond(messages, (), settings or self.settings)
                 except ModelError as error:
                     return error
-                if arrived is not None:
-                    arrived(position, turn)
-                return turn
 
         pairs = list(zip(requests, accounts, strict=True))
         if not pairs:

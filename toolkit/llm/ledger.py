@@ -215,15 +215,27 @@ def _dollars(books: Mapping[str, Account], roles: Iterable[str]) -> float:
 
 
 class LedgeredModel:
-    """A model whose every request is on a ledger, for one role and question. A `ChatModel`."""
+    """A model whose every request is on a ledger, for one role and question. A `ChatModel`.
+
+    `arrived` is called with each reply before that is entered: what keeps replies then has it
+    whenever the ledger has, so that a kill between the two makes nobody pay for it again.
+    """
 
     def __init__(
-        self, model: ChatModel, ledger: Ledger, *, role: str, qid: str, price: Price = UNKNOWN
+        self,
+        model: ChatModel,
+        ledger: Ledger,
+        *,
+        role: str,
+        qid: str,
+        price: Price = UNKNOWN,
+        arrived: Callable[[Turn], None] | None = None,
     ) -> None:
         self.name = model.name
         self._model = model
         self._ledger = ledger
         self._role, self._qid, self._price = role, qid, price
+        self._arrived = arrived
 
     def ready(self) -> None:
         """As the model's."""
@@ -239,6 +251,8 @@ class LedgeredModel:
         with self._ledger.request(self._role, self._qid, self._price) as entry:
             turn = await self._model.respond(messages, tools, settings)
             entry.reply(turn)
+            if self._arrived is not None:
+                self._arrived(turn)
         return turn
 
     async def close(self) -> None:

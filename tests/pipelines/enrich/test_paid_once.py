@@ -1,0 +1,112 @@
+"""A kill between the two writes of a reply, the cache's and the ledger's."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scripted_model import ScriptedModel
+
+from pipelines.caching import ResultCache
+from pipelines.enrich.model_phrases import ModelPhrases
+from pipelines.stage import Collection
+from toolkit.contracts import Unit
+from toolkit.journal import Journal
+from toolkit.llm import Turn
+from toolkit.llm.blocking import BlockingModel
+from toolkit.llm.ledger_file import ledger_on_record
+
+UNITS = [Unit(f"d{number}", "", f"Text number {number}.") for number in range(12)]
+ANSWER = json.dumps({"keywords": ["seamark"]})
+
+
+def ask(folder: Path) -> None:
+    """Ask for all phrases that are missing; each reply that is paid for leaves a line."""
+    paid = (folder / "paid").open("a")
+
+    def reply(messages: Any, settings: Any) -> Turn:
+        print(messages[0]["content"].split("number ")[1].split(".")[0], file=paid, flush=True)
+        return Turn(text=ANSWER)
+
+    source, blocking = ModelPhrases(), BlockingModel("m", role="enrichment")
+    collection = Collection("c", caches=folder / "caches", model=blocking)
+    with (
+        ledger_on_record(folder / "ledger.json") as ledger,
+        blocking.started(ScriptedModel(choose=reply), ledger),
+    ):
+        missing = list(source.missing(UNITS, collection))
+        for _, phrases, error in source.ask_documents(missing, collection):
+            assert list(phrases) == ["seamark"] and not error
+
+
+def killed(folder: Path, owner: type, method: str, call: int) -> None:
+    """Ask in a process that dies without a word before it makes this call, counted from 1."""
+    process = os.fork()
+    if process:
+        assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 9
+        return
+    try:
+        original: Callable[..., Any] = getattr(owner, method)
+        calls = iter(range(1, 1000))
+
+        def dying(*arguments: Any, **options: Any) -> Any:
+            if next(calls) == call:
+                os._exit(9)
+            return original(*arguments, **options)
+
+        setattr(owner, method, dying)
+        ask(folder)
+    finally:
+        os._exit(1)
+
+
+@pytest.mark.parametrize("kills", [1, 3])
+def test_a_reply_that_is_kept_and_not_yet_on_the_ledger_is_paid_for_once(
+    tmp_path: Path, kills: int
+) -> None:
+    for _ in range(kills):
+        killed(tmp_path, Journal, "append", 3)
+    ask(tmp_path)
+    paid = Counter((tmp_path / "paid").read_text().split())
+    assert len(paid) == len(UNITS) and set(paid.values()) == {1}
+    # Each kill leaves off the ledger the one reply that it fell on.
+    starts = json.loads((tmp_path / "ledger.json").read_text())["starts"]
+    assert sum(start["calls"] for start in starts) == len(UNITS) - kills
+
+
+def test_a_reply_that_is_neither_kept_nor_entered_is_asked_for_again(tmp_path: Path) -> None:
+    killed(tmp_path, ResultCache, "put", 5)
+    ask(tmp_path)
+    paid = Counter((tmp_path / "paid").read_text().split())
+    assert len(paid) == len(UNITS) and sorted(paid.values())[-2:] == [1, 2]
+    starts = json.loads((tmp_path / "ledger.json").read_text())["starts"]
+    assert sum(start["calls"] for start in starts) == len(UNITS)
+
+
+def test_an_empty_cache_is_known_to_lack_everything_without_a_look_at_the_units(
+    tmp_path: Path,
+) -> None:
+    class Units:
+        reads = 0
+
+        def __iter__(self) -> Any:
+            Units.reads += 1
+            return iter(UNITS)
+
+        def __len__(self) -> int:
+            return len(UNITS)
+
+    source, blocking = ModelPhrases(), BlockingModel("m", role="enrichment")
+    collection = Collection("c", caches=tmp_path / "caches", model=blocking)
+    assert source.lacking(Units(), collection) == bytes([1] * 12)
+    assert Units.reads == 0
+    killed(tmp_path, ResultCache, "put", 5)
+    flags = source.lacking(Units(), collection)
+    assert sum(flags) == 8 and Units.reads == 1
+    lacking = [unit for unit, lacks in zip(UNITS, flags, strict=True) if lacks]
+    assert lacking == list(source.missing(UNITS, collection))
