@@ -30,12 +30,14 @@ def note_phrases(folder: Path, phrases: str, run: RunFolder) -> None:
 def corpus_costs(parts: Transformers) -> dict[str, float]:
     """What enriching the corpus took: `seconds` of building the overlay, and what was paid for its
     phrases where a language model proposed them; nothing for bound stages without such a corpus."""
+    collection = getattr(parts.get("enrichment"), "collection", None)
+    index = collection.index if collection else None
+    if index is None:
+        return {}
     # Here, so that a command starts without the kernels of our index.
     from pipelines.enrich.overlay_engine import SECONDS
     from pipelines.lexical.enriched import EnrichedIndex
 
-    collection = getattr(parts.get("enrichment"), "collection", None)
-    index = collection.index if collection else None
     if not isinstance(index, EnrichedIndex):
         return {}
     overlay = index.overlay

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from toolkit.contracts import Topic
+from toolkit.evaluation.agent_measures import GUESSED
 from toolkit.evaluation.answers import holds_answer
 from toolkit.files import write_atomic
 
 NAME = "phrases.jsonl"
-GUESSED = "phrases_with_answer"
 REWRITTEN = "rewrites_with_answer"
 
 

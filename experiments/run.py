@@ -16,6 +16,7 @@ from agents.base import BaseAgent
 from agents.budget import Budget
 from experiments.answering import Answering, Asking, answer_all
 from experiments.build import make, make_interface
+from experiments.costs import corpus_costs
 from experiments.entry import main
 from experiments.judging import asks_model, check_judge, evaluated
 from experiments.models import (
@@ -113,6 +114,8 @@ def run(settings: Settings, prepared: Prepared | None = None) -> Cell:
         if last and asks_model(config):
             # Judging costs money, and whoever mends the run may have its answers change.
             raise stopped(last, folder, built.benchmark, ledger, config.repeats)
+        if once := corpus_costs(built.parts):
+            folder.note_costs({"once": once})
         cell = evaluated(folder, built.benchmark, config, ledger, servers, passages_of(interface))
     console = Console(stderr=True, soft_wrap=True)
     if failed := cell.counts.get("failed", 0):

@@ -135,6 +135,34 @@ def test_what_a_corpus_and_a_query_cost_stands_beside_what_they_buy(
     assert 'aria-label="R@100 against dollars once, for the corpus"' in page
 
 
+def test_an_agents_run_tells_what_its_corpus_cost_and_which_phrases_hold_an_answer(
+    entry: Entry, beir: Path, tmp_path: Path
+) -> None:
+    says = json.dumps({"keywords": ["mayor anna kow", "harbour town", "kow anna"]})
+    model = (*SCRIPTED, f"enrichment_llm.says='{says}'", "enrichment_llm.price=1000")
+    options = ("benchmark=beir", f"benchmark.path={beir}", *model)
+    tau = ("enrichment.query_filter.tau=1", "enrichment.corpus_filter.tau=1")
+    assert entry("enrich", *options, "enrichment=sira", *tau, "name=asked") == 0
+    (start,) = json.loads((tmp_path / "runs/asked/ledger.json").read_text())["starts"]
+    assert entry("run", *options, "enrichment=sira", *tau, "name=a") == 0
+    assert entry("run", *options, "name=b") == 0
+    manifest = json.loads((tmp_path / "runs/a/manifest.json").read_text())
+    assert manifest["costs"]["once"]["dollars"] == pytest.approx(start["dollars"])
+    assert manifest["costs"]["once"]["documents"] == 3
+    questions = json.loads((tmp_path / "runs/a/evaluation/questions.json").read_text())
+    # However often the agent searched, one phrase holds the mayor's name, and none the height.
+    assert questions["phrases_with_answer"] == {"../../x": 1.0, "q2": 0.0}
+    plain = json.loads((tmp_path / "runs/b/manifest.json").read_text())
+    assert "costs" not in plain
+    assert "phrases_with_answer" not in (tmp_path / "runs/b/metrics.json").read_text()
+    assert entry("compare", "runs/a", "runs/b", "name=c") == 0
+    report = (tmp_path / "runs/c/report.md").read_text(encoding="utf-8")
+    assert "Recall against cost" in report
+    costs = report.split("## Recall against cost")[1].split("##")[0]
+    (row,) = (line for line in costs.split("\n") if line.startswith("| sira"))
+    assert f"| {start['dollars']:.4f} |" in row
+
+
 def test_an_estimate_above_the_cap_needs_to_be_confirmed(
     entry: Entry, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

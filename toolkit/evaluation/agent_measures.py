@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from toolkit.contracts import ToolCall, Trajectory, parent
-from toolkit.evaluation.answers import AnswerVerdict
+from toolkit.evaluation.answers import AnswerVerdict, holds_answer
 from toolkit.evaluation.calibration import calibration_error
 from toolkit.evaluation.funnel import SHOWN, Judgements, reach_by_tier, relevant_documents
 from toolkit.llm.accounts import known
 from toolkit.search.answers import invented_citations
 
 PerQuestion = dict[str, dict[str, float]]
+GUESSED = "phrases_with_answer"
 
 
 _KINDS = {
@@ -68,6 +69,24 @@ def invented(ended: Sequence[Trajectory]) -> PerQuestion:
         answer = f"{trajectory.answer.explanation}\n{trajectory.answer.exact}"
         counts[trajectory.qid] = float(len(invented_citations(answer, shown)))
     return {"citations_invented": counts}
+
+
+def phrases_with_answer(
+    recorded: Sequence[Trajectory], accepted: Mapping[str, Sequence[str]]
+) -> PerQuestion:
+    """`phrases_with_answer`: how many different phrases, of those with which the searches of a
+    question were enriched, hold an accepted answer. Over the recorded questions with an accepted
+    answer that have an enriched search; nothing where none has. An agent may have read the answer
+    before it searches on, so that not every such phrase is a guess."""
+    counts: dict[str, float] = {}
+    for trajectory in recorded:
+        rows = [row for call in trajectory.calls for row in call.notes.get("enrichment", ())]
+        if not rows or trajectory.qid not in accepted:
+            continue
+        kept = {one["phrase"] for row in rows for one in row["phrases"] if one["kept"]}
+        answers = accepted[trajectory.qid]
+        counts[trajectory.qid] = float(sum(holds_answer(phrase, answers) for phrase in kept))
+    return {GUESSED: counts} if counts else {}
 
 
 def effort(recorded: Sequence[Trajectory]) -> PerQuestion:

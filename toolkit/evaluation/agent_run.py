@@ -24,6 +24,7 @@ from toolkit.evaluation.agent_measures import (
     effort,
     invented,
     over_answers,
+    phrases_with_answer,
     recalls,
     scores,
 )
@@ -80,6 +81,7 @@ def evaluate_run(
       same questions; an answer without citations counts 0 in both.
     - `citations_invented`: citations in the answer that name no document which this question
       brought up (`search.answers.invented_citations`), over questions that did not fail.
+    - `phrases_with_answer`: where searches were enriched (`agent_measures.phrases_with_answer`).
     - `calibration_error`: over answers with a stated confidence, 0 to 100.
     - `search_calls`, `browse_calls`, `read_calls` (successful ones), `tool_calls`, `tool_errors`,
       `documents_exposed` (distinct documents previewed or opened), `tokens_exposed` (of all tool
@@ -116,6 +118,7 @@ def evaluate_run(
         **recalls(ended, evidence),
         **citations(ended, evidence),
         **invented(ended),
+        **phrases_with_answer(recorded, accepted),
         **effort(recorded),
     }
     by_question = {verdict.qid: verdict.correct for verdict in verdicts}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from toolkit.evaluation.cells import Cell
 from toolkit.report.data import ReportData
 from toolkit.report.figures import MARKERS, MEDIUM
 from toolkit.report.measures import describe, number
@@ -13,6 +14,11 @@ from toolkit.report.svg import GRID, INK, PAPER, SMALL, axes, canvas, colour, in
 from toolkit.report.tables import CellStyle, Column, Entry, Figure, Section, Table
 
 _TIMES = {"once": "once, for the corpus", "query": "for a query"}
+_TOKENS = ("input_tokens", "output_tokens")
+_OF_AGENT = {
+    "seconds": "seconds",
+    **{f"usage_{name}": name for name in ("dollars", *_TOKENS)},
+}
 _UNITS = ("dollars", "tokens", "seconds")
 
 
@@ -27,7 +33,7 @@ class CostPoint(NamedTuple):
 
 def costs_section(data: ReportData) -> Section | None:
     """Recall against cost; None where no cell's corpus was enriched."""
-    costs = {style.cell.name: style.cell.manifest.get("costs", {}) for style in data.styles}
+    costs = {style.cell.name: _costs(style.cell) for style in data.styles}
     if not any(cost.get("once", {}).get("documents") for cost in costs.values()):
         return None
     recalls = [name for name in data.measures if name.startswith("R@")]
@@ -61,7 +67,8 @@ def costs_section(data: ReportData) -> Section | None:
         + (" Grey: the other cells." if data.crowded else ""),
         note="Dollars and tokens are those of language models, as if no reply had been kept from "
         "earlier runs; — where unknown. Seconds are wall time on the machine of the run, loading "
-        "included, without waiting for phrases of the corpus.",
+        "included, without waiting for phrases of the corpus. Of an agent, what a question "
+        "takes stands for a query, without the replies that were kept.",
         tables=[_table(data, measure)],
     )
 
@@ -89,11 +96,24 @@ def against_cost(points: Sequence[CostPoint], *, axis: str, measure: str, key: s
     return inline(figure, key=key, label=f"{measure} against {axis}")
 
 
+def _costs(cell: Cell) -> dict[str, dict[str, float]]:
+    """What a cell's manifest tells; of an agent, what it took for a question as well, since that is
+    what it answers."""
+    costs: dict[str, dict[str, float]] = dict(cell.manifest.get("costs", {}))
+    if "query" not in costs and "search_calls" in cell.metrics:
+        costs["query"] = {
+            name: cell.metrics[measure]
+            for measure, name in _OF_AGENT.items()
+            if measure in cell.metrics
+        }
+    return costs
+
+
 def _amounts(costs: dict[str, dict[str, float]], when: str) -> dict[str, float]:
     """Costs by unit; tokens are those that went in and came out."""
     amounts = dict(costs.get(when, {}))
-    if {"input_tokens", "output_tokens"} <= set(amounts):
-        amounts["tokens"] = amounts["input_tokens"] + amounts["output_tokens"]
+    if set(_TOKENS) <= set(amounts):
+        amounts["tokens"] = sum(amounts[name] for name in _TOKENS)
     return amounts
 
 
@@ -107,7 +127,7 @@ def _table(data: ReportData, measure: str) -> Table:
     columns += [Column(unit, words) for words in _TIMES.values() for unit in _UNITS]
     rows = []
     for style in data.styles:
-        costs = style.cell.manifest.get("costs", {})
+        costs = _costs(style.cell)
         row = [
             Entry(style.label, style=style),
             Entry(number(style.cell.metrics.get(measure), describe(measure).digits)),

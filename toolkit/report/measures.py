@@ -98,7 +98,8 @@ _AGENT = (
         "phrases_with_answer",
         3,
         NEITHER,
-        "Phrases of an enriched query that hold an accepted answer, that is guesses, a question.",
+        "Different phrases that enriched a question’s queries and hold an accepted answer: "
+        "guesses, unless an agent had read it before.",
     ),
     Measure(
         "rewrites_with_answer",
