@@ -114,7 +114,7 @@ class Stages:
         if self.scorer is None:
             return None
         blocking, llm = self.models.get("scorer", (None, None))
-        gives_logprobs = llm is None or llm.gives_logprobs
+        gives_logprobs = llm is None or bool(getattr(llm, "gives_logprobs", True))
         return self.scorer.bind(
             ScorerResources(
                 caches=caches, model=blocking, gives_logprobs=gives_logprobs, **statistics

@@ -253,12 +253,20 @@ class Search:
         survey, status, reason = self._survey, *self._ended
         ranking = survey.ranked()[: self._navigator.listed]
         documents = [docid for docid in ranking if self._session.store.document(docid)]
-        if survey.overall and not self._navigator._calibration:
-            self._episode.warnings.append("the scorer's probability is not calibrated")
+        self._tell_calibration()
         if survey.unscored:
             self._episode.warnings.append(f"{len(survey.unscored)} documents could not be scored")
         text = format_answer(survey.table(documents[:5]), "", None, documents[:1], documents)
         self._episode.finish(text, status=status, reason=reason)
+
+    def _tell_calibration(self) -> None:
+        calibration, scorer = self._navigator._calibration, self._session.settings.operators.scorer
+        if not self._survey.overall:
+            return
+        if calibration is None:
+            self._episode.warnings.append("the scorer's probability is not calibrated")
+        elif calibration.scorer != scorer.fingerprint:
+            self._episode.warnings.append("the calibration was fitted for another scorer")
 
     def _planner(self) -> Plans:
         navigator, resources, topic = (

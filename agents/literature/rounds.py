@@ -12,6 +12,8 @@ A row of `Trajectory.rounds` has
 - `documents[docid]`: `retrieval`, `requirements[requirement]` (`verdict`, `score`, `rationale`,
   `passage`), and where they are known `probability` with its `origin` and `calibrated`, and
   `score`; `unscored` where it has none. Documents that this round scored, with all that is known;
+- `probability`: `calibrated`, or `raw` where there is no calibration; empty where the scorer tells
+  none;
 - `ranking`: the best documents after the round.
 """
 
@@ -121,6 +123,7 @@ class Round:
             },
             "unscored": dict(self._errors),
             "documents": {docid: survey.row(docid) for docid in self._tried},
+            "probability": survey.kind_of_probability,
             "ranking": survey.ranked()[:_RANKING_KEPT],
         }
 

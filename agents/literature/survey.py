@@ -94,6 +94,13 @@ class Survey:
             return self._calibrate(probability) if self._calibrate else probability
         return self.retrieval[docid] / max(self.retrieval.values())
 
+    @property
+    def kind_of_probability(self) -> str:
+        """`calibrated`, `raw`, or empty where the scorer has told none."""
+        if not self.overall:
+            return ""
+        return "calibrated" if self._calibrate else "raw"
+
     def table(self, docids: Sequence[str]) -> str:
         """Documents by requirements, in a line each."""
         rows = [

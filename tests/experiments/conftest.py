@@ -42,6 +42,7 @@ COMMANDS = {
     "evaluate": "evaluate",
     "compare": "compare",
     "judge_agreement": "agree",
+    "calibrate": "calibrate",
     "scan": "scan",
 }
 

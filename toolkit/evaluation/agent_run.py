@@ -52,6 +52,7 @@ from toolkit.runs.records import final_message
 
 FINAL_DEPTH = 1000
 NO_SETS = DocumentSets()
+_COUNTED = ("probability", "unscored")  # of a round
 
 
 def evaluate_run(
@@ -132,6 +133,7 @@ def evaluate_run(
         counts={
             **_counts(recorded, questions, evidence, accepted),
             **set_counts(sets, questions),
+            **_round_counts(recorded),
             "without_verdict": sum(bool(verdict.error) for verdict in verdicts),
         },
         rankings=rankings,
@@ -162,6 +164,9 @@ def lean(trajectory: Trajectory) -> Trajectory:
         messages=(*demands, final) if final else demands,
         calls=tuple(replace(call, output="", ranking=(), shown=()) for call in trajectory.calls),
         tiers={tier: tuple(map(sys.intern, ids)) for tier, ids in trajectory.tiers.items()},
+        rounds=tuple(
+            {key: row[key] for key in _COUNTED if key in row} for row in trajectory.rounds
+        ),
     )
 
 
@@ -204,6 +209,22 @@ def _uncalled(trajectory: Trajectory) -> bool:
     answer = trajectory.answer
     final = answer.explanation or _answered(answer)
     return bool(final) and trajectory.status != "failed" and not trajectory.calls
+
+
+def _round_counts(recorded: Sequence[Trajectory]) -> dict[str, int]:
+    """Of agents that work in rounds: questions whose scorer's probability was not calibrated, and
+    documents that could not be scored. Nothing where no agent does."""
+    rounds = [trajectory.rounds for trajectory in recorded if trajectory.rounds]
+    if not rounds:
+        return {}
+    return {
+        "uncalibrated": sum(
+            any(row.get("probability") == "raw" for row in rows) for rows in rounds
+        ),
+        "unscored_documents": sum(
+            sum(row.get("unscored", {}).values()) for rows in rounds for row in rows
+        ),
+    }
 
 
 def _reminded(trajectory: Trajectory) -> bool:

@@ -149,6 +149,13 @@ def notes(data: ReportData) -> list[str]:
             "questions",
         ),
         _total(data, "without_accepted_answer", "Left out of accuracy", "questions"),
+        _total(
+            data,
+            "uncalibrated",
+            "Ranked by a scorer’s probability that was not calibrated",
+            "questions",
+        ),
+        _unscored(data),
         _unlike_questions(data),
         _unlike_benchmarks(data),
     ]
@@ -160,6 +167,11 @@ def _total(data: ReportData, count: str, what: str, unit: str) -> str:
     over = sum(counted_over(cell, count) for cell in data.cells)
     together = ", all cells together" if len(data.styles) > 1 else ""
     return f"{what}: {total:,} of {over:,} {unit}{together}." if total else ""
+
+
+def _unscored(data: ReportData) -> str:
+    total = sum(cell.counts.get("unscored_documents", 0) for cell in data.cells)
+    return f"Documents that could not be scored: {total:,}." if total else ""
 
 
 def _unlike_questions(data: ReportData) -> str:
