@@ -35,7 +35,7 @@ MODELS = (
     "llm@librarian_llm=scripted",
     f"librarian_llm.says='{SCORES}'",
 )
-SETS = (*TINY, "benchmark.questions=sets:4", "agent=navigator", "agent.pool=6")
+SETS = (*TINY, "benchmark.questions=sets:2", "agent=navigator", "agent.pool=6", "traces=false")
 
 
 def contents(path: str | Path) -> Any:
