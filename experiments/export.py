@@ -4,6 +4,8 @@ browsecomp_plus: run files as BrowseComp-Plus's clients write them, one a questi
 leaderboard: the JSON of its evaluator, which its leaderboard takes; needs an evaluated run.
 trec: the final ranking of each question as a TREC run.
 inspect, inspect_json: a log of Inspect AI, as .eval or .json, for `inspect view`.
+judgements: what a navigator's scorer gave each document, with the passages: rows to train a smaller
+scorer with, which scorer=file reads too.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.entry import CommandParser, one_path, run_command
+from experiments.operators import evidence_passages
 from experiments.recorded import Options, recorded_benchmark
 from experiments.settings import Settings
 from toolkit.console import Console, tell
@@ -23,8 +26,9 @@ from toolkit.evaluation.agent_run import lean
 from toolkit.evaluation.store import trec_run
 from toolkit.exchange import browsecomp_plus, inspect_log, leaderboard
 from toolkit.exchange.inspect_samples import sample
+from toolkit.exchange.judgements import judgement_rows
 from toolkit.exchange.run_metadata import model_of, retriever_of, settings_of
-from toolkit.files import file_made_whole, fingerprint, folder_made_whole, write_json
+from toolkit.files import dump_json, file_made_whole, fingerprint, folder_made_whole, write_json
 from toolkit.runs import RunFolder
 from toolkit.runs.names import escape_qid
 
@@ -56,6 +60,25 @@ def _trec(folder: RunFolder, out: Path, settings: Settings) -> str:
             ranking = {trajectory.qid: final_ranking(trajectory)}
             stream.write(trec_run(ranking, folder.name).encode())
     return "the final ranking of each question"
+
+
+def _judgements(folder: RunFolder, out: Path, settings: Settings) -> str:
+    benchmark = recorded_benchmark(folder, settings, Options(settings))
+    passages = evidence_passages(benchmark, settings.config).store
+    rows = 0
+    with file_made_whole(out / f"{folder.name}.jsonl") as stream:
+        for part in folder.repeats():
+            for trajectory in part.trajectories():
+                for row in judgement_rows(trajectory, passages):
+                    stream.write(dump_json(row, indent=None).encode())
+                    rows += 1
+    if not rows:
+        raise InputError(
+            f"no document of {folder.path} was scored",
+            valid="a run of agent=navigator with a scorer",
+            do="name such a run",
+        )
+    return f"{rows} documents with the scores of their requirements"
 
 
 def _leaderboard(folder: RunFolder, out: Path, settings: Settings) -> str:
@@ -137,6 +160,7 @@ _WRITERS: dict[str, Callable[[RunFolder, Path, Settings], str]] = {
     "browsecomp_plus": _browsecomp_plus,
     "leaderboard": _leaderboard,
     "trec": _trec,
+    "judgements": _judgements,
     "inspect": _inspect,
     "inspect_json": _inspect_json,
 }

@@ -7,10 +7,10 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from experiments.collection import prepare
+from experiments.collection import PreparedCollection, prepare
 from experiments.prepared_pipeline import PreparedPipeline, caches_folder
 from pipelines.engines import word_frequency
-from toolkit.contracts import DocumentStore, ToolInterface
+from toolkit.contracts import Benchmark, DocumentStore, ToolInterface
 from toolkit.corpus import Passages
 from toolkit.search import Literature, Operators
 
@@ -24,12 +24,9 @@ def with_operators(
     is the configuration's; without one there is no tool that scores."""
     if not isinstance(interface, Literature):
         return interface, {}
-    # Here, because a command's start would wait for numba.
-    from pipelines.engines.lexical import LexicalEngine
-    from pipelines.evidence import LexicalLocator
+    from pipelines.evidence import LexicalLocator  # Here, because starting would wait for numba.
 
-    root = Path(config.paths.indexes)
-    passages = prepare(built.benchmark, Passages(), LexicalEngine(), root)
+    passages = evidence_passages(built.benchmark, config)
     graph = built.prepared.links() if built.prepared.links else None
     caches = caches_folder(config, built.sealed)
     scorer = built.stages.bound_scorer(caches, **statistics(built))
@@ -46,6 +43,13 @@ def with_operators(
     if scorer:
         prints["scorer.content"] = scorer.fingerprint
     return interface.bind(operators), prints
+
+
+def evidence_passages(benchmark: Benchmark, config: DictConfig) -> PreparedCollection:
+    """The passages that evidence is located in, with their index; built where they are missing."""
+    from pipelines.engines.lexical import LexicalEngine
+
+    return prepare(benchmark, Passages(), LexicalEngine(), Path(config.paths.indexes))
 
 
 def parts_of(interface: ToolInterface, built: PreparedPipeline) -> dict[str, Any]:
