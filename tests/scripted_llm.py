@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ from toolkit.llm import Settings, Turn
 from toolkit.llm.errors import AuthenticationFailed, ServerGone
 from toolkit.llm.prices import Price
 
+_PLAN = '{"checklist": ["stands by the sea", "is old"], "queries": ["sea", "old town"]}'
 _DOCID = re.compile(r"docid=(\S+)")
 
 
@@ -24,7 +26,8 @@ class ScriptedLanguageModel:
     `failing` questions end as a lost server does; `locked` refuses every request. Where it `says`
     something, it says that to everything; else a question to a lone message (to be rewritten), or
     a title that is nowhere if that asks for a list. Asked for a list behind a system message, it
-    lists all that it saw.
+    lists all that it saw; asked for a navigator's plan, it gives the same one each time, and good
+    scores to every requirement.
     `wavering`, it searches once more for half of the questions, by its seed: see `wavers`."""
 
     def __init__(
@@ -44,6 +47,7 @@ class ScriptedLanguageModel:
         self.settings = Settings(seed=7)
         self.price = Price(input=price, output=price)
         self.context_window = 100_000
+        self.gives_logprobs = False
         self._turns, self._seconds, self._failing, self._locked = turns, seconds, failing, locked
         self._log = log
         self._says = says
@@ -64,6 +68,10 @@ class ScriptedLanguageModel:
             raise AuthenticationFailed("the key is wrong")
         if settings.tool_choice == "verdict":
             return _verdict(asked)
+        if '"checklist"' in asked:
+            return saying(_PLAN, usage=used(200, 20))
+        if "The requirements, by number:" in asked:
+            return saying(_scores(asked), usage=used(60, 10))
         listing = "Documents:" in messages[0]["content"]
         if listing and len(messages) == 1 and not self._says:
             return saying("Documents:\nA Mill That Is Nowhere", usage=used(40, 8))
@@ -85,6 +93,15 @@ class ScriptedLanguageModel:
         docid = docids[0]
         text = f"Explanation: see [{docid}]\nExact Answer: {question}\nConfidence: 50%"
         return saying(text, usage=counts)
+
+
+def _scores(asked: str) -> str:
+    """Every requirement is met, by the first passage."""
+    passages = re.findall(r"^\[(\S+%p\d+)\]", asked, re.MULTILINE) or [""]
+    numbers = re.findall(r"^(\d+)\. ", asked, re.MULTILINE)
+    row = {"verdict": "satisfied", "score": 0.9, "passage": passages[0], "rationale": "It is."}
+    rows = [{"number": int(number), **row} for number in numbers]
+    return json.dumps({"requirements": rows, "relevant": True, "probability": 0.8})
 
 
 def wavers(question: str, seed: int | None) -> bool:

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 from experiment_samples import TINY
+from omegaconf import OmegaConf
 
-from experiments.settings import Settings
+from experiments.settings import CONF, Settings
 
 Entry = Callable[..., int]
 OPTIONS = Path(__file__).resolve().parent / "options"
@@ -44,13 +45,13 @@ def test_the_factorial_runs_without_a_model_and_is_held_against_one_search(entry
 
 
 def test_with_a_model_every_contestant_has_the_same_money(entry: Entry) -> None:
-    agents = "agent=one_shot_pointwise,chat_list"
+    agents = "agent=one_shot_pointwise,chat_list,navigator_librarians"
     given = (*SMALL, *MODEL, "retriever=bm25_default")
     assert entry("run", FACTORIAL, *given, agents, "budget.dollars=0.5") == 0
     assert entry("run", "experiment=pasamaster/floor", *given, "budget.dollars=0.5") == 0
     budgets = {cell["config"]["budget"]["dollars"] for cell in cells().values()}
     seconds = {cell["config"]["budget"]["seconds"] for cell in cells().values()}
-    assert len(cells()) == 3 and (budgets, seconds) == ({0.5}, {None})
+    assert len(cells()) == 4 and (budgets, seconds) == ({0.5}, {None})
     rates = {
         manifest["factors"]["agent"]: json.loads((SWEEP / name / "metrics.json").read_text())
         for name, manifest in cells().items()
@@ -58,13 +59,14 @@ def test_with_a_model_every_contestant_has_the_same_money(entry: Entry) -> None:
     assert rates["closed_book_list"]["hallucination_rate"] == 1.0
     assert rates["chat_list"]["hallucination_rate"] == 0.0
     assert all(metrics["usage_dollars"] > 0 for metrics in rates.values())
+    assert rates["navigator_librarians"]["usage_librarian_calls"] > 0
 
 
 @pytest.mark.parametrize(
     ("model", "agents"),
     [
         ((), "one_shot,navigator"),
-        (MODEL, "one_shot,one_shot_pointwise,chat_list,navigator"),
+        (MODEL, "one_shot,one_shot_pointwise,chat_list,navigator_librarians"),
     ],
 )
 def test_the_factorial_crosses_contestants_units_and_retrievers(
@@ -72,7 +74,7 @@ def test_the_factorial_crosses_contestants_units_and_retrievers(
 ) -> None:
     from hydra import compose, initialize_config_dir
 
-    from experiments.settings import CONF, register
+    from experiments.settings import register
 
     register()
     with initialize_config_dir(version_base="1.3", config_dir=str(CONF)):
@@ -82,3 +84,16 @@ def test_the_factorial_crosses_contestants_units_and_retrievers(
     assert parameters.retriever == "bm25_default,bm25_tuned,link_expansion"
     pointwise = Settings.compose([FACTORIAL, "agent=one_shot_pointwise"]).config.reranker
     assert pointwise._target_.endswith("Pointwise") and pointwise.depth == 50
+
+
+def test_the_separation_tells_the_cost_of_each_role(entry: Entry) -> None:
+    options = OmegaConf.load(CONF / "experiment" / "pasamaster" / "separation.yaml")
+    large = options.defaults[-1]["override /llm"]
+    light, same = options.hydra.sweeper.params["llm@librarian_llm"].split(",")
+    assert same == large != light
+    given = (*SMALL, *MODEL, "llm@librarian_llm=scripted", "agent.pool=4")
+    assert entry("run", "experiment=pasamaster/separation", *given) == 0
+    sweep = Path("runs/separation-fictional")
+    _, _, section = (sweep / "report.md").read_text().partition("## Cost by role")
+    rows = [line for line in section.partition("\n## ")[0].splitlines() if line.startswith("| ")]
+    assert [line.split("|")[2].strip() for line in rows[2:]] == ["navigator", "librarian", "all"]
