@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +29,12 @@ def test_rounds_tell_strategy_and_checklist(tmp_path: Path) -> None:
     assert (search["candidates"], search["new"], search["error"]) == (3, 3, "")
     assert (expand["text"], expand["operator"], expand["call"]) == ("d1 d2", "expand in", None)
     assert (expand["candidates"], expand["error"]) == (None, "timed_out")
+    listed = replace(two_rounds().calls[1], arguments={"docids": '["d1", "d2"]'})
+    called = replace(two_rounds(), calls=(*two_rounds().calls, listed))
+    assert trace(tmp_path / "called", called)["rounds"][0]["queries"][1]["call"] == 3
     assert first["checklist"] == list(CHECKLIST[:2])
     assert second["checklist"] == list(CHECKLIST)
-    assert first["facts"] == [["planned_by", "model"]]
+    assert first["facts"] == [["planned by", "model"]]
     assert second["facts"] == [["unscored", '{"timed_out": 3}']]
 
 

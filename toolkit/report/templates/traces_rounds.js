@@ -33,31 +33,33 @@ function checklistElement(checklist) {
 
 // A row for each document, a column for each requirement; a cell opens the evidence below its row.
 function matrixElements(matrix) {
-  const heads = ["Document", "Listed", "Score", "Overall"].map((text, place) =>
+  const overall = matrix.documents.some((document) => document.overall !== null);
+  const heads = ["Document", "Listed", "Score", ...(overall ? ["Overall"] : [])].map((text, place) =>
     make("th", { scope: "col", class: place ? `num ${text.toLowerCase()}` : null }, text));
   const numbers = matrix.checklist.map((requirement, place) =>
     make("th", { scope: "col", class: "cell", title: requirement }, `${place + 1}`));
   const body = make("tbody", {});
-  matrix.documents.forEach((document) => body.append(matrixRow(document, matrix, heads.length)));
+  matrix.documents.forEach((document) => body.append(matrixRow(document, matrix, overall, heads.length)));
   const wide = make("table", { class: "matrix" },
     make("thead", {}, make("tr", {}, heads, numbers)), body);
   return [
     make("p", { class: "muted" }, "Columns are the requirements by number; ",
       Object.entries(VERDICT_SIGNS).map(([word, sign]) => `${sign} ${word}`).join(", "),
-      ", — without a score. A cell opens the passage that it stands on."),
+      ", — without a score. A cell opens the passage that it stands on. A document’s score is that of the round that scored it",
+      overall ? "; overall is the scorer’s probability that it is relevant." : "."),
     checklistElement(matrix.checklist),
     make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Documents and requirements" }, wide),
   ];
 }
 
-function matrixRow(document, matrix, before) {
+function matrixRow(document, matrix, overall, before) {
   const number = (name, value) => make("td", { class: `num ${name}` }, share(value));
   const row = make("tr", { class: document.listed ? "" : "unseen" },
     make("th", { scope: "row" }, make("bdi", {}, document.docid),
       document.judged.length ? [" ", judgedMark(document.judged)] : null,
       document.title ? make("span", { class: "snippet" }, document.title) : null),
     make("td", { class: "num" }, document.listed ? `${document.listed}` : "—"),
-    number("score", document.score), number("overall", document.overall),
+    number("score", document.score), overall ? number("overall", document.overall) : null,
     document.cells.map((cell, place) => make("td", { class: "cell" },
       cell ? matrixCell(cell, matrix.checklist[place], () => row, before + document.cells.length) : "—")));
   return row;

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
@@ -40,7 +41,7 @@ def round_values(trajectory: Trajectory) -> list[dict[str, Any]]:
                 _query(mapping(query), trajectory.calls) for query in items(row.get("librarians"))
             ],
             "checklist": checklist_of(row),
-            "facts": pairs({name: row[name] for name in _FACTS if row.get(name)}),
+            "facts": pairs({name.replace("_", " "): row[name] for name in _FACTS if row.get(name)}),
         }
         for place, row in enumerate(trajectory.rounds, start=1)
     ]
@@ -87,9 +88,13 @@ def texts(unit_ids: Sequence[str], passages: DocumentStore | None) -> dict[str, 
 
 
 def _query(query: Mapping[str, Any], calls: Sequence[ToolCall]) -> dict[str, Any]:
-    docids = " ".join(map(text_of, items(query.get("docids"))))
-    text = text_of(query.get("text")) or docids
-    called = (n for n, call in enumerate(calls, 1) if text and text in call.arguments.values())
+    docids = [text_of(docid) for docid in items(query.get("docids"))]
+    text = text_of(query.get("text")) or " ".join(docids)
+    # A call names its documents as a list in JSON, or with spaces between them.
+    forms = {text, json.dumps(docids)} if text else set()
+    called = (
+        n for n, call in enumerate(calls, 1) if forms & set(map(str, call.arguments.values()))
+    )
     kind = " ".join(filter(None, (text_of(query.get(name)) for name in ("operator", "direction"))))
     candidates, new = (number_of(query.get(name)) for name in ("candidates", "new"))
     return {
