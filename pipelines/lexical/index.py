@@ -274,7 +274,7 @@ class LexicalIndex(OpenedIndex):
         documents are left out. One walk through the postings, whatever the number of documents.
         """
         limit = math.floor(largest_share * self.statistics.documents_with_terms)
-        return document_vectors(self._arrays, numbers, limit)
+        return document_vectors(self._arrays, numbers, limit, self.analyzer.longest)
 
     def ql(self, mu: float = 1000.0, depth: int = 1000, lengths: str = "lucene") -> QueryLikelihood:
         """A PyTerrier transformer over this index; see `QueryLikelihood`."""

@@ -18,14 +18,17 @@ _SEARCH_PAYS = 8  # where a list has so many postings for each document that is 
 
 
 def document_vectors(
-    arrays: Arrays, numbers: NDArray[Any], largest_frequency: int
+    arrays: Arrays, numbers: NDArray[Any], largest_frequency: int, longest: int = 1
 ) -> list[tuple[NDArray[np.int32], NDArray[np.int32]]]:
     """For each document: the numbers of its terms, ascending, and their frequencies.
 
-    Terms that more than `largest_frequency` documents hold are left out.
+    Terms that more than `largest_frequency` documents hold are left out. `longest` is how many
+    words a term has at most: lengths count words, and a document has at most so many terms for each
+    of its words.
     """
     wanted, rows = np.unique(numbers, return_inverse=True)
-    room = np.concatenate([[0], np.cumsum(arrays.lengths[wanted], dtype=np.int64)])
+    most = arrays.lengths[wanted].astype(np.int64) * longest
+    room = np.concatenate([[0], np.cumsum(most)])
     terms = np.empty(room[-1], np.int32)
     positions = np.empty(room[-1], np.int64)
     marks = np.zeros(len(arrays.lengths), np.bool_)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from pipelines.lexical import LexicalIndex, make_analyzer
@@ -34,6 +36,21 @@ def test_an_index_with_pairs_counts_words_alone_in_lengths(tmp_path: Path, proce
     plain = LexicalIndex.build(units, tmp_path / "plain", processes=1)
     assert plain.lengths.tolist() == index.lengths.tolist()
     assert plain.analyzer.fingerprint != index.analyzer.fingerprint
+
+
+@pytest.mark.parametrize("name", ["english:2", "english:4", "english:3:hashed"])
+def test_vectors_of_documents_have_all_terms_and_n_grams(tmp_path: Path, name: str) -> None:
+    if name.endswith("hashed"):
+        pytest.importorskip("sklearn.utils")
+    # Hardly a word comes twice, so that a document has more terms than words.
+    texts = [" ".join(f"word{(7 * n + d) % 23}" for n in range(20)) for d in range(40)]
+    units = [{"docno": f"d{d}", "text": text} for d, text in enumerate(texts)]
+    index = LexicalIndex.build(units, tmp_path / "index", analyzer=name, processes=1)
+    vectors = index.vectors(np.arange(len(texts)))
+    for text, (terms, frequencies) in zip(texts, vectors, strict=True):
+        names = [index.vocabulary[int(term)] for term in terms]
+        held = dict(zip(names, frequencies.tolist(), strict=True))
+        assert held == Counter(make_analyzer(name).terms(text))
 
 
 def test_pairs_in_slots_are_numbers_below_the_number_of_slots() -> None:
