@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from entry_points import run_entry
 from experiment_samples import TINY
 
 from toolkit.runs import RunFolder
@@ -66,3 +67,26 @@ def test_the_list_of_a_closed_book_holds_what_the_corpus_has_and_counts_the_rest
     assert numbers["documents_returned"] == 3.0 and numbers["tool_calls"] == 0
     listed = {t.answer.documents for t in RunFolder("runs/floor").trajectories()}
     assert listed == {(docid, "unresolved:2", "unresolved:3")}
+
+
+def test_the_scores_of_a_run_are_exported_and_give_the_same_lists_from_the_file(
+    entry: Entry, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = (*SETS, "agent=navigator", "agent.pool=6")
+    assert entry("run", *given, "name=teacher") == 0
+    assert run_entry("export", "runs/teacher", "format=judgements", "out=rows") == 0
+    path = Path("rows/teacher.jsonl").resolve()
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    assert all(row["requirements"] for row in rows) and any(row["chunks"] for row in rows)
+    cited = {cell["passage"] for row in rows for cell in row["requirements"]} - {""}
+    assert cited == {chunk["id"] for row in rows for chunk in row["chunks"]}
+    assert entry("run", *given, "name=pupil", "scorer=file", f"scorer.path={path}") == 0
+    lists = [
+        [trajectory.answer.documents for trajectory in RunFolder(f"runs/{name}").trajectories()]
+        for name in ("teacher", "pupil")
+    ]
+    assert lists[0] == lists[1] and all(lists[0])
+    capsys.readouterr()
+    assert entry("run", *SETS, "agent=one_shot", "name=unscored") == 0
+    assert run_entry("export", "runs/unscored", "format=judgements", "out=none") == 2
+    assert "no document of runs/unscored was scored" in capsys.readouterr().err
