@@ -29,6 +29,7 @@ from experiments.bench.harness import (
     size_mb,
 )
 from pipelines.lexical import LexicalIndex
+from pipelines.lexical.storage import ROWS
 from toolkit.console import Console
 from toolkit.errors import InputError
 
@@ -83,7 +84,7 @@ def search_rows(folder: Path, index: LexicalIndex, seed: int) -> Rows:
     frames = {size: [_frame([query]) for query in queries[size]] for size in QUERIES}
     rows += _timed_rows("transformer, one query a call", transformers, frames)
     rows += _batch_rows(transformers, queries)
-    return [*rows, _floor_row(index, queries)]
+    return [*rows, *_floor_rows(index, queries)]
 
 
 def _bm25s(retriever: Any, depth: int, query: Sequence[str]) -> Any:
@@ -123,14 +124,20 @@ def _batch_rows(systems: dict[str, Any], queries: dict[int, list[list[str]]]) ->
     return rows
 
 
-def _floor_row(index: LexicalIndex, queries: dict[int, list[list[str]]]) -> list[str]:
-    """The time that reading the query's postings from memory takes, five bytes each."""
+def _floor_rows(index: LexicalIndex, queries: dict[int, list[list[str]]]) -> Rows:
+    """The time that reading from memory takes: all postings of a query, five bytes each; and
+    the rare terms' alone, with a row of one byte a document for each frequent term."""
     speed = bandwidth()
-    cells = []
+    cells: Rows = [[], []]
     for size in QUERIES:
-        postings = [index.document_frequency(query).sum() for query in queries[size]]
-        cells.append(f"{1000 * 5 * float(np.median(postings)) / speed:.2f}")
-    return ["floor", f"bytes of the postings at {speed / 1e9:.1f} GB/s", *cells]
+        frequencies = [index.document_frequency(query) for query in queries[size]]
+        lists = [5 * counts.sum() for counts in frequencies]
+        rows = [np.where(ROWS * c >= len(index), len(index), 5 * c).sum() for c in frequencies]
+        for row, sizes in zip(cells, (lists, rows), strict=True):
+            row.append(f"{1000 * float(np.median(sizes)) / speed:.2f}")
+    names = ("bytes of all postings", "bytes of rare terms' postings, frequent terms' rows")
+    ends = [f"{name} at {speed / 1e9:.1f} GB/s" for name in names]
+    return [["floor", end, *row] for end, row in zip(ends, cells, strict=True)]
 
 
 def build_rows(folder: Path, corpus: Path) -> Rows:

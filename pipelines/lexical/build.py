@@ -29,7 +29,7 @@ from pipelines.lexical import smallfloat
 from pipelines.lexical.analyzer import make_analyzer
 from pipelines.lexical.forward import Batch, SegmentWriter, start_worker, write_in_worker
 from pipelines.lexical.invert import invert, read_segments
-from pipelines.lexical.storage import KIND, TEXTS, TITLES, UNITS, array_path
+from pipelines.lexical.storage import KIND, TEXTS, TITLES, UNITS, array_path, write_frequent
 from pipelines.lexical.strings import Places, StringWriter, to_bytes
 from pipelines.lexical.vocabulary import merge_vocabularies
 from toolkit.checks import check_integer
@@ -232,6 +232,7 @@ def _finish(batches: Sequence[Batch], work: Path, folder: Path, memory: int) -> 
     lengths = np.concatenate([batch.lengths for batch in batches])
     array_path(folder, "lengths").write_bytes(lengths.astype("<i4").tobytes())
     array_path(folder, "length_codes").write_bytes(smallfloat.encode(lengths).tobytes())
+    write_frequent(folder, len(lengths))
     return {
         "documents": len(lengths),
         "documents_with_terms": int((lengths > 0).sum()),

@@ -24,6 +24,7 @@ from pipelines.lexical.storage import (
     UNITS,
     Statistics,
     load_arrays,
+    load_frequent,
 )
 from pipelines.lexical.strings import Names, StringTable
 from pipelines.lexical.top_documents import TopDocuments, check_likelihood, check_settings
@@ -73,7 +74,8 @@ class LexicalIndex(OpenedIndex):
         self._arrays = load_arrays(path)
         self.vocabulary = StringTable(path / TERMS)
         self._terms: dict[str, _Term | None] = {}
-        self._top_documents = TopDocuments(self._arrays, self.statistics)
+        frequent = load_frequent(path, self._arrays)
+        self._top_documents = TopDocuments(self._arrays, self.statistics, frequent)
 
     @classmethod
     def build(

@@ -60,12 +60,14 @@ class MergedIndex:
         offsets = np.cumsum([0, *map(len, documents[1:])]).astype(np.int64)
         every = np.concatenate(frequencies)
         large = np.flatnonzero(every > LARGEST_SMALL)
+        holders_of_terms = np.concatenate(documents)
         arrays = lengths._replace(
             offsets=offsets,
-            documents=np.concatenate(documents),
+            documents=holders_of_terms,
             frequencies=np.where(every > LARGEST_SMALL, 0, every).astype(np.uint8),
             large_positions=large,
             large_values=every[large].astype(np.int32),
+            large_documents=holders_of_terms[large],
         )
         numbered = {
             name: (number, idf(documents_with_terms, term.document_frequency))

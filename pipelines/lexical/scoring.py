@@ -23,7 +23,7 @@ from pipelines.lexical.jit import compiled
 from pipelines.lexical.storage import Arrays, Postings
 
 _FEW = 16  # a query with fewer postings than a sixteenth of the documents visits only those
-_RUN = 16
+RUN = 16
 BLOCK = 16384  # documents: their sums stay in the processor's nearest caches for all terms
 _LOW = np.uint64(0xFFFFFFFF)
 
@@ -68,10 +68,20 @@ class Saturation(NamedTuple):
             _add_by_norm(*postings, self.norms, sums)
         else:
             _add_by_code(*postings, self.shares, arrays.length_codes, sums)
-        owners, documents, frequency = large_frequencies(arrays, terms)
-        rows = documents if self.shares is None else arrays.length_codes[documents]
-        parts = weights[owners] * (frequency / (frequency + self.norms[rows]))
-        np.add.at(sums, documents, parts)  # a document may have several, one a term
+        self.add_large(arrays, terms, weights, sums)
+
+    def add_large(
+        self,
+        arrays: Arrays,
+        terms: NDArray[np.int64],
+        weights: NDArray[np.float32],
+        sums: NDArray[np.float32],
+    ) -> None:
+        """Add the parts of the frequencies above 255, which come after all others."""
+        by_document = np.empty(0, np.uint8)
+        codes = by_document if self.shares is None else arrays.length_codes
+        large = (arrays.large_positions, arrays.large_documents, arrays.large_values)
+        _add_large(arrays.offsets, *large, terms, weights, self.norms, codes, sums)
 
 
 @compiled
@@ -135,6 +145,30 @@ def _add_by_norm(
             first[row] = last
 
 
+@compiled
+def _add_large(
+    offsets: NDArray[np.int64],
+    positions: NDArray[np.int64],
+    documents: NDArray[np.uint32],
+    values: NDArray[np.int32],
+    terms: NDArray[np.int64],
+    weights: NDArray[np.float32],
+    norms: NDArray[np.float32],
+    codes: NDArray[np.uint8],
+    sums: NDArray[np.float32],
+) -> None:
+    """`codes`: of lengths, by which to look up `norms`; none for norms by document."""
+    for row in range(len(terms)):
+        last = offsets[terms[row] + 1]
+        i = np.searchsorted(positions, offsets[terms[row]])
+        while i < len(positions) and positions[i] < last:
+            document = documents[i]
+            frequency = np.float32(values[i])
+            norm = norms[codes[document]] if len(codes) else norms[document]
+            sums[document] += weights[row] * (frequency / (frequency + norm))
+            i += 1
+
+
 def large_frequencies(
     arrays: Postings, terms: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.uint32], NDArray[np.float32]]:
@@ -169,12 +203,16 @@ def best(
             size += _collect_touched(part.offsets, part.documents, numbers, sums, keys[size:])
         keys = keys[:size]
     else:
-        maxima = np.empty(-(-len(sums) // _RUN), np.uint32)
-        _maxima(sums, maxima)
+        maxima = run_maxima(sums)
         # At most `depth` runs have a maximum above the threshold, and of the documents at the
         # threshold the first `depth` are enough.
-        keys = np.empty(min(len(sums), (_RUN + 1) * depth), np.uint64)
-        keys = keys[: _collect_above(sums, maxima, _threshold(maxima, depth), depth, keys)]
+        keys = np.empty(min(len(sums), (RUN + 1) * depth), np.uint64)
+        keys = keys[: _collect_above(sums, maxima, threshold(maxima, depth), depth, keys)]
+    return ranked(keys, depth)
+
+
+def ranked(keys: NDArray[np.uint64], depth: int) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+    """The documents and sums of the `depth` first keys, in the order of the keys; see `key`."""
     if len(keys) > 2 * depth:
         keys = np.partition(keys, depth - 1)[:depth]
     keys = np.sort(keys)[:depth]
@@ -182,7 +220,14 @@ def best(
     return documents, (_LOW - (keys >> np.uint64(32))).astype(np.uint32).view(np.float32)
 
 
-def _threshold(maxima: NDArray[np.uint32], depth: int) -> np.uint32:
+def run_maxima(sums: NDArray[np.float32]) -> NDArray[np.uint32]:
+    """The largest sum of each run of 16 documents, as its bits."""
+    maxima = np.empty(-(-len(sums) // RUN), np.uint32)
+    _maxima(sums, maxima)
+    return maxima
+
+
+def threshold(maxima: NDArray[np.uint32], depth: int) -> np.uint32:
     """The depth-th largest maximum: a sum that at least `depth` documents reach (unless fewer are
     above 0), and usually not far below the depth-th largest sum."""
     if len(maxima) <= depth:
@@ -191,7 +236,8 @@ def _threshold(maxima: NDArray[np.uint32], depth: int) -> np.uint32:
 
 
 @compiled
-def _key(bits: np.uint32, document: int) -> np.uint64:
+def key(bits: np.uint32, document: int) -> np.uint64:
+    """Sorts by falling sum (its bits), then by document."""
     return (np.uint64(0xFFFFFFFF - bits) << np.uint64(32)) | np.uint64(document)
 
 
@@ -200,14 +246,14 @@ def _maxima(sums: NDArray[np.float32], maxima: NDArray[np.uint32]) -> None:
     """The largest sum of each run of documents, as its bits: those of numbers that are not
     negative sort as the numbers do, and integers have a fast maximum."""
     bits = sums.view(np.uint32)
-    complete = len(sums) // _RUN
+    complete = len(sums) // RUN
     for run in range(complete):
         largest = np.uint32(0)
-        for i in range(_RUN):
-            largest = max(largest, bits[run * _RUN + i])
+        for i in range(RUN):
+            largest = max(largest, bits[run * RUN + i])
         maxima[run] = largest
     if complete < len(maxima):
-        maxima[complete] = bits[complete * _RUN :].max()
+        maxima[complete] = bits[complete * RUN :].max()
 
 
 @compiled
@@ -218,17 +264,17 @@ def _collect_above(
     depth: int,
     keys: NDArray[np.uint64],
 ) -> int:
-    """Keys that sort by falling sum, then by document, of all sums above the threshold and of the
+    """Keys of all sums above the threshold and of the
     first `depth` that equal it; clears `sums`."""
     bits = sums.view(np.uint32)
     count = 0
     equal = 0
     for run in range(len(maxima)):
         if maxima[run] > threshold or (maxima[run] == threshold and equal < depth):
-            for document in range(run * _RUN, min(run * _RUN + _RUN, len(bits))):
+            for document in range(run * RUN, min(run * RUN + RUN, len(bits))):
                 if bits[document] > threshold or (bits[document] == threshold and equal < depth):
                     equal += bits[document] == threshold
-                    keys[count] = _key(bits[document], document)
+                    keys[count] = key(bits[document], document)
                     count += 1
     sums[:] = 0
     return count
@@ -249,7 +295,7 @@ def _collect_touched(
         for i in range(offsets[terms[row]], offsets[terms[row] + 1]):
             document = documents[i]
             if sums[document] > 0:
-                keys[count] = _key(bits[document], document)
+                keys[count] = key(bits[document], document)
                 count += 1
                 sums[document] = 0
     return count

@@ -5,9 +5,12 @@
     documents.bin       uint32 [postings]   document numbers, ascending within a term
     frequencies.bin     uint8 [postings]    term frequency; 0 stands for one above 255 ...
     large_positions.bin int64 [large]       ... whose position in the postings is listed here
-    large_values.bin    int32 [large]       ... with the frequency itself
+    large_values.bin    int32 [large]       ... with the frequency itself ...
+    large_documents.bin uint32 [large]      ... and its document
     lengths.bin         int32 [documents]   tokens of each document
     length_codes.bin    uint8 [documents]   the same in Lucene's one byte
+    frequent.bin        uint8 [rows, documents]  a row for each term that a quarter of the documents
+                        hold: its frequency in each, as in frequencies.bin; 0 where it is absent
     terms.bytes/.offsets, units.bytes/.offsets   index terms (sorted by UTF-8), unit ids
     titles.bytes/.offsets, texts.bytes/.offsets  the units themselves, where they are kept
 
@@ -26,7 +29,11 @@ from numpy.typing import NDArray
 from pipelines.lexical.strings import map_bytes
 
 KIND = "lexical"
+FREQUENT = "frequent"
+LARGE = "large_documents"
 LARGEST_SMALL = 255
+ROWS = 4  # one of so many documents, or more, hold a term that has a row
+_PIECE = 1 << 20  # postings
 TERMS = "terms"
 UNITS = "units"
 TITLES = "titles"
@@ -61,9 +68,53 @@ class Arrays(NamedTuple):
     large_values: NDArray[np.int32]
     lengths: NDArray[np.int32]
     length_codes: NDArray[np.uint8]
+    large_documents: NDArray[np.uint32]
 
 
-TYPES = dict(zip(Arrays._fields, ("<i8", "<u4", "|u1", "<i8", "<i4", "<i4", "|u1"), strict=True))
+_TYPES = ("<i8", "<u4", "|u1", "<i8", "<i4", "<i4", "|u1", "<u4")
+TYPES = dict(zip(Arrays._fields, _TYPES, strict=True))
+
+
+class FrequentTerms(NamedTuple):
+    """`numbers`: the terms that have a row, ascending; `rows` (uint8, terms by documents)."""
+
+    numbers: NDArray[np.int64]
+    rows: NDArray[np.uint8]
+
+    def rows_of(self, terms: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The row of each term, -1 where it has none."""
+        if not len(self.numbers):
+            return np.full(len(terms), -1)
+        places = np.minimum(np.searchsorted(self.numbers, terms), len(self.numbers) - 1)
+        return np.where(self.numbers[places] == terms, places, -1)
+
+
+def frequent_numbers(offsets: NDArray[np.int64], documents: int) -> NDArray[np.int64]:
+    """The terms that at least a quarter of the documents hold."""
+    return np.flatnonzero(ROWS * np.diff(offsets) >= documents)
+
+
+def write_frequent(folder: Path, documents: int) -> None:
+    """Write large_documents.bin and frequent.bin from the postings, a piece at a time."""
+    offsets, large = (load_array(folder, name, "<i8") for name in ("offsets", "large_positions"))
+    holders = [_read(folder, "documents", place, 1) for place in large.tolist()]
+    array_path(folder, LARGE).write_bytes(b"".join(number.tobytes() for number in holders))
+    row = np.empty(documents, np.uint8)
+    with array_path(folder, FREQUENT).open("wb") as rows:
+        for term in frequent_numbers(offsets, documents).tolist():
+            row[:] = 0
+            first, last = offsets[term : term + 2].tolist()
+            for start in range(first, last, _PIECE):
+                count = min(_PIECE, last - start)
+                numbers = _read(folder, "documents", start, count)
+                row[numbers] = _read(folder, "frequencies", start, count)
+            rows.write(row.data)
+
+
+def _read(folder: Path, name: str, start: int, count: int) -> NDArray[Any]:
+    """Part of an array, read and not mapped, so that it is in memory for a moment only."""
+    kind = np.dtype(TYPES[name])
+    return np.fromfile(array_path(folder, name), kind, count, offset=start * kind.itemsize)
 
 
 class Statistics(NamedTuple):
@@ -87,7 +138,20 @@ def array_path(folder: Path, name: str) -> Path:
 
 def load_arrays(folder: Path) -> Arrays:
     """Map every array, read-only."""
-    return Arrays(**{name: load_array(folder, name, kind) for name, kind in TYPES.items()})
+    names = [name for name in TYPES if array_path(folder, name).exists()]
+    arrays = {name: load_array(folder, name, TYPES[name]) for name in names}
+    if LARGE not in arrays:  # an index of an older release
+        arrays[LARGE] = arrays["documents"][arrays["large_positions"]]
+    return Arrays(**arrays)
+
+
+def load_frequent(folder: Path, arrays: Arrays) -> FrequentTerms | None:
+    """Map the rows of frequent terms; None for an index of an older release."""
+    if not array_path(folder, FREQUENT).exists():
+        return None
+    documents = len(arrays.lengths)
+    numbers = frequent_numbers(arrays.offsets, documents)
+    return FrequentTerms(numbers, load_array(folder, FREQUENT, "|u1").reshape(-1, documents))
 
 
 def load_array(folder: Path, name: str, kind: str) -> NDArray[Any]:

@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 from pipelines.lexical.build import cores
 from pipelines.lexical.dirichlet import Dirichlet, collection_frequency
 from pipelines.lexical.extra_postings import ExtraPostings
+from pipelines.lexical.pruning import PrunedSearch
 from pipelines.lexical.scoring import Saturation, best
-from pipelines.lexical.storage import Arrays, Postings, Statistics
+from pipelines.lexical.storage import Arrays, FrequentTerms, Postings, Statistics
 from toolkit.checks import check_integer, check_number
 from toolkit.errors import InputError
 
@@ -25,7 +26,7 @@ _SUMS_BYTES = 2 << 30
 Numbered = tuple[NDArray[np.int32], NDArray[np.float32]]
 """Numbers of documents, best first, and their scores."""
 
-Tables = TypeVar("Tables", Saturation, Dirichlet)
+Tables = TypeVar("Tables", Saturation, Dirichlet, PrunedSearch)
 
 
 class ScoreSums:
@@ -50,9 +51,12 @@ class ScoreSums:
         add: Callable[[NDArray[np.float32]], None],
         depth: int,
         more: Sequence[tuple[Postings, NDArray[np.int64]]] = (),
+        first: Callable[[NDArray[np.float32]], Numbered | None] = lambda sums: None,
     ) -> Numbered:
         """The `depth` documents of highest sum above 0 once `add` has filled the sums, which it
-        may do for documents of `terms`, and of the terms of the postings in `more`, alone."""
+        may do for documents of `terms`, and of the terms of the postings in `more`, alone.
+
+        `first` may know a shorter way to the same documents; it leaves the sums all zero."""
         if self._process != os.getpid():
             self._begin()  # after a fork nobody gives back the turns of the parent's threads
         with self._turns:
@@ -60,8 +64,11 @@ class ScoreSums:
                 sums = self._free.pop()
             except IndexError:
                 sums = np.zeros(self._documents, np.float32)
-            add(sums)
-            best_documents = best(self._postings, terms, sums, min(depth, self._documents), more)
+            best_documents = first(sums)
+            if best_documents is None:
+                add(sums)
+                most = min(depth, self._documents)
+                best_documents = best(self._postings, terms, sums, most, more)
             self._free.append(sums)  # not reached on an interrupt, which may leave sums half-done
         return best_documents
 
@@ -75,8 +82,10 @@ def searches_at_once(documents: int) -> int:
 class TopDocuments:
     """The best documents and their scores, by numbers of terms in ascending order, at least one."""
 
-    def __init__(self, arrays: Arrays, statistics: Statistics) -> None:
-        self._arrays, self._statistics = arrays, statistics
+    def __init__(
+        self, arrays: Arrays, statistics: Statistics, frequent: FrequentTerms | None = None
+    ) -> None:
+        self._arrays, self._statistics, self._frequent = arrays, statistics, frequent
         self._sums = ScoreSums(arrays, len(arrays.lengths))
         self._tables: OrderedDict[Hashable, Any] = OrderedDict()
         self._collection_frequencies: dict[int, int] = {}
@@ -97,7 +106,17 @@ class TopDocuments:
         def add(sums: NDArray[np.float32]) -> None:
             saturation.add(self._arrays, terms, weights, sums)
 
-        return self._sums.best(terms, add, depth)
+        frequent = self._frequent
+        if frequent is None or saturation.shares is None:
+            return self._sums.best(terms, add, depth)
+        pruned = self._kept(
+            (PrunedSearch, k1, b), lambda: PrunedSearch(self._arrays, frequent, saturation)
+        )
+
+        def search(sums: NDArray[np.float32]) -> Numbered | None:
+            return pruned.search(terms, weights, sums, min(depth, len(sums)))
+
+        return self._sums.best(terms, add, depth, first=search)
 
     def bm25_with(
         self, extra: ExtraPostings, k1: float, b: float, depth: int, lengths: str
