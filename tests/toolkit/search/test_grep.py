@@ -8,6 +8,7 @@ import re
 import time
 from typing import Any
 
+import mcp
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -199,6 +200,19 @@ def test_it_is_served_as_other_interfaces_are() -> None:
         assert reply["shown"] == ["mill", "12"] and not reply["error"]
         status, found = server.post("/pi-serini/search", query="mill", limit=2)
         assert status == 200 and len(found["hits"]) == 2  # its doors rank as before
+
+
+def test_it_is_served_over_mcp() -> None:
+    async def conversation(url: str) -> tuple[list[str], str]:
+        async with mcp.Client(f"{url}/mcp-http", mode="legacy") as client:
+            tools = [tool.name for tool in (await client.list_tools()).tools]
+            result = await client.call_tool("grep", {"reason": "", "pattern": "Torvald|twelve"})
+            return tools, result.content[0].text
+
+    with serving(Grep()) as server:
+        tools, text = asyncio.run(asyncio.wait_for(conversation(server.url), 60))
+    assert {"grep", "read_search_results", "read_document"} <= set(tools)
+    assert "docid=mill" in text and "   1: Grenholm Mill was built by Torvald Brekke." in text
 
 
 @pytest.mark.parametrize(
