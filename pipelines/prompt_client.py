@@ -14,7 +14,7 @@ from pipelines.caching import ResultCache
 from pipelines.made_once import MadeOnce
 from toolkit.counts import Counts
 from toolkit.files import fingerprint
-from toolkit.llm.errors import ContextOverflow, ModelError, Refused, Truncated
+from toolkit.llm.errors import ContextOverflow, ModelError, OutOfMoney, Refused, Truncated
 from toolkit.llm.protocol import Message, Settings, Token, Turn, user
 
 # What this one prompt brought about. Anything else (no server, a wrong setting, no money) would
@@ -74,7 +74,8 @@ class PromptClient:
     whether asked for now or kept: what they cost where nothing is kept.
 
     `telling` chooses those of a reply's tokens that its reader wants, for a long reply has many;
-    one without any is kept then as well.
+    one without any is kept then as well. `as_far`: prompts for which the money of their question
+    does not reach come back with the error `out_of_money`; without it, that is raised.
     """
 
     def __init__(
@@ -87,8 +88,10 @@ class PromptClient:
         is_empty: Callable[[str], bool],
         counts: Counts,
         telling: Telling | None = None,
+        as_far: bool = False,
     ) -> None:
         self._telling = telling
+        self._as_far = as_far
         self._model = model
         self._settings = settings
         self._key = key
@@ -197,9 +200,13 @@ class PromptClient:
         turns = self._model.respond_many(requests, list(prompts.values()), settings, arrived=keep)
         by_prompt = dict(zip(prompts, turns, strict=True))
         for turn in turns:
-            if isinstance(turn, ModelError) and not isinstance(turn, _OF_THE_PROMPT):
+            if isinstance(turn, ModelError) and not self._of_the_prompt(turn):
                 raise turn
         return by_prompt
+
+    def _of_the_prompt(self, error: ModelError) -> bool:
+        unpaid = isinstance(error, OutOfMoney) and error.scope == "question"
+        return isinstance(error, _OF_THE_PROMPT) or (self._as_far and unpaid)
 
     def _worth_another(self, turn: Turn | ModelError) -> bool:
         if isinstance(turn, ModelError):
@@ -233,7 +240,7 @@ class PromptClients:
     The cache is `<folder>/<name>-<key>.sqlite`; `key` hashes `parts` (what stage it is, and what
     changes a reply and is not in the prompt), the model, and how it samples. `settings` are fields
     of `Settings` that every request has, whatever the model's; `extra` is added to the model's.
-    `telling`: see `PromptClient`.
+    `telling`, `as_far`: see `PromptClient`.
     """
 
     def __init__(
@@ -244,8 +251,10 @@ class PromptClients:
         counts: Counts,
         settings: Mapping[str, Any] | None = None,
         telling: Telling | None = None,
+        as_far: bool = False,
     ) -> None:
         self._telling = telling
+        self._as_far = as_far
         self._name, self._parts, self._is_empty = name, parts, is_empty
         self._changed = dict(settings or {})
         self._counts = counts
@@ -287,6 +296,7 @@ class PromptClients:
             is_empty=self._is_empty,
             counts=self._counts,
             telling=self._telling,
+            as_far=self._as_far,
         )
 
 

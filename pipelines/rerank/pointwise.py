@@ -31,7 +31,7 @@ from toolkit.checks import check_integer
 from toolkit.counts import Counts
 from toolkit.errors import InputError
 from toolkit.files import fingerprint
-from toolkit.llm.errors import Truncated
+from toolkit.llm.errors import OutOfMoney, Truncated
 from toolkit.llm.json_answers import json_values
 
 _PROMPTS = Path(__file__).resolve().parent / "prompts"
@@ -43,7 +43,7 @@ _PROMPT_OF = {
 SCORES = tuple(_PROMPT_OF)
 _PLACES = ("query", "text")
 _COUNTS = (
-    *("pairs", "unreadable", "refused", "one_sided", "missing_text"),
+    *("pairs", "unreadable", "refused", "unpaid", "one_sided", "missing_text"),
     *("asked", "retried", "shared"),
 )
 _LARGEST = 100
@@ -73,16 +73,19 @@ class Pointwise(Stage):
       what is (`share`).
 
     The last two ask for one token and its log-probabilities, which the server must give; a model
-    that thinks before it answers must be told not to. What has no score, or was refused, stands at
-    the end of the head, in the retriever's order. Other errors of the model are raised.
+    that thinks before it answers must be told not to.
+
+    What has no score, was refused, or could not be paid for with the money of its question
+    (`budget.dollars`), stands at the end of the head, in the retriever's order. Other errors of the
+    model are raised.
 
     `structured`: the server is asked for one JSON object with an integer and nothing else, where it
     knows `response_format` (vLLM, OpenAI); with `generated` alone. `prompt` is the path of a prompt
     of one's own with `{query}` and `{text}`, which asks for what `score` reads.
 
-    `counts`: `pairs`; of these `unreadable`, `refused` and (p_yes) `one_sided`, where one of the
-    two words was not listed; `missing_text`; prompts `asked`, `retried`, and `shared` with another
-    thread's request; with a cache `cache_hits` and `cache_misses`."""
+    `counts`: `pairs`; of these `unreadable`, `refused`, `unpaid` and (p_yes) `one_sided`, where one
+    of the two words was not listed; `missing_text`; prompts `asked`, `retried`, and `shared` with
+    another thread's request; with a cache `cache_hits` and `cache_misses`."""
 
     asks_model = True
 
@@ -121,6 +124,7 @@ class Pointwise(Stage):
             lambda answer: generated and read_score(answer) is None,
             self._counts,
             json_object if generated else _ONE_TOKEN,
+            as_far=True,
         )
 
     @property
@@ -158,9 +162,15 @@ class Pointwise(Stage):
         for prompt, reply in replies.items():
             reading = _READERS[self.score](reply)
             # An answer that was cut off is one that cannot be read.
-            refused = reply.error not in ("", Truncated.code)
-            unreadable = reading.score is None and not refused
-            self._counts.add(refused=refused, unreadable=unreadable, one_sided=reading.one_sided)
+            unpaid = reply.error == OutOfMoney.code
+            refused = reply.error not in ("", Truncated.code, OutOfMoney.code)
+            unreadable = reading.score is None and not refused and not unpaid
+            self._counts.add(
+                refused=refused,
+                unpaid=unpaid,
+                unreadable=unreadable,
+                one_sided=reading.one_sided,
+            )
             by_prompt[prompt] = float("nan") if reading.score is None else reading.score
         self._counts.add(pairs=len(prompts))
         scores = np.array([by_prompt[prompt] for prompt in prompts], dtype=np.float64)

@@ -42,6 +42,12 @@ def test_one_search_may_end_in_a_re_ranker_that_asks_a_model(entry: Entry) -> No
     assert numbers["usage_reranker_calls"] == 3.0
     assert numbers["usage_dollars"] > 0 and numbers["documents_returned"] == 50.0
     assert "usage_agent_calls" not in numbers
+    # With money for two pairs of a question, once it is known what a pair costs.
+    poor = ("name=poor", "budget.dollars=0.0001", "concurrency=1", "paths.caches=null")
+    assert entry("run", *given, *poor) == 0
+    assert metrics("poor")["completion"] == 1.0 and metrics("poor")["documents_returned"] == 50.0
+    stages = RunFolder("runs/poor").manifest()["stages"]
+    assert stages["reranker"]["unpaid"] == 3.0
 
 
 def test_a_chat_agent_ends_in_a_list(entry: Entry) -> None:

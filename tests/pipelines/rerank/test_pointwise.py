@@ -15,7 +15,7 @@ from pipelines.rerank.answer_tokens import expected_digit
 from pipelines.rerank.pointwise import Pointwise, read_score
 from toolkit.errors import InputError
 from toolkit.llm.blocking import BlockingModel
-from toolkit.llm.errors import ModelError, Refused, ServerGone
+from toolkit.llm.errors import ModelError, OutOfMoney, Refused, ServerGone
 from toolkit.llm.openai_chat import OpenAIChat
 
 
@@ -97,6 +97,23 @@ def test_equal_pairs_are_asked_for_once_and_texts_are_cut() -> None:
 def test_an_error_that_any_pair_would_meet_is_raised() -> None:
     with pytest.raises(ModelError):
         Pointwise(ScriptedPrompts(lambda prompt: ServerGone("gone"))).transform(ranking("a"))
+
+
+def test_the_head_is_ordered_as_far_as_the_money_of_the_question_goes() -> None:
+    answers: dict[str, str | Exception] = {
+        "a": '{"score": 10}',
+        "b": OutOfMoney("its cap", scope="question"),
+        "c": '{"score": 20}',
+        "d": OutOfMoney("its cap", scope="question"),
+    }
+    stage = Pointwise(ScriptedPrompts(scoring(answers)), depth=4)
+    out = stage.transform(ranking("a", "b", "c", "d", "tail")).sort_values("rank")
+    assert out["docno"].tolist() == ["d2", "d0", "d1", "d3", "d4"]
+    assert (stage.counts["unpaid"], stage.counts["refused"], stage.counts["unreadable"]) == (
+        *(2, 0, 0),
+    )
+    with pytest.raises(OutOfMoney):
+        Pointwise(ScriptedPrompts(lambda prompt: OutOfMoney("the run's"))).transform(ranking("a"))
 
 
 def test_an_empty_ranking_stays_empty() -> None:
