@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from linear_time import assert_linear
 
+from agents.closed_book import recalled
 from agents.keyword.answer_types import KINDS, AnswerType, answer_type, candidates
 from agents.keyword.evidence import Reader, Sentence
 from agents.keyword.queries import find_clues
@@ -27,6 +28,7 @@ from pipelines.rerank.rank1_prompt import forced, shortened
 from pipelines.rerank.rank1_relevance import closing_token
 from pipelines.rewrite.reading import read_question
 from toolkit.corpus.lines import line_spans
+from toolkit.corpus.resolve import Heading, Resolver
 from toolkit.corpus.sentences import rule_spans
 from toolkit.evaluation.answers import answer_tokens
 from toolkit.evaluation.judge_llm import Case, read_verdict
@@ -48,6 +50,7 @@ KNOWN = dict.fromkeys(("d1", "12", "Foo [band]", "Rome, Italy", "1,2,3"))
 LARGEST_ANSWER = 1 << 20
 # Words are found in windows of 255 characters; a shorter text has only parts of one.
 SMALLEST = {"index terms": 2048}
+RESOLVER = Resolver([Heading("d1", "The King of the Mill", "http://x/1"), Heading("d2", "A")])
 CLUES = {"king": 1.0, "mill": 0.5}
 
 
@@ -127,6 +130,14 @@ READERS: dict[str, tuple[Callable[[str], object], Sequence[str]]] = {
     "exact answer": (
         lambda text: parse_answer(f"Exact Answer: {text}", KNOWN),
         ("\n", " ", "n", "/", "a", "*", "`", "**", "_", "\u200b"),
+    ),
+    "list": (
+        lambda text: parse_answer(f"Documents: {text}", KNOWN),
+        pieces("Documents·:·\n·[d1]·[12] ·1.· ·*·_·`·#·none·Confidence·a"),
+    ),
+    "list from memory": (
+        lambda text: recalled(text, RESOLVER),
+        pieces('\n·- ·12.· ·the·mill·king·"·“·”·http://x/·10.1000/·[·docid=·é·_'),
     ),
     "citations": (
         lambda text: find_citations(f"[{text}] [{text}", KNOWN),
