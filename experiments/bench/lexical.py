@@ -78,6 +78,7 @@ def search_rows(folder: Path, index: LexicalIndex, seed: int) -> Rows:
     same = folder / "pisa-same-tokens"
     transformers = {
         "ours": index.bm25(k1=K1, b=B, depth=DEPTH),
+        "ours, with RM3 feedback": index.bm25(k1=K1, b=B, depth=DEPTH).rm3(),
         "PISA (maxscore)": rivals.pisa_same_tokens(index, matrix, same, K1, B, DEPTH),
     }
     rows = _timed_rows("engine", engines, queries)

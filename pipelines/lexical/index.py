@@ -28,7 +28,7 @@ from pipelines.lexical.storage import (
 )
 from pipelines.lexical.strings import Names, StringTable
 from pipelines.lexical.top_documents import TopDocuments, check_likelihood, check_settings
-from pipelines.lexical.vectors import document_vectors
+from pipelines.lexical.vectors import DocumentTerms
 from toolkit.checks import check_weights
 from toolkit.contracts import Unit
 from toolkit.errors import InputError
@@ -73,6 +73,9 @@ class LexicalIndex(OpenedIndex):
         self.statistics = Statistics(*(counts[name] for name in Statistics._fields))
         self._arrays = load_arrays(path)
         self.vocabulary = StringTable(path / TERMS)
+        self._document_terms = DocumentTerms(
+            path, self._arrays, self.statistics.documents_with_terms, self.analyzer.longest
+        )
         self._terms: dict[str, _Term | None] = {}
         frequent = load_frequent(path, self._arrays)
         self._top_documents = TopDocuments(self._arrays, self.statistics, frequent)
@@ -273,10 +276,11 @@ class LexicalIndex(OpenedIndex):
     ) -> list[tuple[NDArray[np.int32], NDArray[np.int32]]]:
         """Terms of documents: for each document number, the numbers of its terms (positions in
         `vocabulary`, ascending) and their frequencies. Terms in more than `largest_share` of the
-        documents are left out. One walk through the postings, whatever the number of documents.
+        documents are left out. Read from files beside the index where that is at most a tenth and
+        postings are many, else one walk through the postings, whatever the number of documents.
         """
         limit = math.floor(largest_share * self.statistics.documents_with_terms)
-        return document_vectors(self._arrays, numbers, limit, self.analyzer.longest)
+        return self._document_terms.vectors(numbers, limit)
 
     def ql(self, mu: float = 1000.0, depth: int = 1000, lengths: str = "lucene") -> QueryLikelihood:
         """A PyTerrier transformer over this index; see `QueryLikelihood`."""

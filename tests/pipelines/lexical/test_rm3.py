@@ -4,6 +4,7 @@ against Anserini itself."""
 from __future__ import annotations
 
 import json
+import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
@@ -21,7 +22,7 @@ from hypothesis import strategies as st
 from ir_measures import AP, P
 
 from pipelines.aggregation import MaxP
-from pipelines.lexical import RM3, LexicalIndex
+from pipelines.lexical import RM3, LexicalIndex, vectors
 from toolkit.contracts import Unit
 from toolkit.errors import InputError
 
@@ -249,11 +250,26 @@ def bags() -> list[Counter[str]]:
     ]
 
 
-@pytest.mark.parametrize("share", [1.0, 0.1])
+@pytest.fixture
+def files_pay(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Terms by document are written for any index, in pieces of a few documents."""
+    monkeypatch.setattr(vectors, "_FILES_PAY", 0)
+    monkeypatch.setattr(vectors, "_PIECE", 100)
+
+
+@pytest.mark.parametrize("files", [False, True])
+@pytest.mark.parametrize("share", [1.0, 0.1, 0.05])
 @pytest.mark.parametrize("count", [0, 1, 3, 200])
 def test_vectors_are_the_documents_terms(
-    bags: list[Counter[str]], count: int, share: float, tmp_path: Path
+    bags: list[Counter[str]],
+    count: int,
+    share: float,
+    files: bool,
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
 ) -> None:
+    if files:
+        request.getfixturevalue("files_pay")
     index = build([" ".join(bag.elements()) for bag in bags], tmp_path)
     numbers = np.random.default_rng(count).integers(0, 400, count)
     frequency = Counter(term for bag in bags for term in bag)
@@ -265,6 +281,48 @@ def test_vectors_are_the_documents_terms(
         assert names == sorted(names)
         expected = {t: tf for t, tf in bags[number].items() if frequency[t] <= share * filled}
         assert dict(zip(names, frequencies.tolist(), strict=True)) == expected
+
+
+def rare_terms(index: LexicalIndex) -> list[list[tuple[int, int]]]:
+    """Terms and frequencies of all documents, as feedback asks for them."""
+    rows = index.vectors(np.arange(len(index)), 0.1)
+    return [list(zip(t.tolist(), f.tolist(), strict=True)) for t, f in rows]
+
+
+@pytest.mark.usefixtures("files_pay")
+@pytest.mark.parametrize("damage", ["other index", "cut", "no manifest"])
+def test_terms_by_document_of_another_index_or_damaged_are_written_again(
+    bags: list[Counter[str]], damage: str, tmp_path: Path
+) -> None:
+    index = build([" ".join(bag.elements()) for bag in bags], tmp_path)
+    expected = rare_terms(index)
+    files = index.path / "forward"
+    if damage == "other index":
+        text = (index.path / "manifest.json").read_text()
+        (index.path / "manifest.json").write_text(text + " ")
+        (files / "terms.bin").write_bytes(bytes((files / "terms.bin").stat().st_size))
+    elif damage == "cut":
+        (files / "terms.bin").write_bytes(b"1234")
+    else:
+        (files / "manifest.json").unlink()
+    assert rare_terms(LexicalIndex.open(index.path)) == expected
+    assert any(expected)
+
+
+@pytest.mark.usefixtures("files_pay")
+def test_feedback_goes_on_where_its_files_cannot_be_written(
+    bags: list[Counter[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index = build([" ".join(bag.elements()) for bag in bags], tmp_path)
+    expected = rare_terms(index)
+    shutil.rmtree(index.path / "forward")
+
+    def refused(folder: Path) -> Iterator[Path]:
+        raise PermissionError(13, "Permission denied", str(folder))
+
+    monkeypatch.setattr(vectors, "folder_made_whole", refused)
+    assert rare_terms(LexicalIndex.open(index.path)) == expected
+    assert not (index.path / "forward").exists()
 
 
 def units(folder: Path) -> Iterator[Unit]:
