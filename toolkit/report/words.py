@@ -148,7 +148,7 @@ def notes(data: ReportData) -> list[str]:
             "Without a document to find, and left out of precision, recall, F1 and nDCG",
             "questions",
         ),
-        _total(data, "without_accepted_answer", "Left out of accuracy", "questions"),
+        _without_answer(data),
         _total(
             data,
             "uncalibrated",
@@ -167,6 +167,13 @@ def _total(data: ReportData, count: str, what: str, unit: str) -> str:
     over = sum(counted_over(cell, count) for cell in data.cells)
     together = ", all cells together" if len(data.styles) > 1 else ""
     return f"{what}: {total:,} of {over:,} {unit}{together}." if total else ""
+
+
+def _without_answer(data: ReportData) -> str:
+    """Where no cell has an accuracy, as on questions that ask for documents, none is left out."""
+    if not any("accuracy" in cell.metrics for cell in data.cells):
+        return ""
+    return _total(data, "without_accepted_answer", "Left out of accuracy", "questions")
 
 
 def _unscored(data: ReportData) -> str:

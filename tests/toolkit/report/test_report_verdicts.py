@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from report_cells import six_cells
+from report_cells import fake_cell, six_cells
 
 from toolkit.evaluation import Verdict
+from toolkit.report import render
 from toolkit.report.compared_pairs import ComparedPair
 from toolkit.report.data import ReportData, report_data
 from toolkit.report.words import verdict
@@ -130,3 +131,12 @@ def test_the_main_measure_is_the_first_tested_one_by_rank_of_interest() -> None:
 
 def test_verdicts_on_cells_that_are_not_reported_are_left_out() -> None:
     assert data_of(CLEAR, CLEAR._replace(a="Z")).verdicts == [CLEAR]
+
+
+def test_questions_without_an_accepted_answer_are_told_where_there_is_an_accuracy() -> None:
+    cell = fake_cell("one", 0.5, unit="document")
+    counts = {**cell.counts, "without_accepted_answer": 7}
+    assert "Left out of accuracy: 7 of 100 questions" in render([replace(cell, counts=counts)]).html
+    metrics = {name: value for name, value in cell.metrics.items() if name != "accuracy"}
+    lists = replace(cell, counts={**counts, "without_accepted_answer": 100}, metrics=metrics)
+    assert "Left out of accuracy" not in render([lists]).html
