@@ -23,7 +23,7 @@ from toolkit.masking import masked
 
 # Groups whose settings decide what a trajectory is.
 RANKING = ("benchmark", "unit", "engine", *STAGES)
-AGENT = (*RANKING, "tool", "scorer", "agent", "llm", "budget")
+AGENT = (*RANKING, "tool", "scorer", "list_reranker", "agent", "llm", "budget")
 STAGE_MODELS = {
     "rewriter_llm": "rewriter",
     "enrichment_llm": "enrichment",
@@ -122,7 +122,7 @@ def factors(settings: Settings, groups: Sequence[str] = AGENT) -> dict[str, str]
     chosen: dict[str, str] = {}
     here = present(settings, groups)
     for group in (*groups, *STAGE_MODELS):
-        option = settings.choices.get(f"llm@{group}" if group in STAGE_MODELS else group, "None")
+        option = settings.choices.get(_choice_of(group), "None")
         if group in here and option not in _NO_OPTION:
             chosen[group] = option.replace("/", "-")
         elif group in STAGES:
@@ -134,18 +134,24 @@ def factors(settings: Settings, groups: Sequence[str] = AGENT) -> dict[str, str]
 def present(settings: Settings, groups: Sequence[str]) -> list[str]:
     """Those of `groups` that have a part in this cell, and the stages' own language models."""
     config = settings.config
-    idle = {group for group in (*STAGES, "scorer") if not active(config, group)}
+    idle = {group for group in (*STAGES, "scorer", "list_reranker") if not active(config, group)}
     idle |= set() if config.llm or config.librarian_llm else {"budget"}
     models = [group for group, stage in STAGE_MODELS.items() if stage not in idle]
     return [group for group in groups if group not in idle] + models
 
 
 def _option(settings: Settings, group: str) -> str:
-    name = f"llm@{group}" if group in STAGE_MODELS else group
-    option = settings.choices.get(name, "None").replace("/", "-")
+    option = settings.choices.get(_choice_of(group), "None").replace("/", "-")
     usual = {**_USUAL, "budget": settings.choices["agent"]}
     idle = option in (*_NO_OPTION, "none") or option == usual.get(group)
     return "" if idle and group not in _SHOWN_ALWAYS else option
+
+
+def _choice_of(group: str) -> str:
+    """What Hydra calls the choice of a group's option."""
+    if group == "list_reranker":
+        return f"reranker@{group}"
+    return f"llm@{group}" if group in STAGE_MODELS else group
 
 
 def _plain(config: Any) -> Any:

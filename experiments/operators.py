@@ -24,24 +24,31 @@ def with_operators(
     is the configuration's; without one there is no tool that scores."""
     if not isinstance(interface, Literature):
         return interface, {}
-    from pipelines.evidence import LexicalLocator  # Here, because starting would wait for numba.
+    # Here, because starting would wait for numba.
+    from pipelines.evidence import LexicalLocator
+    from pipelines.list_order import ListOrder
 
     passages = evidence_passages(built.benchmark, config)
     graph = built.prepared.links() if built.prepared.links else None
     caches = caches_folder(config, built.sealed)
     scorer = built.stages.bound_scorer(caches, **statistics(built))
+    collection = built.stages.collection(built.prepared, built.segmenter, caches)
+    reranker = built.stages.bound_list_reranker(collection)
     operators = Operators(
         links=graph,
         locator=LexicalLocator(passages.index),
         scorer=scorer,
         passages=passages.store,
         resolver=built.prepared.resolver() if built.prepared.resolver else None,
+        order=ListOrder(reranker) if reranker is not None else None,
     )
     prints = {"evidence": passages.fingerprint}
     if graph:
         prints["links"] = graph.fingerprint
     if scorer:
         prints["scorer.content"] = scorer.fingerprint
+    if print_ := getattr(reranker, "fingerprint", ""):
+        prints["list_reranker.content"] = print_
     return interface.bind(operators), prints
 
 
@@ -53,10 +60,13 @@ def evidence_passages(benchmark: Benchmark, config: DictConfig) -> PreparedColle
 
 
 def parts_of(interface: ToolInterface, built: PreparedPipeline) -> dict[str, Any]:
-    """What counts in a run: the stages of its pipeline, and the scorer of its interface."""
+    """What counts in a run: the stages of its pipeline, and the scorer and the re-ranker of lists
+    of its interface."""
     operators = getattr(interface, "operators", None)
-    scorer = operators.scorer if isinstance(operators, Operators) else None
-    return {**built.parts, **({"scorer": scorer} if scorer else {})}
+    if not isinstance(operators, Operators):
+        return dict(built.parts)
+    others = {"scorer": operators.scorer, "list_reranker": getattr(operators.order, "stage", None)}
+    return {**built.parts, **{name: part for name, part in others.items() if part is not None}}
 
 
 def passages_of(interface: ToolInterface) -> DocumentStore | None:

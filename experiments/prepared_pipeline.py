@@ -13,7 +13,7 @@ from experiments.build import make
 from experiments.collection import PreparedCollection, notes, prepare
 from experiments.naming import AGENT, lasting
 from experiments.settings import Settings
-from experiments.stages import Stages, Transformers, composed, make_stages, with_scorer
+from experiments.stages import Stages, Transformers, composed, make_stages, with_librarians
 from pipelines.stage import Stage
 from toolkit.console import Console
 from toolkit.contracts import Benchmark, Segmenter, is_sealed
@@ -42,7 +42,7 @@ def ranking(config: DictConfig, benchmark: Benchmark | None = None) -> PreparedP
     any index is built."""
     engine = make(config.engine)
     segmenter = make(config.unit)
-    stages = with_scorer(make_stages(config), config)
+    stages = with_librarians(make_stages(config), config)
     stages.check(engine)
     benchmark = benchmark or make(config.benchmark)
     prepared = prepare(benchmark, segmenter, engine, Path(config.paths.indexes))

@@ -74,6 +74,7 @@ class Root:
     tool: Any = MISSING
     scorer: Any = None
     librarian_llm: Any = None
+    list_reranker: Any = None
     llm: Any = None
     budget: Any = MISSING
     agent: Any = MISSING

@@ -36,11 +36,12 @@ Transformers = Mapping[str, pt.Transformer]
 class Stages:
     """A pipeline's stages by group, without those that are `none`, and not yet bound; `models` are
     the language models of stages that ask one, with what serves them. `scorer`, where there is one,
-    is that of requirements (`toolkit.search.scoring`)."""
+    is that of requirements (`toolkit.search.scoring`), and `list_reranker` orders a final list."""
 
     transformers: Transformers
     models: Mapping[str, tuple[BlockingModel, LanguageModel]] = field(default_factory=dict)
     scorer: RequirementScorer | None = None
+    list_reranker: pt.Transformer | None = None
 
     def check(self, engine: Engine) -> None:
         """`InputError` for what cannot work, before an index is built."""
@@ -49,6 +50,8 @@ class Stages:
                 transformer.check(engine)
         if self.scorer is not None:
             _ = self.scorer.fingerprint
+        if isinstance(self.list_reranker, Stage):
+            self.list_reranker.check(engine)
         composed(self.transformers)
 
     def bind(
@@ -102,7 +105,7 @@ class Stages:
                 log = folder / f"{group}-server.log"
                 model = stack.enter_context(llm.running(log, servers))
                 stack.enter_context(blocking.started(model, ledger))
-            for transformer in self.transformers.values():
+            for transformer in (*self.transformers.values(), self.list_reranker):
                 if isinstance(transformer, Stage):
                     stack.enter_context(transformer.asking(ledger))
             if self.scorer is not None:
@@ -120,6 +123,12 @@ class Stages:
                 caches=caches, model=blocking, gives_logprobs=gives_logprobs, **statistics
             )
         )
+
+    def bound_list_reranker(self, collection: Collection) -> pt.Transformer | None:
+        """The re-ranker of the final list, bound to what was prepared."""
+        if self.list_reranker is None:
+            return None
+        return bound(self.list_reranker, collection.with_model(self._model("list_reranker")))
 
     def _model(self, group: str) -> BlockingModel | None:
         return self.models[group][0] if group in self.models else None
@@ -170,18 +179,24 @@ def make_stages(config: DictConfig, groups: Sequence[str] = STAGES) -> Stages:
     return Stages(transformers, models)
 
 
-def with_scorer(stages: Stages, config: DictConfig) -> Stages:
-    """The stages, and the scorer of requirements that the configuration has. Its requests are the
-    librarians'."""
-    if not active(config, "scorer"):
+def with_librarians(stages: Stages, config: DictConfig) -> Stages:
+    """The stages, and what librarians work with: the scorer of requirements and the re-ranker of
+    the final list, where the configuration has them. What these ask is the librarians'."""
+    parts = {
+        group: make(config[group]) for group in ("scorer", "list_reranker") if active(config, group)
+    }
+    if not parts:
         return stages
-    scorer, role, models = make(config.scorer), "librarian", dict(stages.models)
-    if scorer.asks_model:
-        llm = _chosen_model(config, role)
-        blocking = BlockingModel(llm.name, settings=llm.settings, price=llm.price, role=role)
-        models["scorer"] = blocking, llm
+    models = dict(stages.models)
+    for group, part in parts.items():
+        if getattr(part, "asks_model", False):
+            llm = _chosen_model(config, "librarian")
+            blocking = BlockingModel(
+                llm.name, settings=llm.settings, price=llm.price, role="librarian"
+            )
+            models[group] = blocking, llm
     keep_bound(config)
-    return replace(stages, models=models, scorer=scorer)
+    return replace(stages, models=models, **parts)
 
 
 def _chosen_model(config: DictConfig, group: str) -> LanguageModel:

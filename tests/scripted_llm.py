@@ -68,9 +68,9 @@ class ScriptedLanguageModel:
             raise AuthenticationFailed("the key is wrong")
         if settings.tool_choice == "verdict":
             return _verdict(asked)
-        if '"checklist"' in asked:
+        if '"checklist"' in asked and not self._says:
             return saying(_PLAN, usage=used(200, 20))
-        if "The requirements, by number:" in asked:
+        if "The requirements, by number:" in asked and not self._says:
             return saying(_scores(asked), usage=used(60, 10))
         listing = "Documents:" in messages[0]["content"]
         if listing and len(messages) == 1 and not self._says:

@@ -108,6 +108,14 @@ def score_call(
     return partial(_alone, session, "score", arguments)
 
 
+def order_call(
+    session: ToolSession[Any], docids: Sequence[str], question: str
+) -> Callable[[], Sequence[Served]]:
+    """The task of putting documents in order."""
+    named = json.dumps(list(docids), ensure_ascii=False)
+    return partial(_alone, session, "order", {"docids": named, "question": question[:_LONGEST]})
+
+
 def _alone(session: ToolSession[Any], name: str, arguments: dict[str, str]) -> Sequence[Served]:
     return [session.serve(name, arguments)]
 

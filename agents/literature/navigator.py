@@ -14,10 +14,10 @@ from agents.budget import Budget
 from agents.conversation import OutOfTime
 from agents.keyword.words import Rarity
 from agents.literature.calibration import Calibration
-from agents.literature.librarians import Librarians
+from agents.literature.librarians import Librarians, order_call
 from agents.literature.model_plans import ModelPlans, NavigatorPrompt, OutOfContext
 from agents.literature.plans import MOST_REQUIREMENTS, Plan
-from agents.literature.rounds import Mark, Round, kept_round, restore
+from agents.literature.rounds import Mark, Round, enter, kept_round, restore
 from agents.literature.rules import Rules
 from agents.literature.survey import Survey
 from toolkit.checks import check_integer, check_number
@@ -33,7 +33,7 @@ ROLE = "navigator"
 _NEEDED = {"search", "locate", "score"}
 _INTEGERS = (
     *("rounds", "queries", "requirements", "pool", "seeds", "shown", "listed", "patience"),
-    *("librarians", "max_calls"),
+    *("ordered", "librarians", "max_calls"),
 )
 
 
@@ -58,6 +58,8 @@ class Navigator(BaseAgent):
     - `pool`: new documents a round that are scored. `seeds`: documents whose links the rules
       follow. `shown`: documents in the table that the model sees. `listed`: documents that the
       answer lists, the best first; of these, requirements that are new are scored too.
+    - `ordered`: of the best documents, those that a listwise re-ranker puts in its own order at the
+      end, where the interface has one (`order`).
     - `librarians`: at work at once, of all questions together, each at most `librarian_seconds` for
       a query and for scoring. Documents of one that fails or is late have no scores, are counted,
       and stand behind the others.
@@ -87,6 +89,7 @@ class Navigator(BaseAgent):
         seeds: int = 10,
         shown: int = 20,
         listed: int = 50,
+        ordered: int = 20,
         patience: int = 2,
         bar: float = 0.5,
         librarians: int = 8,
@@ -98,6 +101,7 @@ class Navigator(BaseAgent):
     ) -> None:
         self.rounds, self.queries, self.requirements = rounds, queries, requirements
         self.pool, self.seeds, self.shown, self.listed = pool, seeds, shown, listed
+        self.ordered = ordered
         self.patience, self.bar, self.librarians = patience, bar, librarians
         self.librarian_seconds, self.max_calls = librarian_seconds, max_calls
         for name in _INTEGERS:
@@ -147,6 +151,7 @@ class Search:
         self._budget = navigator._resources.budget
         self._survey = Survey(navigator._calibration)
         self._plans: Plans = self._planner()
+        self._head: list[str] = []  # documents in the order of a re-ranker of lists
         self._quiet = 0  # rounds in a row without a good new document
         self._ended: tuple[str, str] = ("completed", "")
 
@@ -166,9 +171,32 @@ class Search:
         except OutOfContext:
             self._ended = "out_of_context", "context_window"
         except OutOfMoney as error:
-            reason = RUN_OUT_OF_MONEY if error.scope == "run" else "dollars"
-            self._ended = "out_of_money", reason
+            self._ended = _out_of_money(error)
+        if self._ended[0] not in ("timed_out", "out_of_money"):
+            await self._order()
         self._answer()
+
+    async def _order(self) -> None:
+        """The best documents in the order of the re-ranker of lists, where there is one."""
+        best = [docid for docid in self._survey.ranked() if self._survey.judged(docid)]
+        best = best[: min(self._navigator.ordered, self._navigator.listed)]
+        tools = {spec["name"] for spec in self._session.specs()}
+        if "order" not in tools or len(best) < 2:
+            return
+        seconds = self._budget.seconds
+        left = None if seconds is None else seconds - self._episode.seconds
+        task = order_call(self._session, best, self._episode.topic.text)
+        (outcome,) = await self._navigator._librarians.work([task], left)
+        if isinstance(outcome.raised, OutOfMoney):
+            self._ended = _out_of_money(outcome.raised)
+        elif outcome.raised:
+            raise outcome.raised
+        for served in outcome.served:
+            result = enter(self._episode, self._session, served, "The best, compared.")
+            if not result.failed:
+                self._head = [docid for docid in result.call.shown if docid in best]
+        if outcome.error:
+            self._episode.warnings.append(f"the final list was not re-ranked: {outcome.error}")
 
     async def _round(self, number: int) -> bool:
         """Whether there was a plan that asked for anything."""
@@ -251,7 +279,7 @@ class Search:
     def _answer(self) -> None:
         """The best documents, each of which is one of the corpus."""
         survey, status, reason = self._survey, *self._ended
-        ranking = survey.ranked()[: self._navigator.listed]
+        ranking = list(dict.fromkeys([*self._head, *survey.ranked()]))[: self._navigator.listed]
         documents = [docid for docid in ranking if self._session.store.document(docid)]
         self._tell_calibration()
         if survey.unscored:
@@ -296,6 +324,10 @@ class Search:
             answer_tokens=self._budget.answer_tokens,
             seconds=self._budget.seconds,
         )
+
+
+def _out_of_money(error: OutOfMoney) -> tuple[str, str]:
+    return "out_of_money", RUN_OUT_OF_MONEY if error.scope == "run" else "dollars"
 
 
 def _session(tool: SearchTool) -> ToolSession[Any]:

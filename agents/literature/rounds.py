@@ -133,7 +133,7 @@ class Round:
         for report, outcome in zip(reports, outcomes, strict=True):
             report.error = outcome.error
             for served in outcome.served:
-                result = self._enter(served, report.query.reason)
+                result = enter(self._episode, self._session, served, report.query.reason)
                 report.error = report.error or result.call.error
             if outcome.served:
                 report.ranking = candidates_of(report.query, outcome.served)
@@ -188,7 +188,9 @@ class Round:
     ) -> None:
         page = None
         for served in outcome.served:
-            details = self._enter(served, f"Scores of {len(docids)} documents.").details
+            details = enter(
+                self._episode, self._session, served, f"Scores of {len(docids)} documents."
+            ).details
             page = details if isinstance(details, ScoresPage) else None
         error = outcome.error or ("" if page else "refused_call")
         self._tried += docids
@@ -205,14 +207,6 @@ class Round:
                 self._errors[judgement.error or "unscored"] += 1
             elif not before:
                 self.newly_scored.append(docid)
-
-    def _enter(self, served: Served, content: str) -> ToolResult:
-        episode, call = self._episode, served.call
-        identifier = f"call_{len(self._session.calls) + 1}"
-        episode.requested(identifier, call.name, call.arguments, content)
-        result = self._session.record(served)
-        episode.answered(identifier, result)
-        return result
 
     def _note_titles(self, served: Sequence[Served]) -> None:
         for one in served:
@@ -240,6 +234,15 @@ class Round:
     @property
     def _left(self) -> float | None:
         return None if self._seconds is None else self._seconds - self._episode.seconds
+
+
+def enter(episode: Episode, session: ToolSession[Any], served: Served, content: str) -> ToolResult:
+    """Enter a call that was served beside others in record and transcript."""
+    identifier = f"call_{len(session.calls) + 1}"
+    episode.requested(identifier, served.call.name, served.call.arguments, content)
+    result = session.record(served)
+    episode.answered(identifier, result)
+    return result
 
 
 class Mark(NamedTuple):

@@ -151,6 +151,7 @@ def test_an_interface_without_evidence_fails_its_question_in_one_line() -> None:
     "name",
     [
         *("rounds", "queries", "requirements", "pool", "seeds", "shown", "listed", "patience"),
+        "ordered",
         *("librarians", "librarian_seconds", "max_calls"),
     ],
 )

@@ -521,3 +521,42 @@ def test_a_plan_is_the_last_object_of_a_reply() -> None:
     assert read.checklist == ("c",)
     assert read_plan("no plan", set(), queries=5, requirements=5) is None
     assert tidy_checklist(["a  b", "a b", ""], 9) == ("a b",)
+
+
+def ordered_by(reranker: Any, **settings: Any) -> Trajectory:
+    operators = Operators(locator=WholeDocuments(), scorer=Scorer(), order=reranker)
+    tool = Literature().bind(operators).session(DictionaryBackend(TEXTS), STORE)
+    agent = Navigator(rounds=1, **settings).bind(
+        Resources(Budget(), model=ScriptedModel(plan("mill barley town")))
+    )
+    return asyncio.run(agent.run(Topic("q", QUESTION), tool))
+
+
+def test_the_best_are_put_in_the_order_of_a_re_ranker_of_lists() -> None:
+    asked: list[tuple[str, str, list[tuple[str, str]]]] = []
+
+    def backwards(qid: str, question: str, documents: Sequence[tuple[str, str]]) -> list[str]:
+        asked.append((qid, question, list(documents)))
+        return ["nobody", *(docid for docid, _ in reversed(documents))]
+
+    plain = ordered_by(None).answer.documents
+    trajectory = ordered_by(backwards, ordered=3)
+    assert trajectory.answer.documents == (*reversed(plain[:3]), *plain[3:])
+    ((_, question, documents),) = asked
+    assert question == QUESTION and documents[0] == (plain[0], f"The {plain[0]}\n{TEXTS[plain[0]]}")
+    assert trajectory.calls[-1].name == "order"
+
+
+@pytest.mark.parametrize(
+    ("error", "status"), [(ServerTimeout("late"), "completed"), (OutOfMoney("x"), "out_of_money")]
+)
+def test_a_re_ranker_of_lists_that_fails_leaves_the_order_of_scores(
+    error: Exception, status: str
+) -> None:
+    def broken(qid: str, question: str, documents: Sequence[tuple[str, str]]) -> list[str]:
+        raise error
+
+    trajectory = ordered_by(broken)
+    assert trajectory.status == status
+    assert trajectory.answer.documents == ordered_by(None).answer.documents
+    assert any("not re-ranked" in line for line in trajectory.warnings)

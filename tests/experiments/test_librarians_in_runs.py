@@ -112,3 +112,18 @@ def test_the_newest_probability_of_a_document_counts_once() -> None:
     known = Trajectory("q1", "?", "completed", rounds=rounds)
     unknown = Trajectory("q2", "?", "completed", rounds=rounds)
     assert pairs_of([known, unknown], {"q1": {"d1"}}) == ([0.7], [True])
+
+
+def test_a_final_list_is_ordered_by_any_re_ranker_on_the_librarians_account(entry: Entry) -> None:
+    listwise = ("reranker@list_reranker=listwise", "llm@librarian_llm=scripted")
+    says = "librarian_llm.says='[3] > [2] > [1]'"
+    given = (*SETS, MODELS[0], *listwise, says, "agent.ordered=3")
+    assert entry("run", *SETS, "name=plain") == 0
+    assert entry("run", *given, "name=listwise") == 0
+    runs = [RunFolder(f"runs/{name}") for name in ("plain", "listwise")]
+    plain, ordered = ([t.answer.documents for t in run.trajectories()] for run in runs)
+    assert ordered == [(*reversed(row[:3]), *row[3:]) for row in plain]
+    manifest = contents("runs/listwise/manifest.json")
+    assert manifest["factors"]["list_reranker"] == "listwise"
+    assert manifest["stages"]["list_reranker"]["windows"] == 2
+    assert contents("runs/listwise/metrics.json")["usage_librarian_calls"] == 1

@@ -50,7 +50,14 @@ from toolkit.search.schemas import (
 from toolkit.search.scoring import Candidate, Evidence, Passage, RequirementScorer, ScoresPage
 from toolkit.search.session import CachedRanking, Page, SessionSettings, Tool, ToolSession
 
-_READ, _LOCATE, _EXPAND, _RESOLVE, _SCORE = "read", "locate", "expand", "resolve", "score"
+_READ, _LOCATE, _EXPAND, _RESOLVE, _SCORE, _ORDER = (
+    "read",
+    "locate",
+    "expand",
+    "resolve",
+    "score",
+    "order",
+)
 MOST_DOCIDS = 50  # of a call that takes several
 _IDS = re.compile(r"[^\s,;\[\]]+")
 
@@ -73,6 +80,14 @@ class EvidenceLocator(Protocol):
         ...
 
 
+class ListReranker(Protocol):
+    """Orders a short list by comparing its documents with each other."""
+
+    def __call__(self, qid: str, question: str, documents: Sequence[tuple[str, str]]) -> list[str]:
+        """The docids of `documents` (docid, text), the best first."""
+        ...
+
+
 @dataclass(frozen=True)
 class Operators:
     """What the tools of literature search work with; None where there is none."""
@@ -82,12 +97,14 @@ class Operators:
     scorer: RequirementScorer | None = None
     passages: DocumentStore | None = None
     resolver: Resolver | None = None
+    order: ListReranker | None = None
     fields: Fields = no_fields
 
 
 @dataclass(frozen=True, kw_only=True)
 class Literature(SessionSettings):
-    """Settings of an interface with `search`, `expand`, `read`, `locate`, `score` and `resolve`.
+    """Settings of an interface with `search`, `expand`, `read`, `locate`, `score`, `order` and
+    `resolve`.
 
     `depth`: hits of a ranking, all counted as surfaced. `hits`: those that `search` and `expand`
     show, with their metadata. `abstract_tokens`: length of an abstract that is made of a text's
@@ -192,6 +209,14 @@ class LiteratureSession(ToolSession[Literature]):
                 TextParameter("question", "What is asked for, as a whole."),
             ),
         )
+        order = ToolSpec(
+            _ORDER,
+            "Put documents in order by comparing them with each other.",
+            (
+                TextParameter("docids", f"Up to {MOST_DOCIDS} docids, the best first."),
+                TextParameter("question", "What is asked for, as a whole."),
+            ),
+        )
         resolve = ToolSpec(
             _RESOLVE,
             "Which documents of the collection titles, urls or identifiers mean, one on each line.",
@@ -205,6 +230,8 @@ class LiteratureSession(ToolSession[Literature]):
             yield Tool(locate, self._locate)
             if operators.scorer is not None:
                 yield Tool(score, self._score)
+        if operators.order is not None:
+            yield Tool(order, self._order)
         if operators.resolver is not None:
             yield Tool(resolve, self._resolve)
 
@@ -338,6 +365,22 @@ class LiteratureSession(ToolSession[Literature]):
             self._read_before[docid] = candidate.passages
             candidates.append(candidate)
         return candidates
+
+    def _order(self, docids: str, question: str) -> Page:
+        reranker = self.settings.operators.order
+        assert reranker is not None
+        documents = self._named(docids, _ORDER)
+        texts = [(docid, self._read_text(docid)) for docid in documents]
+        ordered = reranker(self._qid, question, texts)
+        hits = [Hit(docid, docid, rank, 0.0) for rank, docid in enumerate(ordered, start=1)]
+        text = "\n".join(["[in order, the best first]", *(f"docid={docid}" for docid in ordered)])
+        return Page(text, ResultsPage(question, tuple(hits), len(hits), layer=EVIDENCE))
+
+    def _read_text(self, docid: str) -> str:
+        """What this session has located of a document, with its title; else its abstract."""
+        passages = " ".join(passage.text for passage in self._read_before.get(docid, ()))
+        title = one_line(self.layers.metadata(docid).title)
+        return f"{title}\n{passages or self.layers.abstract(docid)}".strip()
 
     def _resolve(self, findings: str) -> Page:
         resolver = self.settings.operators.resolver

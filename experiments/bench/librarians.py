@@ -1,0 +1,140 @@
+"""`python -m experiments.bench.librarians`: our own time a scored document, with a model that
+answers at once, and the memory that many questions leave.
+
+The navigator of rules with `scorer=chat` on the fictional sets: retrieval, evidence, prompts,
+reading answers, the caches of replies and of scores, and the record; 100 librarians at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gc
+import json
+import os
+import re
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from agents.base import Resources
+from agents.budget import Budget
+from agents.literature import Navigator
+from experiments.build import make_interface
+from experiments.experiment import Experiment
+from experiments.operators import statistics, with_operators
+from pipelines.backend import PipelineBackend
+from pipelines.scorers.chat import ChatScorer
+from toolkit.console import Console
+from toolkit.contracts import Topic
+from toolkit.llm.blocking import BlockingModel
+from toolkit.llm.ledger import Ledger
+from toolkit.llm.protocol import Message, Settings, Turn, Usage
+from toolkit.search import Literature
+from toolkit.search.scoring import ScorerResources
+
+TARGET_MS, LIBRARIANS, AT_ONCE, PARTS = 5.0, 100, 20, 4
+_NUMBERED = re.compile(r"^\d+\. ", re.MULTILINE)
+
+
+class AtOnce:
+    """A model that answers every prompt with as many scores as it has requirements."""
+
+    name = "at once"
+
+    def ready(self) -> None:
+        """Nothing is needed."""
+
+    async def respond(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Mapping[str, Any]] = (),
+        settings: Settings | None = None,
+    ) -> Turn:
+        """Scores, without a wait."""
+        asked = str(messages[-1]["content"]).split("=====")[0]
+        count = len(_NUMBERED.findall(asked))
+        rows = [
+            {"number": n, "verdict": "unknown", "score": 0.5, "passage": "", "rationale": "None."}
+            for n in range(1, count + 1)
+        ]
+        answer = {"requirements": rows, "relevant": False, "probability": 0.5}
+        return Turn(json.dumps(answer), usage=Usage(input=800, output=40 * count))
+
+    async def close(self) -> None:
+        """Nothing is open."""
+
+
+def main() -> None:
+    """Answer the questions and print CPU and wall time a scored document, and the memory held."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--questions", type=int, default=200)
+    parser.add_argument("--documents", type=int, default=2000)
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        experiment = Experiment.compose(
+            "benchmark=fictional",
+            f"benchmark.documents={given.documents}",
+            "benchmark.questions=sets:50",
+            "agent=navigator",
+            f"paths.indexes={folder}/indexes",
+        )
+        run(experiment, Path(folder) / "caches", given.questions)
+
+
+def run(experiment: Experiment, caches: Path, questions: int) -> None:
+    """The questions of the benchmark again and again, each time as new ones."""
+    config, built = experiment.settings.config, experiment.collection
+    interface, _ = with_operators(make_interface(config.tool), built, config)
+    assert isinstance(interface, Literature)
+    blocking, ledger = BlockingModel("at once", role="librarian"), Ledger()
+    scorer = ChatScorer().bind(ScorerResources(caches=caches, model=blocking))
+    interface = interface.bind(replace(interface.operators, scorer=scorer))
+    backend = PipelineBackend(built.pipeline, built.segmenter.name)
+    agent = Navigator(librarians=LIBRARIANS).bind(
+        Resources(Budget(), ledger=ledger, **statistics(built))
+    )
+    topics = list(built.benchmark.topics)
+
+    async def answer(number: int, slots: asyncio.Semaphore) -> None:
+        topic = topics[number % len(topics)]
+        # Another question in the eyes of the caches: nothing is found there.
+        asked = Topic(f"q{number}", f"{topic.text} ({number})")
+        async with slots:
+            session = interface.session(backend.asked_by(asked.qid), built.prepared.store)
+            trajectory = await agent.run(asked, session)
+        assert trajectory.status == "completed", trajectory.traceback
+
+    async def answer_all(first: int, last: int) -> None:
+        slots = asyncio.Semaphore(AT_ONCE)
+        await asyncio.gather(*(answer(number, slots) for number in range(first, last)))
+
+    with blocking.started(AtOnce(), ledger):
+        asyncio.run(answer_all(0, AT_ONCE))  # what is loaded and compiled once
+        for part in range(PARTS):
+            before, cpu, wall = scorer.counts["documents"], time.process_time(), time.perf_counter()
+            first = AT_ONCE + part * (questions // PARTS)
+            asyncio.run(answer_all(first, first + questions // PARTS))
+            scored = scorer.counts["documents"] - before
+            cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
+            held = process_bytes() / 2**20
+            Console(soft_wrap=True).print(
+                f"{questions // PARTS:,} questions, {scored:,.0f} documents scored by {LIBRARIANS} "
+                f"librarians: {1000 * cpu / scored:.2f} ms CPU and {1000 * wall / scored:.2f} ms a "
+                f"document (target {TARGET_MS:.0f}); {held:,.0f} MiB of memory",
+                highlight=False,
+            )
+
+
+def process_bytes() -> int:
+    """Bytes of memory that this process holds now."""
+    gc.collect()
+    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+if __name__ == "__main__":
+    main()
