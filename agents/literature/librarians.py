@@ -17,6 +17,7 @@ from toolkit.search.session import Served, ToolSession
 
 T = TypeVar("T")
 TIMED_OUT = "timed_out"
+_SPARE = 8
 _LONGEST = 9000  # characters of an argument; the tools take 10,000
 
 
@@ -67,8 +68,9 @@ class Librarians:
 
     @cached_property
     def _threads(self) -> ThreadPoolExecutor:
-        # Twice as many, because one that is late still holds its thread.
-        return ThreadPoolExecutor(2 * self.most, "librarian")
+        # Some more than are at work, because one that is late still holds its thread. Not many: a
+        # thread opens stores and caches for itself, and a process has a limit of open files.
+        return ThreadPoolExecutor(self.most + _SPARE, "librarian")
 
 
 def run_query(session: ToolSession[Any], query: Query) -> Sequence[Served]:

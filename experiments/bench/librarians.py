@@ -120,11 +120,11 @@ def run(experiment: Experiment, caches: Path, questions: int) -> None:
             asyncio.run(answer_all(first, first + questions // PARTS))
             scored = scorer.counts["documents"] - before
             cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
-            held = process_bytes() / 2**20
+            held, files = process_bytes() / 2**20, len(list(Path("/proc/self/fd").iterdir()))
             Console(soft_wrap=True).print(
                 f"{questions // PARTS:,} questions, {scored:,.0f} documents scored by {LIBRARIANS} "
                 f"librarians: {1000 * cpu / scored:.2f} ms CPU and {1000 * wall / scored:.2f} ms a "
-                f"document (target {TARGET_MS:.0f}); {held:,.0f} MiB of memory",
+                f"document (target {TARGET_MS:.0f}); {held:,.0f} MiB of memory, {files} files open",
                 highlight=False,
             )
 
