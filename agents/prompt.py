@@ -77,13 +77,13 @@ class AgentPrompt:
         return [system(instructions), question_message] if instructions else [question_message]
 
 
-def read_sections(path: Path) -> dict[str, str]:
-    """The texts of a prompt file by the names in its headings. `InputError` where it cannot be
-    read."""
+def read_sections(path: Path, ours: Path) -> dict[str, str]:
+    """The texts of a prompt file by the names in its headings. `InputError`, which names the
+    prompts in the folder `ours`, where it cannot be read."""
     try:
         parts = _HEADING.split(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
-        known = ", ".join(sorted(other.stem for other in path.parent.glob("*.txt")))
+        known = ", ".join(sorted(other.stem for other in ours.glob("*.txt")))
         raise InputError(
             f"there is no prompt {path.stem!r}", valid=f"{known}, or the path of a .txt file"
         ) from error
@@ -94,7 +94,7 @@ def load_prompt(name: str) -> AgentPrompt:
     """The prompt of this name that comes with the package, or that of the user's own file (a path
     that ends in `.txt`). `InputError` where there is none, or where a section is missing."""
     path = Path(name) if name.endswith(".txt") else FOLDER / f"{name}.txt"
-    sections = read_sections(path)
+    sections = read_sections(path, FOLDER)
     if set(sections) - set(_OPTIONAL) != set(SECTIONS) or _QUESTION not in sections["question"]:
         raise InputError(
             f"the prompt {path} has the sections {', '.join(sections) or 'none'}",

@@ -44,7 +44,7 @@ class NavigatorPrompt:
 
     def __init__(self, name: str) -> None:
         path = Path(name) if name.endswith(".txt") else FOLDER / f"{name}.txt"
-        self.sections = read_sections(path)
+        self.sections = read_sections(path, FOLDER)
         wrong = [
             section
             for section in _SECTIONS
