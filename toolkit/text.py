@@ -18,6 +18,8 @@ from numpy.typing import NDArray
 
 _TOKEN = re.compile(r"\w+|[^\w\s]")
 _SPACE, _WORD, _MARK = 0, 1, 2
+_CHARACTERS_A_TOKEN = 8
+_NONE = np.empty(0, dtype=np.intp)
 _SHORT = 400  # characters, below which the expression is faster than arrays
 
 
@@ -46,6 +48,15 @@ def head(text: str, limit: int) -> str:
     """The shortest prefix of `text` with its first `limit` tokens; all of it if it has fewer."""
     if limit <= 0:
         return ""
+    # By arrays where so many characters will hold them; one token may be of any length.
+    prefix = text[: _CHARACTERS_A_TOKEN * limit + _SHORT]
+    starts = token_starts(prefix) if len(prefix) >= _SHORT else _NONE
+    if len(starts) > limit or (len(starts) == limit and len(prefix) == len(text)):
+        match = _TOKEN.match(text, int(starts[limit - 1]))
+        assert match is not None
+        return text[: match.end()]
+    if len(starts) and len(prefix) == len(text):
+        return text
     for index, (_, end) in enumerate(token_spans(text), start=1):
         if index == limit:
             return text[:end]

@@ -113,8 +113,8 @@ def _clause(part: str, spans: list[str], excluded: bool, rarity: Callable[[str],
     telling = [word for word in words(plain) if is_content(word) and stem(word) not in _REQUEST]
     weights = {stem(word): rarity(word) for word in telling}
     text = _HELD_BACK.sub(lambda match: spans[int(match[1])], part).strip(" .?!")
-    told = {name: weight for name, weight in weights.items() if weight > 0}
-    return Clause(text, " ".join(telling), told, _span(ranges[0]) if ranges else None, excluded)
+    positive = {name: weight for name, weight in weights.items() if weight > 0}
+    return Clause(text, " ".join(telling), positive, _span(ranges[0]) if ranges else None, excluded)
 
 
 def _span(text: str) -> Span:

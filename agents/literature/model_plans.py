@@ -7,8 +7,9 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from agents.base import Episode
-from agents.conversation import OutOfTime, within
+from agents.conversation import within
 from agents.literature.plans import Plan, read_plan
+from agents.literature.rules import Rules
 from agents.literature.survey import Survey
 from agents.prompt import read_sections
 from toolkit.errors import InputError
@@ -79,10 +80,10 @@ class ModelPlans:
     table, never the transcript, so that it does not grow with the rounds.
 
     A reply without a plan is asked for once more. Then round 1 is planned by `fallback`, and a
-    later one is the last; `prose` counts such replies. `rounds`, `queries`, `requirements`: the
-    limits that the model is told; `shown`: rows of the table, halved until the request fits
-    `context_window` beside `answer_tokens`. `OutOfTime` and `OutOfContext` where there is no reply;
-    what the model raises is raised.
+    later one is the last. `rounds`, `queries`, `requirements`: the limits that the model is told;
+    `shown`: rows of the table, halved until the request fits `context_window` beside
+    `answer_tokens`. `OutOfTime` and `OutOfContext` where there is no reply; what the model raises
+    is raised.
     """
 
     def __init__(
@@ -92,7 +93,7 @@ class ModelPlans:
         settings: Settings,
         prompt: NavigatorPrompt,
         *,
-        fallback: object,
+        fallback: Rules,
         tools: Collection[str],
         rounds: int,
         queries: int,
@@ -118,7 +119,6 @@ class ModelPlans:
                 "operators": operators or "(there is no other operator)",
             },
         )
-        self.turns = self.prose = 0
 
     async def plan(self, survey: Survey, number: int) -> Plan:
         """The plan of round `number`, from 1."""
@@ -140,15 +140,13 @@ class ModelPlans:
             if plan is not None:
                 return plan
             messages.append({"role": "assistant", "content": turn.text})
-        self.prose += 1
         self._episode.warnings.append(f"round {number}: the navigator gave no plan, twice")
         if number == 1:
-            return await self._fallback.plan(survey, number)  # type: ignore[attr-defined,no-any-return]
+            return await self._fallback.plan(survey, number)
         return Plan(stop=True, reason="no plan")
 
     async def _reply(self, messages: Sequence[Mapping[str, object]]) -> Turn:
         left = None if self._seconds is None else self._seconds - self._episode.seconds
-        self.turns += 1
         try:
             turn = await within(self._model.respond(messages, (), self._settings), left)
         except ContextOverflow as error:
@@ -235,6 +233,3 @@ def _short(row: Mapping[str, object]) -> str:
 
 def _trouble(row: Mapping[str, object]) -> str:
     return f", {row['error']}" if row.get("error") else ""
-
-
-__all__ = ["FOLDER", "ModelPlans", "NavigatorPrompt", "OutOfContext", "OutOfTime"]

@@ -201,7 +201,8 @@ class Search:
     async def _round(self, number: int) -> bool:
         """Whether there was a plan that asked for anything."""
         navigator, episode, survey = self._navigator, self._episode, self._survey
-        mark = Mark.of(episode)
+        # The opening belongs to the first round.
+        mark = Mark.of(episode) if number > 1 else Mark(0, 0, 0)
         plan = await self._plans.plan(survey, number)
         if plan.stop or not plan.queries:
             return False
@@ -237,9 +238,9 @@ class Search:
     def _used_up(self) -> bool:
         """Whether a budget allows no further round."""
         budget, episode = self._budget, self._episode
-        turns = self._plans.turns if isinstance(self._plans, ModelPlans) else 0
-        spent = self._ledger.by_role(episode.topic.qid).values()
-        output = sum(account.output_tokens for account in spent)
+        spent = self._ledger.by_role(episode.topic.qid)
+        turns = spent[ROLE].calls if ROLE in spent else 0
+        output = sum(account.output_tokens for account in spent.values())
         if budget.seconds is not None and episode.seconds >= budget.steer_at * budget.seconds:
             late = episode.seconds >= budget.seconds
             self._ended = ("timed_out" if late else "steered", "seconds")
@@ -253,8 +254,8 @@ class Search:
 
     def _resume(self) -> int:
         """The number of rounds that an earlier start has done."""
-        kept = self._navigator._resources.rounds
-        records = kept(self._episode.topic.qid).read() if kept else []
+        on_record = self._navigator._resources.rounds
+        records = on_record(self._episode.topic.qid).read() if on_record else []
         if not records:
             return 0
         try:
@@ -270,11 +271,11 @@ class Search:
         return len(records)
 
     def _keep(self, mark: Mark) -> None:
-        kept = self._navigator._resources.rounds
-        if kept:
+        on_record = self._navigator._resources.rounds
+        if on_record:
             books = self._ledger.by_role(self._episode.topic.qid)
             record = kept_round(mark, self._episode, self._survey, books)
-            kept(self._episode.topic.qid).append(record)
+            on_record(self._episode.topic.qid).append(record)
 
     def _answer(self) -> None:
         """The best documents, each of which is one of the corpus."""

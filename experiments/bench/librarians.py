@@ -55,8 +55,8 @@ class AtOnce:
         settings: Settings | None = None,
     ) -> Turn:
         """Scores, without a wait."""
-        asked = str(messages[-1]["content"]).split("=====")[0]
-        count = len(_NUMBERED.findall(asked))
+        prompt = str(messages[-1]["content"]).split("=====")[0]
+        count = len(_NUMBERED.findall(prompt))
         rows = [
             {"number": n, "verdict": "unknown", "score": 0.5, "passage": "", "rationale": "None."}
             for n in range(1, count + 1)
@@ -73,6 +73,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--questions", type=int, default=200)
     parser.add_argument("--documents", type=int, default=2000)
+    parser.add_argument("--pool", type=int, default=40, help="new documents scored in a round")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         experiment = Experiment.compose(
@@ -82,10 +83,10 @@ def main() -> None:
             "agent=navigator",
             f"paths.indexes={folder}/indexes",
         )
-        run(experiment, Path(folder) / "caches", given.questions)
+        run(experiment, Path(folder) / "caches", given.questions, given.pool)
 
 
-def run(experiment: Experiment, caches: Path, questions: int) -> None:
+def run(experiment: Experiment, caches: Path, questions: int, pool: int) -> None:
     """The questions of the benchmark again and again, each time as new ones."""
     config, built = experiment.settings.config, experiment.collection
     interface, _ = with_operators(make_interface(config.tool), built, config)
@@ -94,7 +95,7 @@ def run(experiment: Experiment, caches: Path, questions: int) -> None:
     scorer = ChatScorer().bind(ScorerResources(caches=caches, model=blocking))
     interface = interface.bind(replace(interface.operators, scorer=scorer))
     backend = PipelineBackend(built.pipeline, built.segmenter.name)
-    agent = Navigator(librarians=LIBRARIANS).bind(
+    agent = Navigator(librarians=LIBRARIANS, pool=pool).bind(
         Resources(Budget(), ledger=ledger, **statistics(built))
     )
     topics = list(built.benchmark.topics)
@@ -102,10 +103,10 @@ def run(experiment: Experiment, caches: Path, questions: int) -> None:
     async def answer(number: int, slots: asyncio.Semaphore) -> None:
         topic = topics[number % len(topics)]
         # Another question in the eyes of the caches: nothing is found there.
-        asked = Topic(f"q{number}", f"{topic.text} ({number})")
+        question = Topic(f"q{number}", f"{topic.text} ({number})")
         async with slots:
-            session = interface.session(backend.asked_by(asked.qid), built.prepared.store)
-            trajectory = await agent.run(asked, session)
+            session = interface.session(backend.asked_by(question.qid), built.prepared.store)
+            trajectory = await agent.run(question, session)
         assert trajectory.status == "completed", trajectory.traceback
 
     async def answer_all(first: int, last: int) -> None:

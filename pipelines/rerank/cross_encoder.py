@@ -93,9 +93,9 @@ class CrossEncoderScorer(Placed):
 
     def _encoded(self, pair: Pair) -> Mapping[str, list[int]]:
         query, text = pair.query or " ", pair.text or " "
-        whole = self._tokenizer(query, text)
-        if len(whole["input_ids"]) <= self.max_length:
-            return dict(whole)
+        encoded = self._tokenizer(query, text)
+        if len(encoded["input_ids"]) <= self.max_length:
+            return dict(encoded)
         self._counts.add(truncated=1)
         return dict(
             self._tokenizer(query, text, truncation="longest_first", max_length=self.max_length)

@@ -86,7 +86,8 @@ class PairScorers:
     def score(self, candidates: Sequence[Candidate]) -> list[Judgement]:
         """See `RequirementScorer`. All pairs of all candidates go to the model together."""
         rows = [[*candidate.evidence, whole_evidence(candidate)] for candidate in candidates]
-        pairs = list(dict.fromkeys(pair for row in rows for each in row for pair in _pairs(each)))
+        evidence = [one for row in rows for one in row]
+        pairs = list(dict.fromkeys(pair for one in evidence for pair in _pairs(one)))
         scores = dict(zip(pairs, self._batched.score(pairs), strict=True)) if pairs else {}
         self._counts.add(pairs=len(pairs), not_a_number=sum(map(math.isnan, scores.values())))
         return [self._judgement(row, scores) for row in rows]

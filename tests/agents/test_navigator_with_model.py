@@ -396,12 +396,13 @@ def test_a_question_goes_on_behind_its_last_whole_round(tmp_path: Path) -> None:
     assert set(trajectory.tiers["surfaced"]) == {"wey", "burnt", "barley", "rye"}
     assert trajectory.usage["navigator_calls"] == 3, "the killed start's first reply is counted"
     assert trajectory.usage["dollars"] > paid["dollars"] > 0
-    whole = answered(ScriptedModel(plan("mill barley"), plan("kiln rye"), STOP), rounds=3)
-    assert trajectory.answer.documents == whole.answer.documents
+    unbroken = answered(ScriptedModel(plan("mill barley"), plan("kiln rye"), STOP), rounds=3)
+    assert trajectory.answer.documents == unbroken.answer.documents
     assert [dict(row, documents=0) for row in trajectory.rounds] == [
-        dict(row, documents=0) for row in whole.rounds
+        dict(row, documents=0) for row in unbroken.rounds
     ]
-    exposures = [row._replace(tokens=0) for row in whole.exposures]
+    assert trajectory.messages == unbroken.messages
+    exposures = [row._replace(tokens=0) for row in unbroken.exposures]
     assert [row._replace(tokens=0) for row in trajectory.exposures] == exposures
 
 

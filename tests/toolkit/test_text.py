@@ -1,5 +1,8 @@
 """Tokens: counts, heads, and the array path against the expression that defines a token."""
 
+import random
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -29,3 +32,16 @@ def test_head_is_the_shortest_prefix_with_that_many_tokens(text: str, limit: int
         assert cut == text
     elif limit:
         assert count_tokens(cut[:-1]) <= limit and not cut[-1:].isspace()
+
+
+@pytest.mark.parametrize("length", [0, 399, 401, 3000])
+def test_the_head_of_a_text_ends_with_its_last_token_whatever_its_length(length: int) -> None:
+    draw = random.Random(length)
+    for _ in range(200):
+        pieces = ["word" * draw.randint(1, 300), *"ab é字.,\n_ ", "\u200d", "\ud83d", "😀"]
+        text = "".join(draw.choice(pieces) for _ in range(length))[:length]
+        spans = list(token_spans(text))
+        for limit in (1, len(spans) // 2, len(spans) - 1, len(spans), len(spans) + 1):
+            whole = limit > len(spans)
+            expected = text if whole else text[: spans[limit - 1][1]] if limit > 0 else ""
+            assert head(text, limit) == expected
