@@ -198,8 +198,8 @@ class AnyPassage:
         self.text = text
 
     def texts(self, unit_ids: Sequence[str]) -> list[Unit]:
-        if unit_ids[0].startswith("d1%"):
-            raise KeyError(unit_ids[0])
+        if any(unit_id.startswith("d1%") for unit_id in unit_ids):
+            raise KeyError("d1")
         return [Unit(unit_id, f"Of {parent(unit_id)}", self.text) for unit_id in unit_ids]
 
 

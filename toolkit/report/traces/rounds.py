@@ -78,13 +78,16 @@ def matrix_values(
 
 def texts(unit_ids: Sequence[str], passages: DocumentStore | None) -> dict[str, Unit]:
     """The passages of these ids that the store has."""
-    units: dict[str, Unit] = {}
     if passages is None:
+        return {}
+    try:
+        return {unit.unit_id: unit for unit in passages.texts(unit_ids)}
+    except KeyError:  # of a corpus that has changed since, in part
+        units: dict[str, Unit] = {}
+        for unit_id in unit_ids:
+            with suppress(KeyError):
+                units[unit_id] = passages.texts([unit_id])[0]
         return units
-    for unit_id in unit_ids:
-        with suppress(KeyError):  # of a corpus that has changed since
-            units[unit_id] = passages.texts([unit_id])[0]
-    return units
 
 
 def _query(query: Mapping[str, Any], calls: Sequence[ToolCall]) -> dict[str, Any]:
