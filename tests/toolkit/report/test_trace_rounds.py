@@ -51,10 +51,12 @@ def test_documents_stand_as_listed_with_the_newest_score_of_each_requirement(
     assert (first["score"], second["overall"]) == (0.9, 0.99)
     assert second["judged"] == ["evidence 2", "gold"] and second["title"] == "Of d2"
     evidence = second["cells"][1]
-    assert evidence["passages"] == [["d2%p1", "The mill grinds barley."]]
+    assert evidence["passage"] == "d2%p1"
     assert evidence["rationale"] == "because of d2"
-    assert first["cells"][1]["passages"] == [["d1%p1", ""]], "the store lacks it"
-    assert first["cells"][2]["passages"] == []
+    assert (first["cells"][1]["passage"], first["cells"][2]["passage"]) == ("d1%p1", "")
+    texts = dict(matrix["texts"])
+    assert texts["d2%p1"] == "The mill grinds barley." and "d1%p1" not in texts
+    assert set(texts) == {"d2%p0", "d2%p1", "d2%p2", "x9%p0"}, "the store lacks those of d1"
     assert values["answer"]["documents"] == [
         ["d2", ["evidence 2", "gold"]],
         ["d1", ["evidence"]],
@@ -80,4 +82,4 @@ def test_rounds_of_another_kind_are_shown_as_far_as_they_go(tmp_path: Path, row:
 
 def test_an_agent_without_rounds_has_none(tmp_path: Path) -> None:
     values = trace(tmp_path, two_calls())
-    assert values["rounds"] == [] and values["matrix"] == {"checklist": [], "documents": []}
+    assert values["rounds"] == [] and values["matrix"]["documents"] == []

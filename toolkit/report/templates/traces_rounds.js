@@ -38,8 +38,9 @@ function matrixElements(matrix) {
     make("th", { scope: "col", class: place ? `num ${text.toLowerCase()}` : null }, text));
   const numbers = matrix.checklist.map((requirement, place) =>
     make("th", { scope: "col", class: "cell", title: requirement }, `${place + 1}`));
+  const texts = new Map(matrix.texts);
   const body = make("tbody", {});
-  matrix.documents.forEach((document) => body.append(matrixRow(document, matrix, overall, heads.length)));
+  matrix.documents.forEach((document) => body.append(matrixRow(document, matrix, texts, overall, heads.length)));
   const wide = make("table", { class: "matrix" },
     make("thead", {}, make("tr", {}, heads, numbers)), body);
   return [
@@ -52,7 +53,7 @@ function matrixElements(matrix) {
   ];
 }
 
-function matrixRow(document, matrix, overall, before) {
+function matrixRow(document, matrix, texts, overall, before) {
   const number = (name, value) => make("td", { class: `num ${name}` }, share(value));
   const row = make("tr", { class: document.listed ? "" : "unseen" },
     make("th", { scope: "row" }, make("bdi", {}, document.docid),
@@ -61,11 +62,11 @@ function matrixRow(document, matrix, overall, before) {
     make("td", { class: "num" }, document.listed ? `${document.listed}` : "—"),
     number("score", document.score), overall ? number("overall", document.overall) : null,
     document.cells.map((cell, place) => make("td", { class: "cell" },
-      cell ? matrixCell(cell, matrix.checklist[place], () => row, before + document.cells.length) : "—")));
+      cell ? matrixCell(cell, matrix.checklist[place], texts, () => row, before + document.cells.length) : "—")));
   return row;
 }
 
-function matrixCell(cell, requirement, rowOf, width) {
+function matrixCell(cell, requirement, texts, rowOf, width) {
   const sign = VERDICT_SIGNS[cell.verdict] || "·";
   const button = make("button", { type: "button", class: `cell-${cell.verdict}`, "aria-expanded": "false",
     "aria-label": `${cell.verdict} ${share(cell.score)}: ${requirement || ""}` }, `${sign} ${share(cell.score)}`);
@@ -73,7 +74,7 @@ function matrixCell(cell, requirement, rowOf, width) {
   button.addEventListener("click", () => {
     if (shown) shown.remove();
     else {
-      shown = make("tr", { class: "opened" }, make("td", { colspan: `${width}` }, cellEvidence(cell, requirement)));
+      shown = make("tr", { class: "opened" }, make("td", { colspan: `${width}` }, cellEvidence(cell, requirement, texts)));
       rowOf().after(shown);
     }
     if (!shown.isConnected) shown = null;
@@ -82,12 +83,11 @@ function matrixCell(cell, requirement, rowOf, width) {
   return button;
 }
 
-function cellEvidence(cell, requirement) {
+function cellEvidence(cell, requirement, texts) {
   return make("div", { class: "evidence" },
     make("p", {}, make("strong", { class: `cell-${cell.verdict}` }, `${VERDICT_SIGNS[cell.verdict] || ""} ${words(cell.verdict)}, ${share(cell.score)}`),
       requirement ? [" ", make("bdi", {}, requirement)] : null),
     cell.rationale ? make("p", { class: "muted" }, make("bdi", {}, cell.rationale)) : null,
-    cell.passages.map(([unit, text]) => [unit ? make("p", { class: "muted" }, "Passage ", make("bdi", {}, unit)) : null,
-      text ? box(text, []) : null]),
-    cell.passages.length ? null : make("p", { class: "muted" }, "No passage."));
+    cell.passage ? make("p", { class: "muted" }, "Passage ", make("bdi", {}, cell.passage)) : make("p", { class: "muted" }, "No passage."),
+    texts.get(cell.passage) ? box(texts.get(cell.passage), []) : null);
 }

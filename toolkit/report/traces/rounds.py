@@ -53,15 +53,17 @@ def matrix_values(
     """The last checklist, and the documents with a cell for each of its requirements (null: without
     a score): first those that the answer lists, in its order, then the others by score; at most 200
     in all. `listed` is the place in the answer, from 1, or null. A cell names the passage that it
-    stands on, with its text where `passages` has it."""
+    stands on, and `texts` has each passage's text once, as pairs, where `passages` has it."""
     checklist = last_checklist(trajectory.rounds)
     documents = scored_documents(trajectory.rounds)
     places = {docid: place for place, docid in enumerate(trajectory.answer.documents, start=1)}
     order = sorted(documents, key=lambda docid: -(documents[docid].score or 0.0))
     order.sort(key=lambda docid: places.get(docid, len(places) + 1))
     rows = []
+    shown: dict[str, str] = {}
     for docid in order[:_MOST_DOCUMENTS]:
         units = texts(documents[docid].passages, passages)
+        shown.update((unit_id, unit.text) for unit_id, unit in units.items())
         rows.append(
             {
                 "docid": docid,
@@ -70,10 +72,11 @@ def matrix_values(
                 "listed": places.get(docid),
                 "score": _rounded(documents[docid].score),
                 "overall": _rounded(documents[docid].probability),
-                "cells": [_cell(documents[docid], need, units) for need in checklist],
+                "cells": [_cell(documents[docid], need) for need in checklist],
             }
         )
-    return {"checklist": checklist, "documents": rows}
+    listed = [list(pair) for pair in shown.items()]
+    return {"checklist": checklist, "documents": rows, "texts": listed}
 
 
 def texts(unit_ids: Sequence[str], passages: DocumentStore | None) -> dict[str, Unit]:
@@ -111,19 +114,16 @@ def _query(query: Mapping[str, Any], calls: Sequence[ToolCall]) -> dict[str, Any
     }
 
 
-def _cell(
-    document: ScoredDocument, requirement: str, units: Mapping[str, Unit]
-) -> dict[str, Any] | None:
+def _cell(document: ScoredDocument, requirement: str) -> dict[str, Any] | None:
     row = document.requirements.get(requirement)
     if row is None:
         return None
-    verdict, passage = text_of(row.get("verdict")), text_of(row.get("passage"))
-    text = units[passage].text if passage in units else ""
+    verdict = text_of(row.get("verdict"))
     return {
         "verdict": verdict if verdict in VERDICTS else "unknown",
         "score": _rounded(number_of(row.get("score"))),
         "rationale": text_of(row.get("rationale")),
-        "passages": [[passage, text]] if passage else [],
+        "passage": text_of(row.get("passage")),
     }
 
 
