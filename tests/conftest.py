@@ -6,6 +6,7 @@ import os
 from importlib.util import find_spec
 from pathlib import Path
 
+import composition_memo
 import pytest
 from effort import cases
 from hypothesis import settings
@@ -15,6 +16,8 @@ ROOT = Path(__file__).resolve().parents[1]
 # First calls compile and machines are shared: a deadline would measure the machine.
 settings.register_profile("soundingline", deadline=None, max_examples=cases(100))
 settings.load_profile("soundingline")
+
+composition_memo.install()
 
 # The hub's client reads this when it is imported. Without it, a test of a missing model waits for
 # the client's repeated tries where there is no network, and asks the network where there is one.
