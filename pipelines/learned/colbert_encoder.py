@@ -5,15 +5,14 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Mapping, Sequence
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pipelines.learned.encoding import readable
-from pipelines.neural.batches import in_batches
+from pipelines.learned.encoding import TextInputs, readable
 from pipelines.neural.checkpoints import (
     NO_CODE,
     check_memory,
@@ -39,7 +38,7 @@ _KINDS = ("MultiVectorEncoder", "ColBERT")
 _KNOBS = ("query_prefix", "document_prefix", "query_length", "skiplist_words")
 
 
-class ColbertEncoder(Placed):
+class ColbertEncoder(Placed, TextInputs):
     """A ColBERT checkpoint through sentence-transformers' `MultiVectorEncoder`: its own, PyLate's
     and Stanford's (`colbert-ir/colbertv2.0`). Markers, the filling of queries with masks, the
     tokens that are left out and the normalisation are the checkpoint's.
@@ -49,7 +48,8 @@ class ColbertEncoder(Placed):
       own (ColBERTv2's are 180 and 32). Queries that are filled are filled to that many.
     - `storage`: how documents' vectors are kept: `float16` (default; half the space, scores differ
       in the fourth digit) or `float32`.
-    - `device`, `dtype`: see `pipelines.neural.devices`. `batch_tokens`: bound of a padded batch.
+    - `device`, `dtype`: see `pipelines.neural.devices`. `batch_tokens`: bound of a padded batch;
+      None: 2048 on a CPU, 16,384 on a GPU.
 
     Safe for threads, one at a time. The model is loaded by the first text, not before.
     `InputError` for a setting out of range and a checkpoint that cannot be had, that does not fit,
@@ -66,7 +66,7 @@ class ColbertEncoder(Placed):
         storage: str = "float16",
         device: str | None = None,
         dtype: str | None = None,
-        batch_tokens: int = 16384,
+        batch_tokens: int | None = None,
     ) -> None:
         if storage not in STORAGES:
             raise InputError(f"storage={storage!r}", valid=", ".join(STORAGES))
@@ -74,10 +74,10 @@ class ColbertEncoder(Placed):
         for name, count in {**counts, "batch_tokens": batch_tokens}.items():
             if count is not None:
                 check_integer(name, count, least=_FEWEST)
-        self.model, self.revision, self.batch_tokens = model, revision, batch_tokens
+        self.model, self.revision = model, revision
         self.storage = storage
         self._limits = counts
-        super().__init__(device, dtype)
+        super().__init__(device, dtype, batch_tokens)
         self._lock = threading.Lock()
 
     @property
@@ -113,10 +113,15 @@ class ColbertEncoder(Placed):
         with self._lock:
             return self._whole_lengths(texts)
 
-    def lengths(self, texts: Sequence[str]) -> list[int]:
-        """Tokens that the model reads of each document, markers included."""
+    def tokenized(self, texts: Sequence[str]) -> tuple[list[list[int]], list[int]]:
+        """See `TextEncoder`; markers are counted."""
+        if not texts:
+            return [], []
         with self._lock:
-            return [min(length, self._limit) for length in self._whole_lengths(texts)]
+            ids: list[list[int]] = self._model.tokenizer(
+                self._prompted(texts), truncation=True, max_length=self._limit, verbose=False
+            )["input_ids"]
+        return ids, list(map(len, ids))
 
     def windows(self, text: str) -> list[str]:
         """A document cut between words into pieces that are each read whole."""
@@ -129,16 +134,32 @@ class ColbertEncoder(Placed):
         begins = [begin for begin, _ in coded["offset_mapping"]]
         return [piece.strip() for piece in cut(text, begins, max(1, room))]
 
-    def encode(self, texts: Sequence[str]) -> list[NDArray[Any]]:
-        """The vectors of each document, [tokens, dimensions] in the type of `storage`; a document
-        of which every token is left out keeps one vector of zeros."""
-        kind = STORAGES[self.storage]
-        with self._lock, within_memory(self.device, f"a batch of {self.name}"):
-            lengths = [min(length, self._limit) for length in self._whole_lengths(texts)]
-            encode = partial(self._run, self._model.encode_document)
-            vectors = in_batches(encode, texts, lengths, self.batch_tokens)
+    def encode_tokenized(self, items: Sequence[Sequence[int]]) -> list[NDArray[Any]]:
+        """The vectors of each document of a batch, [tokens, dimensions] in the type of `storage`; a
+        document of which every token is left out keeps one vector of zeros."""
+        torch, pad = require("torch"), require("torch").nn.utils.rnn.pad_sequence
+        rows = [torch.tensor(ids, device=self.device) for ids in items]
+        with (
+            self._lock,
+            within_memory(self.device, f"a batch of {self.name}"),
+            torch.inference_mode(),
+        ):
+            features = self._model(
+                {
+                    "input_ids": pad(
+                        rows,
+                        batch_first=True,
+                        padding_value=self._model.tokenizer.pad_token_id or 0,
+                    ),
+                    "attention_mask": pad([torch.ones_like(row) for row in rows], batch_first=True),
+                },
+                task="document",
+            )
+            masks = features["attention_mask"].bool()
+            states = zip(features["token_embeddings"], masks, strict=True)
+            vectors = [rows[mask].float().cpu().numpy() for rows, mask in states]
         filled = (rows if len(rows) else np.zeros((1, rows.shape[1])) for rows in vectors)
-        return [rows.astype(kind) for rows in filled]
+        return [rows.astype(STORAGES[self.storage]) for rows in filled]
 
     def encode_queries(self, texts: Sequence[str]) -> list[NDArray[np.float32]]:
         """The vectors of each query: float32 [tokens, dimensions]."""
@@ -162,9 +183,12 @@ class ColbertEncoder(Placed):
     def _whole_lengths(self, texts: Sequence[str]) -> list[int]:
         if not texts:
             return []
-        prompt = self._model.prompts.get("document") or ""
-        coded = self._model.tokenizer([prompt + readable(text) for text in texts], verbose=False)
+        coded = self._model.tokenizer(self._prompted(texts), verbose=False)
         return [len(ids) for ids in coded["input_ids"]]
+
+    def _prompted(self, texts: Sequence[str]) -> list[str]:
+        prompt = self._model.prompts.get("document") or ""
+        return [prompt + readable(text) for text in texts]
 
     @property
     def _limit(self) -> int:

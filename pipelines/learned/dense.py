@@ -66,7 +66,7 @@ class DenseRetriever(OwnIndexRetriever):
         query_max_length: int | None = None,
         device: str | None = None,
         dtype: str | None = None,
-        batch_tokens: int = 16384,
+        batch_tokens: int | None = None,
         depth: int = 1000,
         compute: str = "numpy",
     ) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipelines.learned.dense_model import LENGTH, DenseModel, Side
-from pipelines.learned.encoding import readable
+from pipelines.learned.encoding import TextInputs, readable
 from pipelines.learned.pooled import POOLINGS, PooledModel
 from pipelines.learned.sentence_model import SentenceModel, check_pooled
 from pipelines.neural.adapters import Checkpoint
@@ -26,7 +26,7 @@ _FEWEST = 8  # tokens, below which a prefix leaves no room for a text
 Vectors = NDArray[np.float32]
 
 
-class DenseEncoder(Placed):
+class DenseEncoder(Placed, TextInputs):
     """A checkpoint and its recipe.
 
     - `pooling`: which of the last layer's vectors is the text's: that of the `last` token, the
@@ -39,7 +39,8 @@ class DenseEncoder(Placed):
     - `max_length`, `query_max_length`: tokens of a text and of a query, prefix and special ones
       included. None: what a sentence-transformers checkpoint was made for (`max_seq_length`); 512
       where it does not say, and with `pooling`.
-    - `device`, `dtype`: see `pipelines.neural.devices`. `batch_tokens`: bound of a padded batch.
+    - `device`, `dtype`: see `pipelines.neural.devices`. `batch_tokens`: bound of a padded batch;
+      None: 2048 on a CPU, 16,384 on a GPU.
 
     Padding stands behind the text and is masked, so that in float32 neither the batch nor the order
     of the texts changes a vector by more than rounding. Safe for threads, one at a time. The model
@@ -62,7 +63,7 @@ class DenseEncoder(Placed):
         query_max_length: int | None = None,
         device: str | None = None,
         dtype: str | None = None,
-        batch_tokens: int = 16384,
+        batch_tokens: int | None = None,
     ) -> None:
         if pooling not in (None, *POOLINGS):
             raise InputError(f"pooling={pooling!r}", valid=f"null, {', '.join(POOLINGS)}")
@@ -80,10 +81,9 @@ class DenseEncoder(Placed):
             max_length, query_max_length = max_length or LENGTH, query_max_length or LENGTH
         self.model, self._weights = model, Checkpoint(model, base, revision)
         self.pooling, self.append_eos, self.normalise = pooling, append_eos, normalise
-        self.batch_tokens = batch_tokens
         self.queries = Side("query", query_prefix, query_max_length)
         self.documents = Side("document", document_prefix, max_length)
-        super().__init__(device, dtype)
+        super().__init__(device, dtype, batch_tokens)
         self._lock = threading.Lock()
 
     @property
@@ -114,26 +114,27 @@ class DenseEncoder(Placed):
             "dtype": self.precision,
         }
 
-    def lengths(self, texts: Sequence[str]) -> list[int]:
-        """Tokens that the model reads of each document, special ones included."""
+    def tokenized(self, texts: Sequence[str]) -> tuple[list[Any], list[int]]:
+        """See `TextEncoder`."""
         with self._lock:
-            return self._model.read([readable(text) for text in texts], self.documents)[1]
+            return self._model.read([readable(text) for text in texts], self.documents)
 
-    def encode(self, texts: Sequence[str]) -> list[NDArray[Any]]:
-        """The vector of each document: float32 [dimensions]."""
-        return list(self._encoded(texts, self.documents))
+    def encode_tokenized(self, items: Sequence[Any]) -> list[NDArray[Any]]:
+        """The vector of each document of a batch: float32 [dimensions]."""
+        return list(self._vectors(items, self.documents))
 
     def encode_queries(self, texts: Sequence[str]) -> Vectors:
         """The vectors of queries: float32 [queries, dimensions]."""
-        return self._encoded(texts, self.queries)
-
-    def _encoded(self, texts: Sequence[str], side: Side) -> Vectors:
         if not texts:
             return np.empty((0, 0), np.float32)
+        with self._lock:
+            items, lengths = self._model.read([readable(text) for text in texts], self.queries)
+        vectors = partial(self._vectors, side=self.queries)
+        return np.stack(in_batches(vectors, items, lengths, self.batch_tokens))
+
+    def _vectors(self, items: Sequence[Any], side: Side) -> Vectors:
         with self._lock, within_memory(self.device, f"a batch of {self.name}"):
-            items, lengths = self._model.read([readable(text) for text in texts], side)
-            vectors = partial(self._model.vectors, side=side)
-            return np.stack(in_batches(vectors, items, lengths, self.batch_tokens))
+            return self._model.vectors(items, side)
 
     @cached_property
     def _model(self) -> DenseModel:

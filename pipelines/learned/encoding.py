@@ -6,6 +6,7 @@ import hashlib
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import islice
 from operator import length_hint
 from pathlib import Path
 from typing import Any, Protocol
@@ -25,6 +26,9 @@ from toolkit.progress import bar
 
 # With the largest rows there are (128 float32 a token), a shard's values stay below 1 GB.
 _SHARD_CHARACTERS = 1 << 22
+# A shard is what a kill loses. The first ones are small, until it is known how fast the model is;
+# then half a minute is aimed at, so that none takes more than a minute.
+_FIRST_CHARACTERS, _GROWTH, _SHARD_SECONDS = 1 << 11, 4, 30.0
 
 
 class TextEncoder(Protocol):
@@ -48,18 +52,45 @@ class TextEncoder(Protocol):
         """The most that a batch holds, padding included."""
         ...
 
-    def lengths(self, texts: Sequence[str]) -> list[int]:
-        """Tokens that the model reads of each text, special ones included; at most its limit."""
+    def tokenized(self, texts: Sequence[str]) -> tuple[list[Any], list[int]]:
+        """What `encode_tokenized` takes for each text, and how many tokens of it the model reads,
+        special ones included; at most its limit."""
         ...
 
-    def encode(self, texts: Sequence[str]) -> list[NDArray[Any]]:
-        """One array a text, in the order given; of one type, which is how they are stored:
+    def encode_tokenized(self, items: Sequence[Any]) -> list[NDArray[Any]]:
+        """One array a text of one batch, in the order given; of one type, which is how they are
+        stored:
 
         - (dimensions,) of a single-vector model;
         - (tokens, dimensions) of a multi-vector model;
         - (terms,) of `SPARSE` for a learned sparse model, by ascending term.
         """
         ...
+
+
+class TextInputs:
+    """What every `TextEncoder` does with texts, by tokenizing each once."""
+
+    batch_tokens: int
+
+    def tokenized(self, texts: Sequence[str]) -> tuple[list[Any], list[int]]:
+        """See `TextEncoder`."""
+        raise NotImplementedError
+
+    def encode_tokenized(self, items: Sequence[Any]) -> list[NDArray[Any]]:
+        """See `TextEncoder`."""
+        raise NotImplementedError
+
+    def lengths(self, texts: Sequence[str]) -> list[int]:
+        """Tokens that the model reads of each text, special ones included."""
+        return self.tokenized(texts)[1]
+
+    def encode(self, texts: Sequence[str]) -> list[NDArray[Any]]:
+        """The array of each text, in batches of like length."""
+        if not texts:
+            return []
+        items, lengths = self.tokenized(texts)
+        return in_batches(self.encode_tokenized, items, lengths, self.batch_tokens)
 
 
 SPARSE = np.dtype([("term", "<i4"), ("weight", "<f4")])
@@ -78,8 +109,9 @@ def encode_corpus(
 ) -> Shards:
     """Encode the `contents` of all units into `folder`, in their order.
 
-    A shard is `shard_units` units, fewer where texts are long. What a killed process has finished
-    in the same folder is kept: a shard is computed unless one of equal ids and texts is there.
+    A shard is at most `shard_units` units, fewer where texts are long, and takes no more than a
+    minute. What a killed process has finished in the same folder is kept: a shard is computed
+    unless one of equal ids and texts is there.
     `InputError` for a folder of another encoder or corpus, and for values that are not finite. What
     the encoder refuses when it is loaded, it refuses before there is a folder.
 
@@ -87,15 +119,19 @@ def encode_corpus(
     bar. One process a folder: the caller holds a lock.
     """
     check_integer("shard_units", shard_units)
-    encoder.lengths([""])
+    encoder.tokenized([""])
     shards.prepare(folder, encoder.fingerprint, corpus_fingerprint, shard_units)
     heads: list[Head] = []
     reused = 0
     with bar() as progress:
         work = _Work(encoder, folder, progress, description, total or length_hint(units) or None)
-        for number, part in enumerate(_cut(units, shard_units)):
-            digest = _digest(part)
+        queue = _Queue(units)
+        while queue.more():
+            number = len(heads)
             head = shards.head(folder, number)
+            # A shard that stands was perhaps cut by the speed of another machine.
+            part = queue.units(head.units) if head else queue.next(shard_units, work.characters)
+            digest = _digest(part)
             if head is None or head.digest != digest:
                 head = work.encode(number, digest, part)
             else:
@@ -148,7 +184,8 @@ def readable(text: str) -> str:
 
 
 class _Work:
-    """Computes shards, and shows how far it is and how fast."""
+    """Computes shards, and shows how far it is and how fast. `characters`: those that the next
+    shard may have."""
 
     def __init__(
         self,
@@ -161,14 +198,24 @@ class _Work:
         self._encoder, self._folder, self._progress = encoder, folder, progress
         self._task = progress.add_task(description, total=total, note="")
         self._encoded, self._seconds = 0, 0.0
+        self.characters = min(_FIRST_CHARACTERS, _SHARD_CHARACTERS)
 
     def skip(self, units: int) -> None:
         self._progress.advance(self._task, units)
 
     def encode(self, number: int, digest: str, units: Sequence[Unit]) -> Head:
+        start = time.perf_counter()
+        head = self._encode(number, digest, units)
+        seconds = max(time.perf_counter() - start, 1e-9)
+        in_time = int(_characters(units) / seconds * _SHARD_SECONDS)
+        if in_time:  # a shard of empty texts tells nothing
+            self.characters = min(in_time, _GROWTH * self.characters, _SHARD_CHARACTERS)
+        return head
+
+    def _encode(self, number: int, digest: str, units: Sequence[Unit]) -> Head:
         texts = [readable(unit.contents) for unit in units]
-        lengths = self._encoder.lengths(texts)
-        arrays = in_batches(self._batch, texts, lengths, self._encoder.batch_tokens)
+        items, lengths = self._encoder.tokenized(texts)
+        arrays = in_batches(self._batch, items, lengths, self._encoder.batch_tokens)
         ids = [unit.unit_id for unit in units]
         for name, array in zip(ids, arrays, strict=True):
             _check(name, array, self._encoder.name)
@@ -178,10 +225,10 @@ class _Work:
         empty = sum(not text.strip() for text in texts)
         return shards.write(self._folder, number, digest, ids, rows, empty)
 
-    def _batch(self, texts: list[str]) -> list[NDArray[Any]]:
+    def _batch(self, items: list[Any]) -> list[NDArray[Any]]:
         start = time.perf_counter()
-        arrays = self._encoder.encode(texts)
-        self._show(len(texts), time.perf_counter() - start)
+        arrays = self._encoder.encode_tokenized(items)
+        self._show(len(items), time.perf_counter() - start)
         return arrays
 
     def _show(self, units: int, seconds: float) -> None:
@@ -191,18 +238,35 @@ class _Work:
         self._progress.update(self._task, advance=units, note=note)
 
 
-def _cut(units: Iterable[Unit], most: int) -> Iterator[list[Unit]]:
-    """Consecutive units, `most` at a time or fewer where their texts are long."""
-    part: list[Unit] = []
-    characters = 0
-    for unit in units:
-        part.append(unit)
-        characters += len(unit.title) + len(unit.text)
-        if len(part) == most or characters >= _SHARD_CHARACTERS:
-            yield part
-            part, characters = [], 0
-    if part:
-        yield part
+class _Queue:
+    """Units in their order, a shard's at a time."""
+
+    def __init__(self, units: Iterable[Unit]) -> None:
+        self._units = iter(units)
+        self._first: list[Unit] = []
+
+    def more(self) -> bool:
+        """Whether a unit is left."""
+        self._first = self._first or list(islice(self._units, 1))
+        return bool(self._first)
+
+    def units(self, count: int) -> list[Unit]:
+        """The next `count` units, or as many as there are."""
+        first, self._first = self._first, []
+        return [*first, *islice(self._units, count - len(first))]
+
+    def next(self, most: int, characters: int) -> list[Unit]:
+        """The next units: at most `most`, and no more once they have so many characters."""
+        part: list[Unit] = []
+        held = 0
+        while len(part) < most and held < characters and self.more():
+            part += self.units(1)
+            held += _characters(part[-1:])
+        return part
+
+
+def _characters(units: Iterable[Unit]) -> int:
+    return sum(len(unit.title) + len(unit.text) for unit in units)
 
 
 def _digest(units: Sequence[Unit]) -> str:

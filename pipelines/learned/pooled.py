@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from pipelines.learned.dense_model import LENGTH, Side
 from pipelines.neural.adapters import Checkpoint
+from pipelines.neural.token_states import token_states
 from toolkit.errors import InputError
 from toolkit.extras import require
 
@@ -41,9 +42,10 @@ class PooledModel:
                     f"append_eos=true and the tokenizer of '{weights.whole}' has no such token",
                     do="set append_eos=false",
                 )
-        self._pool, self._normalise, self._device = _POOLS[pooling], normalise, device
+        self._pool, self._normalise = _POOLS[pooling], normalise
         # The library's own pooling on top is not used.
-        self._network, _ = weights.load(device, dtype, absent=("pooler.",))
+        network, _ = weights.load(device, dtype, absent=("pooler.",))
+        self._states = token_states(network, self._tokenizer.pad_token_id or 0, device)
 
     def read(self, texts: Sequence[str], side: Side) -> tuple[list[list[int]], list[int]]:
         """The token ids of each text and how many they are."""
@@ -66,18 +68,9 @@ class PooledModel:
     def vectors(self, items: Sequence[Sequence[int]], side: Side) -> NDArray[np.float32]:
         """One padded batch: [items, dimensions]."""
         torch = require("torch")
-        lengths = torch.tensor([len(ids) for ids in items])
-        longest = int(lengths.max())
-        ids = torch.zeros((len(items), longest), dtype=torch.long)
-        for row, tokens in zip(ids, items, strict=True):
-            row[: len(tokens)] = torch.tensor(tokens)
-        mask = torch.arange(longest) < lengths[:, None]
         with torch.inference_mode():
-            hidden = self._network(
-                input_ids=ids.to(self._device), attention_mask=mask.long().to(self._device)
-            ).last_hidden_state
             # Pooled and normalised in float32, whatever the network computes in.
-            pooled = self._pool(hidden, mask.to(self._device)).float()
+            pooled = torch.stack([self._pool(states).float() for states in self._states(items)])
             if self._normalise:
                 pooled = torch.nn.functional.normalize(pooled, dim=-1)
         vectors: NDArray[np.float32] = pooled.cpu().numpy()
@@ -90,18 +83,17 @@ class PooledModel:
         return ids or [self._tokenizer.pad_token_id or 0]
 
 
-def _last(hidden: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    ends = mask.sum(dim=1) - 1
-    return hidden[require("torch").arange(len(hidden), device=hidden.device), ends]
+def _last(states: torch.Tensor) -> torch.Tensor:
+    return states[-1]
 
 
-def _mean(hidden: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    return (hidden.float() * mask[..., None]).sum(dim=1) / mask.sum(dim=1, keepdim=True)
+def _mean(states: torch.Tensor) -> torch.Tensor:
+    return states.float().mean(dim=0)
 
 
-def _first(hidden: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    return hidden[:, 0]
+def _first(states: torch.Tensor) -> torch.Tensor:
+    return states[0]
 
 
-_POOLS: dict[str, Callable[[Any, Any], Any]] = {"last": _last, "mean": _mean, "cls": _first}
+_POOLS: dict[str, Callable[[Any], Any]] = {"last": _last, "mean": _mean, "cls": _first}
 POOLINGS = tuple(_POOLS)

@@ -39,7 +39,7 @@ class SpladeEngine:
     scale: float | None = 100
     device: str | None = None
     dtype: str | None = None
-    batch_tokens: int = 16384
+    batch_tokens: int | None = None
     max_length: int = 512
     memory_mb: int = 1024
     name: str = "splade"
@@ -99,7 +99,7 @@ class SpladeRetriever(OwnIndexRetriever):
         depth: int = 1000,
         device: str | None = None,
         dtype: str | None = None,
-        batch_tokens: int = 16384,
+        batch_tokens: int | None = None,
         max_length: int = 512,
     ) -> None:
         check_integer("depth", depth)

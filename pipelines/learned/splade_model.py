@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from pipelines.learned.encoding import SPARSE, readable
-from pipelines.neural.batches import in_batches
+from pipelines.learned.encoding import SPARSE, TextInputs, readable
 from pipelines.neural.checkpoints import (
     DATA_ONLY,
     NO_CODE,
@@ -30,7 +29,8 @@ from pipelines.neural.checkpoints import (
     weight_bytes,
     within_memory,
 )
-from pipelines.neural.devices import choose_device, choose_dtype
+from pipelines.neural.devices import Placed
+from pipelines.neural.token_states import TokenStates, token_states
 from toolkit.checks import check_integer
 from toolkit.errors import InputError
 from toolkit.extras import require
@@ -44,7 +44,7 @@ _CELLS = 1 << 26
 _QUERIES_KEPT = 4096
 
 
-class SpladeEncoder:
+class SpladeEncoder(Placed, TextInputs):
     """A SPLADE checkpoint (BERT or DistilBERT with its masked-language-model head), as a
     `TextEncoder` of documents and an encoder of queries.
 
@@ -52,7 +52,7 @@ class SpladeEncoder:
     - `device`: `cpu`, `cuda`, ...; default the first GPU, else the CPU. `dtype`: `bfloat16` or
       `float32`; default bfloat16 where the device computes in it.
     - `max_length`: tokens of a text that are read, the special ones with them (512 as published).
-    - `batch_tokens`: tokens of a batch, padding included.
+    - `batch_tokens`: tokens of a batch, padding included; default 2048 on a CPU, 16,384 on a GPU.
 
     Weights differ with the batch that a text is in by rounding alone: at the seventh digit in
     float32, at the third in bfloat16.
@@ -70,23 +70,18 @@ class SpladeEncoder:
         revision: str | None = None,
         device: str | None = None,
         dtype: str | None = None,
-        batch_tokens: int = 16384,
+        batch_tokens: int | None = None,
         max_length: int = 512,
     ) -> None:
-        check_integer("batch_tokens", batch_tokens)
+        if batch_tokens is not None:
+            check_integer("batch_tokens", batch_tokens)
         check_integer("max_length", max_length, least=3, do="try 512")
-        self.model, self.revision, self.dtype = model, revision, dtype
-        self.batch_tokens, self.max_length = batch_tokens, max_length
-        self._device = device
+        super().__init__(device, dtype, batch_tokens)
+        self.model, self.revision, self.max_length = model, revision, max_length
         self._loaded: _Loaded | None = None
         self._loading, self._computing = Lock(), Lock()
-        self._tokens: dict[str, list[int]] = {}
         self._queries: OrderedDict[str, dict[str, float]] = OrderedDict()
         self._keeping = Lock()
-
-    @property
-    def device(self) -> torch.device:
-        return choose_device(self._device)
 
     @property
     def fingerprint(self) -> str:
@@ -95,7 +90,7 @@ class SpladeEncoder:
         config = _checked_config(self.model, self.revision)
         check_length(config, self.model, self.max_length)
         checkpoint = checkpoint_fingerprint(self.model, self.revision)
-        dtype = str(choose_dtype(self.dtype, self.device))
+        dtype = f"torch.{self.precision}"
         return fingerprint("splade-max", checkpoint, dtype, self.max_length)
 
     @property
@@ -103,17 +98,16 @@ class SpladeEncoder:
         """The terms, by number."""
         return self._open().vocabulary
 
-    def lengths(self, texts: Sequence[str]) -> list[int]:
-        # Kept for `encode`, which is asked for the same texts next.
-        self._tokens = dict(zip(texts, self._tokenized(texts), strict=True))
-        return [len(self._tokens[text]) for text in texts]
+    def tokenized(self, texts: Sequence[str]) -> tuple[list[list[int]], list[int]]:
+        """See `TextEncoder`."""
+        ids = self._tokenized([readable(text) for text in texts])
+        return ids, list(map(len, ids))
 
-    def encode(self, texts: Sequence[str]) -> list[NDArray[Any]]:
+    def encode_tokenized(self, items: Sequence[Sequence[int]]) -> list[NDArray[Any]]:
         """The terms of weight above 0 of each text, ascending: arrays of `SPARSE`."""
-        known = self._tokens
-        if any(text not in known for text in texts):
-            known = dict(zip(texts, self._tokenized(texts), strict=True))
-        return self._weights([known[text] for text in texts])
+        loaded = self._open()
+        with self._computing, within_memory(self.device, f"SPLADE of {len(items)} texts at once"):
+            return list(loaded.weights(items))
 
     def queries(self, texts: Sequence[str]) -> list[Mapping[str, float]]:
         """Weights by term of each query. The newest ones are kept, so that a query that comes
@@ -121,7 +115,7 @@ class SpladeEncoder:
         with self._keeping:
             weights_of = {text: self._queries[text] for text in texts if text in self._queries}
         missing = list(dict.fromkeys(text for text in texts if text not in weights_of))
-        for text, array in zip(missing, self._encoded(missing), strict=True):
+        for text, array in zip(missing, self.encode(missing), strict=True):
             terms = self.vocabulary
             pairs = zip(array["term"].tolist(), array["weight"].tolist(), strict=True)
             weights_of[text] = {terms[term]: weight for term, weight in pairs}
@@ -132,17 +126,6 @@ class SpladeEncoder:
             while len(self._queries) > _QUERIES_KEPT:
                 self._queries.popitem(last=False)
         return [weights_of[text] for text in texts]
-
-    def _encoded(self, texts: Sequence[str]) -> list[NDArray[Any]]:
-        tokens = self._tokenized([readable(text) for text in texts])
-        return in_batches(self._weights, tokens, list(map(len, tokens)), self.batch_tokens)
-
-    def _weights(self, tokens: Sequence[Sequence[int]]) -> list[NDArray[Any]]:
-        if not tokens:
-            return []
-        loaded = self._open()
-        with self._computing, within_memory(self.device, f"SPLADE of {len(tokens)} texts at once"):
-            return list(loaded.weights(tokens))
 
     def _tokenized(self, texts: Sequence[str]) -> list[list[int]]:
         if not texts:
@@ -174,8 +157,8 @@ class SpladeEncoder:
             "model": self.model,
             "revision": self.revision,
             "device": self._device,
-            "dtype": self.dtype,
-            "batch_tokens": self.batch_tokens,
+            "dtype": self._dtype,
+            "batch_tokens": self._batch_tokens,
             "max_length": self.max_length,
         }
 
@@ -198,29 +181,34 @@ class SpladeEncoder:
 class _Loaded(NamedTuple):
     tokenizer: Any
     model: Any
+    states: TokenStates
     head: Callable[[Any], Any]
     vocabulary: list[str]
 
     def weights(self, tokens: Sequence[Sequence[int]]) -> Iterator[NDArray[Any]]:
         """Of each text, one batch."""
         torch = require("torch")
-        longest = max(map(len, tokens))
-        ids = np.full((len(tokens), longest), self.tokenizer.pad_token_id)
-        mask = np.zeros(ids.shape, np.int64)
-        for row, numbers in enumerate(tokens):
-            ids[row, : len(numbers)] = numbers
-            mask[row, : len(numbers)] = 1
         with torch.inference_mode():
-            device = self.model.device
-            read = torch.from_numpy(mask).to(device)
-            base = self.model.base_model
-            hidden = base(torch.from_numpy(ids).to(device), attention_mask=read).last_hidden_state
-            # The first token again in place of padding changes no maximum over the tokens.
-            hidden = torch.where(read[..., None].bool(), hidden, hidden[:, :1])
-            rows = max(1, _CELLS // (longest * len(self.vocabulary)))
-            for part in hidden.split(rows):
+            states = self.states(tokens)
+            lengths = [len(text) for text in tokens]
+            most = max(1, _CELLS // len(self.vocabulary))
+            for part in _parts(lengths, most):
+                hidden = torch.cat(states[part]).to(self.model.dtype)
+                logits = self.head(hidden).split(lengths[part])
                 # ln(1 + relu(x)) grows with x: the largest logit first, and one logarithm a term.
-                yield from _sparse(self.head(part).amax(1).float().relu().log1p())
+                largest = torch.stack([rows.amax(0) for rows in logits])
+                yield from _sparse(largest.float().relu().log1p())
+
+
+def _parts(lengths: Sequence[int], most: int) -> Iterator[slice]:
+    """Consecutive texts of at most `most` tokens together, or one that is longer."""
+    first, tokens = 0, 0
+    for number, length in enumerate(lengths):
+        if tokens and tokens + length > most:
+            yield slice(first, number)
+            first, tokens = number, 0
+        tokens += length
+    yield slice(first, len(lengths))
 
 
 def _sparse(weights: torch.Tensor) -> Iterator[NDArray[Any]]:
@@ -256,7 +244,7 @@ def _checked_config(model: str, revision: str | None) -> Any:
 
 
 def _load(
-    model: str, revision: str | None, device: torch.device, dtype: str | None, max_length: int
+    model: str, revision: str | None, device: torch.device, dtype: torch.dtype, max_length: int
 ) -> _Loaded:
     transformers = require("transformers")
     config = _checked_config(model, revision)
@@ -267,7 +255,7 @@ def _load(
         loaded, report = transformers.AutoModelForMaskedLM.from_pretrained(
             model,
             revision=revision,
-            dtype=choose_dtype(dtype, device),
+            dtype=dtype,
             output_loading_info=True,
             **DATA_ONLY,
         )
@@ -285,6 +273,7 @@ def _load(
     return _Loaded(
         tokenizer,
         loaded,
+        token_states(loaded.base_model, tokenizer.pad_token_id or 0, device),
         _HEADS[config.model_type](loaded),
         vocabulary,
     )

@@ -97,7 +97,7 @@ class ColBERT(Reranker):
         query_max_length: int | None = None,
         device: str | None = None,
         dtype: str | None = None,
-        batch_tokens: int = 16384,
+        batch_tokens: int | None = None,
         long_documents: str | None = None,
         max_wait_ms: float = 5.0,
         texts: Texts | None = None,

@@ -56,8 +56,11 @@ def random_index(tmp_path: Path, model: Path, vectors: np.ndarray, search: str) 
     """An index whose vectors are given, by an encoder that reads them from the text."""
 
     class Given(DenseEncoder):
-        def encode(self, texts: Any) -> list[np.ndarray]:
-            return [vectors[int(text)] for text in texts]
+        def tokenized(self, texts: Any) -> tuple[list[int], list[int]]:
+            return [int(text or 0) for text in texts], [1] * len(texts)
+
+        def encode_tokenized(self, items: Any) -> list[np.ndarray]:
+            return [vectors[number] for number in items]
 
     made = DenseEngine(Given(str(model), pooling="last", dtype="float32", device="cpu"), search)
     units = [Unit(f"d{number}", "", str(number)) for number in range(len(vectors))]
@@ -189,21 +192,23 @@ def test_a_killed_build_goes_on_and_gives_the_same_index(
 
     monkeypatch.setattr(encoding, "_SHARD_CHARACTERS", 200)
     path = tmp_path / "index"
-    encode, calls = DenseEncoder.encode, []
+    encode, calls = DenseEncoder.encode_tokenized, []
 
-    def killed(self: DenseEncoder, texts: Any) -> Any:
-        calls.append(len(texts))
+    def killed(self: DenseEncoder, items: Any) -> Any:
+        calls.append(len(items))
         if sum(calls) > 40:
             raise KeyboardInterrupt
-        return encode(self, texts)
+        return encode(self, items)
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(DenseEncoder, "encode", killed)
+        patch.setattr(DenseEncoder, "encode_tokenized", killed)
         engine(model).build(UNITS, path, corpus_fingerprint="corpus")
     assert not path.exists()
     before, again = sum(calls), []
     monkeypatch.setattr(
-        DenseEncoder, "encode", lambda self, texts: again.append(len(texts)) or encode(self, texts)
+        DenseEncoder,
+        "encode_tokenized",
+        lambda self, items: again.append(len(items)) or encode(self, items),
     )
     engine(model).build(UNITS, path, corpus_fingerprint="corpus")
     assert before > 20

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pipelines.learned import shards
 from pipelines.learned.encoding import encode_corpus, encoded, readable
 from pipelines.learned.shards import Shards
 from toolkit.contracts import Unit
@@ -32,12 +33,12 @@ class Counting:
         self.batch_tokens, self.bad = batch_tokens, bad
         self.batches: list[list[str]] = []
 
-    def lengths(self, texts: Sequence[str]) -> list[int]:
-        return [len(text.split()) for text in texts]
+    def tokenized(self, texts: Sequence[str]) -> tuple[list[str], list[int]]:
+        return list(texts), [len(text.split()) for text in texts]
 
-    def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
-        self.batches.append(list(texts))
-        return [self.rows(text) for text in texts]
+    def encode_tokenized(self, items: Sequence[str]) -> list[np.ndarray]:
+        self.batches.append(list(items))
+        return [self.rows(text) for text in items]
 
     def rows(self, text: str) -> np.ndarray:
         rows = np.array([(len(word), n) for n, word in enumerate(text.split())], np.float32)
@@ -89,8 +90,8 @@ def test_batches_hold_texts_of_like_length_and_no_more_tokens_than_allowed(tmp_p
     encoder = Counting(batch_tokens=60)
     encode(corpus(40), encoder, tmp_path, shard_units=20)
     for batch in encoder.batches:
-        assert len(batch) * max(encoder.lengths(batch)) <= 60
-    firsts = [encoder.lengths(batch)[0] for batch in encoder.batches]
+        assert len(batch) * max(encoder.tokenized(batch)[1]) <= 60
+    firsts = [encoder.tokenized(batch)[1][0] for batch in encoder.batches]
     assert firsts[0] == max(firsts)
     assert max(len(batch) for batch in encoder.batches) > 4
 
@@ -100,6 +101,43 @@ def test_long_texts_make_smaller_shards(tmp_path: Path, monkeypatch: pytest.Monk
     units = [Unit(f"d{n}", "", "w" * length) for n, length in enumerate([90, 90, 90, 500, 10])]
     shards = encode(units, Counting(), tmp_path)
     assert [shard.unit_ids for shard in shards] == [["d0", "d1", "d2"], ["d3"], ["d4"]]
+
+
+@pytest.mark.parametrize("speed", [2.0, 40.0, 100_000.0])
+def test_a_shard_is_written_at_least_once_a_minute(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, speed: float
+) -> None:
+    now, written = [0.0], [0.0]
+
+    class Slow(Counting):
+        def encode_tokenized(self, items: Sequence[str]) -> list[np.ndarray]:
+            now[0] += sum(map(len, items)) / 80 / speed
+            return super().encode_tokenized(items)
+
+    keep = shards.write
+
+    def write(*arguments: Any) -> Any:
+        written.append(now[0])
+        return keep(*arguments)
+
+    monkeypatch.setattr("pipelines.learned.encoding.time.perf_counter", lambda: now[0])
+    monkeypatch.setattr("pipelines.learned.encoding.shards.write", write)
+    units = [Unit(f"d{n}", "", "twelve chars " * (1 + n % 12)) for n in range(3000)]
+    encode(units, Slow(batch_tokens=400), tmp_path, shard_units=2048)
+    assert max(np.diff(written)) <= 60
+    # A fast model is not slowed down by tiny shards.
+    assert len(written) <= 8 + now[0] / 15
+
+
+def test_shards_that_another_machine_cut_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encode(corpus(40)[:37], Counting(), tmp_path)
+    monkeypatch.setattr("pipelines.learned.encoding._FIRST_CHARACTERS", 50)
+    again = Counting()
+    assert encode(corpus(40), again, tmp_path).counts["reused"] == 4
+    assert sum(map(len, again.batches)) == 3
+    assert list(rows_by_id(Shards(tmp_path))) == [f"d{n}" for n in range(40)]
 
 
 def test_empty_texts_are_encoded_and_counted(tmp_path: Path) -> None:
@@ -140,10 +178,10 @@ sys.path[:0] = [{root!r}, {tests!r}]
 from test_encoding import Counting, corpus, encode
 
 class Slow(Counting):
-    def encode(self, texts):
+    def encode_tokenized(self, items):
         time.sleep(0.1)
         print("batch", flush=True)
-        return super().encode(texts)
+        return super().encode_tokenized(items)
 
 encode(corpus(50), Slow(), Path({folder!r}))
 """
@@ -199,8 +237,8 @@ def test_values_that_are_not_finite_are_refused(tmp_path: Path) -> None:
 
 def test_an_encoder_that_loses_a_text_is_a_defect(tmp_path: Path) -> None:
     class Losing(Counting):
-        def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
-            return super().encode(texts)[:-1]
+        def encode_tokenized(self, items: Sequence[str]) -> list[np.ndarray]:
+            return super().encode_tokenized(items)[:-1]
 
     with pytest.raises(ValueError, match="shorter"):
         encode(corpus(5), Losing(), tmp_path)
@@ -248,7 +286,7 @@ def test_a_lone_surrogate_becomes_readable_and_other_text_stays() -> None:
 
 def test_what_the_encoder_refuses_leaves_no_folder(tmp_path: Path) -> None:
     class Refusing(Counting):
-        def lengths(self, texts: Sequence[str]) -> list[int]:
+        def tokenized(self, texts: Sequence[str]) -> tuple[list[str], list[int]]:
             raise InputError("not this one")
 
     with pytest.raises(InputError, match="not this one"):

@@ -174,3 +174,10 @@ def test_texts_are_read_as_far_as_the_model_was_made_for_unless_a_length_is_give
     longer = DenseEncoder(minilm, dtype="float32", device="cpu", max_length=400)
     assert longer.lengths([text]) == [400]
     assert longer.fingerprint != made_for.fingerprint
+
+
+def test_bfloat16_keeps_the_vectors_but_for_a_ten_thousandth(minilm: str, published: Any) -> None:
+    texts = ["The tide at Brel rises nine metres.", "an old mill", "information retrieval " * 20]
+    exact = published.encode(texts, normalize_embeddings=True)
+    vectors = DenseEncoder(minilm, dtype="bfloat16", device="cpu").encode(texts)
+    assert (np.stack(vectors) * exact).sum(axis=1).min() > 0.9999

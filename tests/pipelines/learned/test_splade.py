@@ -145,7 +145,7 @@ def test_queries_are_weights_by_term_and_are_computed_once(
         assert set(weights) == {made.vocabulary[n] for n in np.flatnonzero(row > 0)}
         for term, weight in weights.items():
             assert weight == pytest.approx(row[made.vocabulary.index(term)], abs=2e-6)
-    monkeypatch.setattr(made, "_weights", None)  # would fail if it were called
+    monkeypatch.setattr(made, "encode_tokenized", None)  # would fail if it were called
     assert made.queries(asked) == first
     with pytest.raises(TypeError):
         made.queries(["a new one"])
@@ -266,7 +266,7 @@ def test_a_build_that_failed_goes_on_where_it_was(
         patched.setattr(ImpactIndex, "build", no_room)
         with pytest.raises(OSError, match="no room"):
             engine.build(corpus(20), tmp_path / "index", corpus_fingerprint="c1")
-    monkeypatch.setattr(SpladeEncoder, "encode", None)  # would fail if it were called
+    monkeypatch.setattr(SpladeEncoder, "encode_tokenized", None)  # would fail if it were called
     engine.build(corpus(20), tmp_path / "index", corpus_fingerprint="c1")
     assert len(engine.open(tmp_path / "index", corpus_fingerprint="c1")) == 21
 

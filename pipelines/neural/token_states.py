@@ -1,0 +1,215 @@
+"""The last layer's vectors of the tokens of many texts, without those of padding.
+
+On a CPU, BERT and DistilBERT are computed here, equal to transformers' in exact arithmetic: texts
+lie one after the other, so that no multiplication is spent on padding, and the residual stream and
+the norms are float32 whatever the type of the weights, so that bfloat16 loses less. Every other
+network, and every GPU, goes through transformers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from toolkit.extras import require
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+TokenStates = Callable[[Sequence[Sequence[int]]], "list[Tensor]"]
+"""Token ids of each text -> [tokens, dimensions] of each, in their order. Texts of like length
+should be neighbours."""
+# Attention is computed for texts of one padded length together; kernels like multiples of 16.
+_MULTIPLE = 16
+
+
+def token_states(network: Any, pad: int, device: torch.device) -> TokenStates:
+    """Of a network without a head, which is on `device`; `pad` is a token to pad with."""
+    parts = _PARTS.get(network.config.model_type)
+    absolute = getattr(network.config, "position_embedding_type", "absolute") == "absolute"
+    decoder = getattr(network.config, "is_decoder", False)
+    if device.type == "cpu" and parts and absolute and not decoder:
+        return PackedBert(network, parts(network))
+    return Padded(network, pad, device)
+
+
+class Padded:
+    """A network as transformers computes it, on texts padded behind to the longest."""
+
+    def __init__(self, network: Any, pad: int, device: torch.device) -> None:
+        self._network, self._pad, self._device = network, pad, device
+
+    def __call__(self, texts: Sequence[Sequence[int]]) -> list[Tensor]:
+        torch = require("torch")
+        lengths = [len(text) for text in texts]
+        ids = torch.full((len(texts), max(lengths)), self._pad)
+        for row, text in zip(ids, texts, strict=True):
+            row[: len(text)] = torch.tensor(text)
+        mask = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
+        with torch.inference_mode():
+            states = self._network(
+                input_ids=ids.to(self._device), attention_mask=mask.long().to(self._device)
+            ).last_hidden_state
+        return [row[:length] for row, length in zip(states, lengths, strict=True)]
+
+
+class _Layer(NamedTuple):
+    """The modules of a layer: query, key and value; then what follows them, in its order."""
+
+    look: Sequence[Any]
+    output: Any
+    look_norm: Any
+    inner: Any
+    outer: Any
+    norm: Any
+
+
+class _Parts(NamedTuple):
+    """What BERT and DistilBERT call by other names."""
+
+    layers: Sequence[_Layer]
+    heads: int
+    activation: str
+
+
+class _Weights(NamedTuple):
+    """A layer's matrices, [output, input], and what is added to their products."""
+
+    look: tuple[Tensor, Tensor]
+    output: tuple[Tensor, Tensor]
+    look_norm: Callable[[Tensor], Tensor]
+    inner: tuple[Tensor, Tensor]
+    outer: tuple[Tensor, Tensor]
+    norm: Callable[[Tensor], Tensor]
+
+
+class PackedBert:
+    """BERT or DistilBERT on a CPU, in the type of its weights, with a float32 residual stream."""
+
+    def __init__(self, network: Any, parts: _Parts) -> None:
+        torch = self._torch = require("torch")
+        embeddings = network.embeddings
+        self._dtype = network.dtype
+        self._heads = parts.heads
+        self._activation = require("transformers.activations").ACT2FN[parts.activation]
+        with torch.no_grad():
+            self._words = embeddings.word_embeddings.weight
+            places = embeddings.position_embeddings.weight.float()
+            kinds = getattr(embeddings, "token_type_embeddings", None)
+            # A single text is of the first kind.
+            self._places = places if kinds is None else places + kinds.weight[0].float()
+            self._first_norm = self._norm(embeddings.LayerNorm)
+            self._layers = [self._weights(layer) for layer in parts.layers]
+
+    def __call__(self, texts: Sequence[Sequence[int]]) -> list[Tensor]:
+        torch, linear = self._torch, self._torch.nn.functional.linear
+        lengths = [len(text) for text in texts]
+        with torch.inference_mode():
+            tokens = torch.tensor([token for text in texts for token in text])
+            places = torch.cat([torch.arange(length) for length in lengths])
+            groups = [list(group) for _, group in groupby(lengths, _padded)]
+            masks = [self._mask(group) for group in groups]
+            state = self._first_norm(self._words[tokens].float() + self._places[places])
+            for layer in self._layers:
+                looked = self._attend(linear(state.to(self._dtype), *layer.look), groups, masks)
+                state = layer.look_norm(state + linear(looked, *layer.output))
+                inner = self._activation(linear(state.to(self._dtype), *layer.inner))
+                state = layer.norm(state + linear(inner, *layer.outer))
+            return list(state.split(lengths))
+
+    def _mask(self, lengths: Sequence[int]) -> Tensor | None:
+        """[texts, 1, 1, longest], 0 where a text has a token; None where nothing is padded."""
+        torch, longest = self._torch, max(lengths)
+        if min(lengths) == longest:
+            return None
+        hidden = torch.arange(longest) >= torch.tensor(lengths)[:, None]
+        mask: Tensor = torch.zeros(hidden.shape, dtype=self._dtype).masked_fill_(
+            hidden, torch.finfo(self._dtype).min
+        )
+        return mask[:, None, None]
+
+    def _attend(
+        self, looks: Tensor, groups: Sequence[Sequence[int]], masks: Sequence[Tensor | None]
+    ) -> Tensor:
+        """[all tokens, 3 x d] -> [all tokens, d]: each token looks at those of its own text."""
+        torch, attention = self._torch, self._torch.nn.functional.scaled_dot_product_attention
+        results = []
+        for part, lengths, mask in zip(
+            looks.split([sum(group) for group in groups]), groups, masks, strict=True
+        ):
+            if mask is None:
+                texts = part.view(len(lengths), lengths[0], -1)
+            else:
+                texts = torch.nn.utils.rnn.pad_sequence(part.split(list(lengths)), batch_first=True)
+            by_head = texts.view(*texts.shape[:2], 3, self._heads, -1).permute(2, 0, 3, 1, 4)
+            looked = attention(*by_head, attn_mask=mask).transpose(1, 2).flatten(2)
+            results += (
+                [looked.flatten(0, 1)]
+                if mask is None
+                else [row[:length] for row, length in zip(looked, lengths, strict=True)]
+            )
+        joined: Tensor = torch.cat(results)
+        return joined
+
+    def _weights(self, layer: _Layer) -> _Weights:
+        joined = (
+            self._torch.cat([part.weight for part in layer.look]),
+            self._torch.cat([part.bias for part in layer.look]),
+        )
+        return _Weights(
+            joined,
+            (layer.output.weight, layer.output.bias),
+            self._norm(layer.look_norm),
+            (layer.inner.weight, layer.inner.bias),
+            (layer.outer.weight, layer.outer.bias),
+            self._norm(layer.norm),
+        )
+
+    def _norm(self, module: Any) -> Callable[[Tensor], Tensor]:
+        layer_norm = self._torch.nn.functional.layer_norm
+        weight, bias, epsilon = module.weight.float(), module.bias.float(), module.eps
+
+        def normalised(state: Tensor) -> Tensor:
+            result: Tensor = layer_norm(state, weight.shape, weight, bias, epsilon)
+            return result
+
+        return normalised
+
+
+def _padded(length: int) -> int:
+    return -(-length // _MULTIPLE) * _MULTIPLE
+
+
+def _bert(network: Any) -> _Parts:
+    layers = [
+        _Layer(
+            [getattr(layer.attention.self, name) for name in ("query", "key", "value")],
+            layer.attention.output.dense,
+            layer.attention.output.LayerNorm,
+            layer.intermediate.dense,
+            layer.output.dense,
+            layer.output.LayerNorm,
+        )
+        for layer in network.encoder.layer
+    ]
+    return _Parts(layers, network.config.num_attention_heads, network.config.hidden_act)
+
+
+def _distilbert(network: Any) -> _Parts:
+    layers = [
+        _Layer(
+            [getattr(layer.attention, name) for name in ("q_lin", "k_lin", "v_lin")],
+            layer.attention.out_lin,
+            layer.sa_layer_norm,
+            layer.ffn.lin1,
+            layer.ffn.lin2,
+            layer.output_layer_norm,
+        )
+        for layer in network.transformer.layer
+    ]
+    return _Parts(layers, network.config.n_heads, network.config.activation)
+
+
+_PARTS: dict[str, Callable[[Any], _Parts]] = {"bert": _bert, "distilbert": _distilbert}

@@ -1,0 +1,77 @@
+"""The last layer's vectors, against transformers on one text at a time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+from pipelines.neural.token_states import PackedBert, Padded, token_states  # noqa: E402
+
+CPU = torch.device("cpu")
+SIZES = {
+    "vocab_size": 60,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 80,
+    "initializer_range": 0.3,
+}
+# Of equal and of unlike length, in no order, one of a single token.
+LENGTHS = (40, 40, 33, 17, 16, 16, 64, 1, 3)
+
+
+def network(kind: str) -> Any:
+    torch.set_num_threads(1)
+    torch.manual_seed(1)
+    if kind == "distilbert":
+        config = transformers.DistilBertConfig(
+            vocab_size=60,
+            dim=32,
+            hidden_dim=64,
+            n_layers=3,
+            n_heads=4,
+            max_position_embeddings=80,
+            initializer_range=0.3,
+        )
+        made = transformers.DistilBertModel(config)
+    elif kind == "roberta":
+        made = transformers.RobertaModel(transformers.RobertaConfig(**SIZES))
+    else:
+        made = transformers.BertModel(transformers.BertConfig(**SIZES))
+    for name, weight in made.named_parameters():
+        if "norm" in name.lower() or name.endswith("bias"):
+            torch.nn.init.uniform_(weight, 0.2, 1.2)
+    return made.eval()
+
+
+def texts() -> list[list[int]]:
+    random = torch.Generator().manual_seed(2)
+    return [torch.randint(3, 60, (length,), generator=random).tolist() for length in LENGTHS]
+
+
+def alone(model: Any) -> list[Any]:
+    with torch.no_grad():
+        return [model(input_ids=torch.tensor([ids])).last_hidden_state[0] for ids in texts()]
+
+
+@pytest.mark.parametrize(
+    ("kind", "computed"), [("bert", PackedBert), ("distilbert", PackedBert), ("roberta", Padded)]
+)
+def test_each_text_has_the_vectors_that_it_has_alone(kind: str, computed: type) -> None:
+    model = network(kind)
+    states = token_states(model, 0, CPU)
+    assert isinstance(states, computed)
+    for rows, expected in zip(states(texts()), alone(model), strict=True):
+        torch.testing.assert_close(rows, expected, atol=2e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["bert", "distilbert"])
+def test_bfloat16_stays_near_float32(kind: str) -> None:
+    exact = torch.cat(alone(network(kind)))
+    ours = torch.cat(token_states(network(kind).bfloat16(), 0, CPU)(texts()))
+    assert torch.nn.functional.cosine_similarity(ours, exact).min() > 0.999
