@@ -19,7 +19,7 @@ VASWANI := $(or $(SOUNDINGLINE_DATA),../shared/data)/vaswani
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo demo-agent demo-learned test test-quick test-soak test-peers test-vllm check bench bench-tuning bench-enrich \
-	bench-agent bench-rerank bench-serve bench-startup anserini clean
+	bench-agent bench-encode bench-rerank bench-serve bench-startup anserini clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -65,6 +65,9 @@ bench-tuning: $(BENCH)  ## the (k1, b) grid in one pass, against one run a cell;
 bench-rerank: $(BENCH)  ## monoT5 against pyterrier_t5, and SPLADE's impact search; PAIRS=n, DOCUMENTS=n
 	$(BIN)/python -m experiments.bench.rerank --pairs $(or $(PAIRS),1000) --write
 	$(BIN)/python -m experiments.bench.splade --documents $(or $(DOCUMENTS),100000) --write
+
+bench-encode: $(DEV)  ## encoding a corpus (dense, SPLADE) against sentence-transformers; DOCUMENTS=n
+	$(BIN)/python -m experiments.bench.encode --documents $(or $(DOCUMENTS),200) --write
 
 bench-enrich: $(DEV)  ## overlays, weighted calls, and our own time a document that a model is asked for; DOCUMENTS=n
 	$(BIN)/python -m experiments.bench.enrich --documents $(or $(DOCUMENTS),100000)

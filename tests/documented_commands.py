@@ -31,7 +31,7 @@ ANY_VALUE = "x"  # stands for `group.key=...`
 # Commands with flags of their own, which take folders as plain arguments and do not sweep.
 TAKES_PATHS = {
     *("evaluate", "compare", "judge_agreement", "caches", "calibrate"),
-    *("export", "import_runs", "lint", "replay", "scan"),
+    *("export", "import_runs", "lint", "replay", "scan", "train_reranker"),
 }
 FLAGS = {"-m", "--multirun", "--help"}
 

@@ -13,7 +13,6 @@ first. Order is compared per query, against float32.
 
 from __future__ import annotations
 
-import os
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
@@ -25,7 +24,6 @@ from scipy.stats import kendalltau
 
 from experiments.bench.harness import (
     DATA,
-    ROOT,
     Arguments,
     Section,
     Table,
@@ -34,7 +32,14 @@ from experiments.bench.harness import (
     run,
     take_turns,
 )
-from experiments.bench.rerank_data import SHAPES, Request, encoder_flops, save_random, workload
+from experiments.bench.rerank_data import (
+    SHAPES,
+    Request,
+    data_root,
+    encoder_flops,
+    save_random,
+    workload,
+)
 from pipelines.neural.devices import choose_device
 from pipelines.rerank.base import Pair
 from pipelines.rerank.monot5 import MonoT5Scorer
@@ -245,7 +250,7 @@ def main(arguments: Sequence[str]) -> None:
     parser = Arguments("rerank", pairs=(1000, 1), exact=(100, 1))
     parser.add_argument("--shape", choices=list(SHAPES))
     parser.add_argument("--device")
-    parser.add_argument("--collection", type=Path, default=_data_root() / "wikimix")
+    parser.add_argument("--collection", type=Path, default=data_root() / "wikimix")
     options = parser.read(arguments)
     device = str(choose_device(options.device))
     shape = options.shape or ("base" if device == "cpu" else "3b")
@@ -264,10 +269,6 @@ def main(arguments: Sequence[str]) -> None:
         device_name(device),
     )
     report(section, write=options.write)
-
-
-def _data_root() -> Path:
-    return Path(os.environ.get("SOUNDINGLINE_DATA", ROOT.parent / "shared" / "data"))
 
 
 if __name__ == "__main__":

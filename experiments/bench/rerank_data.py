@@ -4,12 +4,14 @@ kind and vocabulary size, and random weights of monoT5's shapes."""
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pandas as pd
 
+from experiments.bench.harness import ROOT
 from pipelines.lexical import LexicalIndex
 from toolkit.benchmarks.beir import BeirBenchmark
 from toolkit.contracts import Unit
@@ -34,6 +36,11 @@ class Request(NamedTuple):
 
     query: str
     texts: list[str]
+
+
+def data_root() -> Path:
+    """The folder of the real collections."""
+    return Path(os.environ.get("SOUNDINGLINE_DATA", ROOT.parent / "shared" / "data"))
 
 
 def workload(root: Path, collection: Path, pairs: int) -> tuple[list[Request], Path]:

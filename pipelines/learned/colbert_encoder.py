@@ -6,23 +6,22 @@ import json
 import threading
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pipelines.learned.encoding import TextInputs, readable
+from pipelines.learned.encoding import PlacedEncoder, readable
 from pipelines.neural.checkpoints import (
     NO_CODE,
     check_memory,
-    checkpoint_config,
     checkpoint_fingerprint,
     opening,
+    stored_config,
+    stored_file,
     weight_bytes,
     within_memory,
 )
-from pipelines.neural.devices import Placed
 from pipelines.neural.text_windows import cut
 from toolkit.checks import check_integer
 from toolkit.errors import InputError
@@ -38,7 +37,7 @@ _KINDS = ("MultiVectorEncoder", "ColBERT")
 _KNOBS = ("query_prefix", "document_prefix", "query_length", "skiplist_words")
 
 
-class ColbertEncoder(Placed, TextInputs):
+class ColbertEncoder(PlacedEncoder):
     """A ColBERT checkpoint through sentence-transformers' `MultiVectorEncoder`: its own, PyLate's
     and Stanford's (`colbert-ir/colbertv2.0`). Markers, the filling of queries with masks, the
     tokens that are left out and the normalisation are the checkpoint's.
@@ -229,12 +228,11 @@ class ColbertEncoder(Placed, TextInputs):
 def _check_kind(model: str, revision: str | None) -> None:
     """`InputError` for another kind of checkpoint: the library would give it a random projection
     and say so in its log only."""
-    if "HF_ColBERT" in (checkpoint_config(model, revision).architectures or []):
+    path = stored_file(model, "config_sentence_transformers.json", revision)
+    config = stored_config(model, revision)
+    if "HF_ColBERT" in (getattr(config, "architectures", None) or []):
         return
-    with opening(model):
-        find = require("sentence_transformers.util").load_file_path
-        path = find(model, "config_sentence_transformers.json", revision=revision)
-    content = json.loads(Path(path).read_text("utf-8")) if path else {}
+    content = json.loads(path.read_text("utf-8")) if path else {}
     if content.get("model_type") not in _KINDS and not any(knob in content for knob in _KNOBS):
         raise InputError(
             f"'{model}' is no multi-vector checkpoint",

@@ -11,13 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipelines.learned.dense_model import LENGTH, DenseModel, Side
-from pipelines.learned.encoding import TextInputs, readable
+from pipelines.learned.encoding import PlacedEncoder, readable
 from pipelines.learned.pooled import POOLINGS, PooledModel
 from pipelines.learned.sentence_model import SentenceModel, check_pooled
 from pipelines.neural.adapters import Checkpoint
 from pipelines.neural.batches import in_batches
 from pipelines.neural.checkpoints import check_length, within_memory
-from pipelines.neural.devices import Placed
 from toolkit.checks import check_integer
 from toolkit.errors import InputError
 from toolkit.files import fingerprint
@@ -26,7 +25,7 @@ _FEWEST = 8  # tokens, below which a prefix leaves no room for a text
 Vectors = NDArray[np.float32]
 
 
-class DenseEncoder(Placed, TextInputs):
+class DenseEncoder(PlacedEncoder):
     """A checkpoint and its recipe.
 
     - `pooling`: which of the last layer's vectors is the text's: that of the `last` token, the

@@ -19,6 +19,7 @@ from pipelines.index_folder import Checked
 from pipelines.learned import shards
 from pipelines.learned.shards import Head, Shards
 from pipelines.neural.batches import in_batches
+from pipelines.neural.devices import Placed
 from toolkit.checks import check_integer
 from toolkit.contracts import Unit
 from toolkit.errors import InputError
@@ -29,6 +30,10 @@ _SHARD_CHARACTERS = 1 << 22
 # A shard is what a kill loses. The first ones are small, until it is known how fast the model is;
 # then half a minute is aimed at, so that none takes more than a minute.
 _FIRST_CHARACTERS, _GROWTH, _SHARD_SECONDS = 1 << 11, 4, 30.0
+
+
+# What keeps a device busy; a CPU's caches hold no more.
+_BATCH_TOKENS = {"cpu": 2048, "cuda": 16_384}
 
 
 class TextEncoder(Protocol):
@@ -68,10 +73,17 @@ class TextEncoder(Protocol):
         ...
 
 
-class TextInputs:
-    """What every `TextEncoder` does with texts, by tokenizing each once."""
+class PlacedEncoder(Placed):
+    """What our encoders share: a device and a precision, batches, and texts as they are."""
 
-    batch_tokens: int
+    def __init__(self, device: str | None, dtype: str | None, batch_tokens: int | None) -> None:
+        super().__init__(device, dtype)
+        self._batch_tokens = batch_tokens
+
+    @property
+    def batch_tokens(self) -> int:
+        """Tokens of a batch: those given, else 2048 on a CPU and 16,384 on a GPU."""
+        return self._batch_tokens or _BATCH_TOKENS[self.device.type]
 
     def tokenized(self, texts: Sequence[str]) -> tuple[list[Any], list[int]]:
         """See `TextEncoder`."""

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from pipelines.learned.encoding import SPARSE, TextInputs, readable
+from pipelines.learned.encoding import SPARSE, PlacedEncoder, readable
 from pipelines.neural.checkpoints import (
     DATA_ONLY,
     NO_CODE,
@@ -26,10 +26,10 @@ from pipelines.neural.checkpoints import (
     checkpoint_config,
     checkpoint_fingerprint,
     opening,
+    stored_config,
     weight_bytes,
     within_memory,
 )
-from pipelines.neural.devices import Placed
 from pipelines.neural.token_states import TokenStates, token_states
 from toolkit.checks import check_integer
 from toolkit.errors import InputError
@@ -44,7 +44,7 @@ _CELLS = 1 << 26
 _QUERIES_KEPT = 4096
 
 
-class SpladeEncoder(Placed, TextInputs):
+class SpladeEncoder(PlacedEncoder):
     """A SPLADE checkpoint (BERT or DistilBERT with its masked-language-model head), as a
     `TextEncoder` of documents and an encoder of queries.
 
@@ -87,7 +87,8 @@ class SpladeEncoder(Placed, TextInputs):
     def fingerprint(self) -> str:
         """Reads the files of a checkpoint in a folder, but does not load it. `InputError` for one
         of another kind, or with fewer positions than `max_length`."""
-        config = _checked_config(self.model, self.revision)
+        config = stored_config(self.model, self.revision)
+        check_kind(config, self.model, tuple(_HEADS), "SPLADE")
         check_length(config, self.model, self.max_length)
         checkpoint = checkpoint_fingerprint(self.model, self.revision)
         dtype = f"torch.{self.precision}"
@@ -237,17 +238,12 @@ def _distilbert_head(model: Any) -> Callable[[Any], Any]:
 _HEADS = {"bert": _bert_head, "distilbert": _distilbert_head}
 
 
-def _checked_config(model: str, revision: str | None) -> Any:
-    config = checkpoint_config(model, revision)
-    check_kind(config, model, tuple(_HEADS), "SPLADE")
-    return config
-
-
 def _load(
     model: str, revision: str | None, device: torch.device, dtype: torch.dtype, max_length: int
 ) -> _Loaded:
     transformers = require("transformers")
-    config = _checked_config(model, revision)
+    config = checkpoint_config(model, revision)
+    check_kind(config, model, tuple(_HEADS), "SPLADE")
     check_length(config, model, max_length)
     check_memory(weight_bytes(model, revision) or 0, device, f"'{model}'")
     with opening(model):

@@ -145,9 +145,10 @@ def _quiet(bars: _Bars) -> Iterator[None]:
 def check_kind(config: Any, model: str, kinds: tuple[str, ...], what: str) -> None:
     """`InputError` where a checkpoint is of another architecture (`model_type`) than `what`
     needs."""
-    if config.model_type not in kinds:
+    kind = getattr(config, "model_type", None)
+    if kind not in kinds:
         raise InputError(
-            f"{what} was given '{model}', a model of the kind {config.model_type}",
+            f"{what} was given '{model}', a model of the kind {kind}",
             valid=f"a checkpoint of the kind {' or '.join(kinds)}",
             do="choose a checkpoint that was trained for it",
         )

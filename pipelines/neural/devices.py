@@ -52,22 +52,11 @@ def computes_bfloat16(device: torch.device) -> bool:
     return any(getattr(torch.cpu, name, lambda: False)() for name in names)
 
 
-# Tokens of a batch of an encoder that keep a device busy: a CPU's caches hold no more.
-_BATCH_TOKENS = {"cpu": 2048, "cuda": 16_384}
-
-
 class Placed:
     """`device` and `dtype` of a model, chosen when they are first asked for, by the rules above."""
 
-    def __init__(
-        self, device: str | None, dtype: str | None, batch_tokens: int | None = None
-    ) -> None:
-        self._device, self._dtype, self._batch_tokens = device, dtype, batch_tokens
-
-    @property
-    def batch_tokens(self) -> int:
-        """Tokens of a batch: those given, else 2048 on a CPU and 16,384 on a GPU."""
-        return self._batch_tokens or _BATCH_TOKENS[self.device.type]
+    def __init__(self, device: str | None, dtype: str | None) -> None:
+        self._device, self._dtype = device, dtype
 
     @cached_property
     def device(self) -> torch.device:

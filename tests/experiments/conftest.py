@@ -44,6 +44,7 @@ COMMANDS = {
     "judge_agreement": "agree",
     "calibrate": "calibrate",
     "scan": "scan",
+    "train_reranker": "train_reranker",
 }
 
 

@@ -94,6 +94,32 @@ assert len(Experiment.compose(*{given!r}).collection.prepared.index) == 64
     assert imported(code, MODELS) == []
 
 
+CHECKED = """
+from pipelines import ColbertRetriever, DenseRetriever, SpladeRetriever
+exact = {{"dtype": "float32", "device": "cpu"}}
+for made in (
+    SpladeRetriever({splade!r}, max_length=64, **exact),
+    ColbertRetriever({late!r}, **exact),
+    DenseRetriever({dense!r}, **exact),
+):
+    made.check(None)
+"""
+
+
+def test_checking_a_retrievers_checkpoint_imports_no_library_of_models(tmp_path: Path) -> None:
+    pytest.importorskip("sentence_transformers")
+    import tiny_embedder
+    import tiny_splade
+
+    places = {
+        "splade": tiny_splade.write_splade(tmp_path / "splade"),
+        "late": tiny_embedder.save_multi_vector(tmp_path / "late"),
+        "dense": tiny_embedder.save_sentence_model(tmp_path / "dense"),
+    }
+    code = CHECKED.format(**{name: str(place) for name, place in places.items()})
+    assert imported(code, MODELS) == []
+
+
 def test_the_help_lists_every_option_and_what_it_is(
     entry: Entry, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

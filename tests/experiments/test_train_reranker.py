@@ -1,0 +1,52 @@
+"""A re-ranker trained on a benchmark's judgements by one command, and ranked with by the next."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from conftest import Entry
+
+pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+QUICK = ("steps=3", "batch=4", "depth=4")
+
+
+def test_what_the_command_writes_is_a_model_of_the_reranker(
+    entry: Entry, beir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = ("benchmark=beir", f"benchmark.path={beir}")
+    assert entry("train_reranker", "models/mine", *given, *QUICK) == 0
+    assert "candidates; loss" in capsys.readouterr().err
+    reranked = ("reranker=monot5", "reranker.model=models/mine", "reranker.dtype=float32")
+    assert entry("rank", *given, *reranked, "name=adapted") == 0
+    # It goes on from a checkpoint, its own too.
+    start = ("--start", "models/mine", "--rate", "0.001")
+    assert entry("train_reranker", "models/further", *given, *QUICK, *start) == 0
+    weights = [Path(f"models/{name}/model.safetensors") for name in ("mine", "further")]
+    assert weights[0].read_bytes() != weights[1].read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (("models",), "there is something at 'models'"),
+        ((), "0 paths were named"),
+        (("models/x", "held_out=100"), "no judged question is left beyond the first 100"),
+        (("models/x", "steps=0"), "steps=0"),
+        (("models/x", "depth=2", "--start", "/nowhere"), "there is no folder '/nowhere'"),
+    ],
+)
+def test_what_cannot_be_trained_is_told_and_leaves_nothing(
+    entry: Entry,
+    beir: Path,
+    given: tuple[str, ...],
+    told: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    Path("models").mkdir()
+    assert entry("train_reranker", "benchmark=beir", f"benchmark.path={beir}", *given) == 2
+    error = capsys.readouterr().err
+    assert told in error.splitlines()[-1]
+    assert list(Path("models").iterdir()) == []
