@@ -6,9 +6,10 @@ Arguments: `--pairs` (default 1000), `--shape base|3b|tiny` (default base on a C
 tables into docs/benchmarks.md).
 
 Weights are random, of the shape of a published monoT5; speed does not depend on their values. All
-systems load one checkpoint and take turns on the same requests, so that noise hits all. The
-reference runs at its default (4 pairs a batch) and at its best batch size, which is looked for
-first. Order is compared per query, against float32.
+systems load one checkpoint and take turns on the same requests, so that noise hits all. Ours, the
+reference at its default (4 pairs a batch) and at its best batch size, which is looked for first,
+and plain T5 on batches by length run in both precisions; ratios are taken within a precision. Order
+is compared per query, against float32.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ from experiments.bench.rerank_data import (
     save_random,
     workload,
 )
+from pipelines.neural.batches import in_batches
 from pipelines.neural.devices import choose_device
 from pipelines.rerank.base import Pair
 from pipelines.rerank.monot5 import MonoT5Scorer
@@ -50,9 +52,19 @@ SIZES = (1, 2, 4, 8, 16, 32, 64)
 DEFAULT = 4
 ROUNDS = 4
 TOP = 5
+DTYPES = ("bfloat16", "float32")
 System = Callable[[Sequence[Pair]], list[float]]
 Rows = list[list[str]]
-HEAD = ["system", "pairs/s", "times its best", "times its default", "GFLOP/s", "share of peak"]
+# Every ratio is to a system of the same precision.
+HEAD = [
+    "system",
+    "pairs/s",
+    "times pyterrier_t5's best",
+    "times its default",
+    "times T5 by length",
+    "GFLOP/s",
+    "share of peak",
+]
 ORDER_HEAD = ["scores", "Kendall tau", f"top {TOP} shared", "largest difference"]
 
 
@@ -72,12 +84,13 @@ def request_by_request(score: System, size: int) -> System:
     return scored
 
 
-def reference(folder: Path, device: str) -> Callable[[int], System]:
+def reference(folder: Path, device: str, dtype: str = "float32") -> Callable[[int], System]:
     """pyterrier_t5 on one loaded model, by batch size."""
     MonoT5ReRanker = require("pyterrier_t5").MonoT5ReRanker
     reranker = MonoT5ReRanker(
         tok_model=str(folder), model=str(folder), device=device, verbose=False
     )
+    reranker.model.to(getattr(require("torch"), dtype))
 
     def system(size: int) -> System:
         def scored(pairs: Sequence[Pair]) -> list[float]:
@@ -90,6 +103,36 @@ def reference(folder: Path, device: str) -> Callable[[int], System]:
         return scored
 
     return system
+
+
+def plain(folder: Path, dtype: str, device: str) -> System:
+    """transformers' T5 as it is, one decoder step, on our prompts: by length, in batches of the
+    tokens that ours takes, padded behind and masked."""
+    torch, transformers = require("torch"), require("transformers")
+    model = transformers.T5ForConditionalGeneration.from_pretrained(
+        folder, dtype=getattr(torch, dtype)
+    )
+    model.to(device).eval()
+    ours_too = ours(folder, dtype, device)
+    answers, pad = list(ours_too._prompts.answers), torch.nn.utils.rnn.pad_sequence
+
+    def batch(prompts: Sequence[Sequence[int]]) -> list[float]:
+        rows = [torch.tensor(ids, device=device) for ids in prompts]
+        with torch.inference_mode():
+            logits = model(
+                input_ids=pad(rows, batch_first=True),
+                attention_mask=pad([torch.ones_like(row) for row in rows], batch_first=True),
+                decoder_input_ids=torch.zeros((len(rows), 1), dtype=torch.long, device=device),
+                use_cache=False,
+            ).logits[:, 0, answers]
+        scores: list[float] = logits.float().log_softmax(-1)[:, 0].tolist()
+        return scores
+
+    def scored(pairs: Sequence[Pair]) -> list[float]:
+        ids = [prompt.ids for prompt in ours_too._prompts.encode(pairs)]
+        return in_batches(batch, ids, list(map(len, ids)), ours_too.batch_tokens)
+
+    return scored
 
 
 def best_size(by_size: Callable[[int], System], pairs: Sequence[Pair]) -> tuple[int, Rows]:
@@ -161,10 +204,14 @@ def matmul_peaks(device: str) -> dict[str, float]:
     return {dtype: matmul_peak(device, dtype) for dtype in ("bfloat16", "float32")}
 
 
-def name_of(size: int, best: int) -> str:
+def name_of(size: int, best: int, dtype: str) -> str:
     """The reference at a batch size, of which `best` is its best."""
     what = {DEFAULT: "default", best: "its best"} if best != DEFAULT else {best: "default and best"}
-    return f"pyterrier_t5, {size} pairs a batch ({what[size]})"
+    return f"pyterrier_t5, {dtype}, {size} pairs a batch ({what[size]})"
+
+
+def plain_name(dtype: str) -> str:
+    return f"T5ForConditionalGeneration, {dtype}, batches by length"
 
 
 def speed_rows(
@@ -172,27 +219,30 @@ def speed_rows(
     pairs: int,
     flops: float,
     peaks: dict[str, float],
-    reference: tuple[str, str],
+    rivals: Mapping[str, Sequence[str]],
 ) -> Rows:
-    """One row a system, then the floors. `reference` names its default and its best."""
-    default, best = reference
+    """One row a system, then the floors. `rivals`: by precision, the names of the reference at its
+    best and at its default, and of T5 by length."""
     rows = []
     for name, time in seconds.items():
-        peak = peaks["bfloat16" if "bfloat16" in name else "float32"]
+        dtype = dtype_of(name)
         rows.append(
             [
                 name,
                 f"{pairs / time:,.2f}",
-                f"{seconds[best] / time:.2f}",
-                f"{seconds[default] / time:.2f}",
+                *(f"{seconds[rival] / time:.2f}" for rival in rivals[dtype]),
                 f"{flops / time / 1e9:,.0f}",
-                f"{flops / time / peak:.0%}",
+                f"{flops / time / peaks[dtype]:.0%}",
             ]
         )
     for dtype, peak in peaks.items():
-        floor = [f"{pairs * peak / flops:,.2f}", "", "", f"{peak / 1e9:,.0f}", "100%"]
+        floor = [f"{pairs * peak / flops:,.2f}", "", "", "", f"{peak / 1e9:,.0f}", "100%"]
         rows.append([f"floor: a large product, {dtype}", *floor])
     return rows
+
+
+def dtype_of(name: str) -> str:
+    return "bfloat16" if "bfloat16" in name else "float32"
 
 
 def measure(
@@ -200,15 +250,22 @@ def measure(
 ) -> tuple[str, list[Table]]:
     """A line on what the float32 scores differ by, and the tables."""
     pairs = [Pair(request.query, text) for request in requests for text in request.texts]
-    by_size = reference(folder, device)
-    size, sizes = best_size(by_size, pairs[: max(SIZES)])
+    references = {dtype: reference(folder, device, dtype) for dtype in DTYPES}
+    found = {
+        dtype: best_size(by_size, pairs[: max(SIZES)]) for dtype, by_size in references.items()
+    }
     fast, full = ours(folder, "bfloat16", device), ours(folder, "float32", device)
     alone = f"ours, bfloat16, {len(requests[0].texts)} pairs a call"
     systems: dict[str, System] = {
         "ours, bfloat16": fast.score,
         alone: request_by_request(fast.score, len(requests[0].texts)),
         "ours, float32": full.score,
-        **{name_of(batch, size): by_size(batch) for batch in (DEFAULT, size)},
+        **{plain_name(dtype): plain(folder, dtype, device) for dtype in DTYPES},
+        **{
+            name_of(batch, found[dtype][0], dtype): references[dtype](batch)
+            for dtype in DTYPES
+            for batch in (DEFAULT, found[dtype][0])
+        },
     }
     # A GPU's libraries choose a kernel when they first see a shape.
     warm_up = DEFAULT if device == "cpu" else len(pairs) // ROUNDS
@@ -218,9 +275,12 @@ def measure(
     peaks = {name: max(peak, before[name]) for name, peak in matmul_peaks(device).items()}
     lengths = [len(prompt.ids) for prompt in full._prompts.encode(pairs)]
     flops = encoder_flops(shape, lengths)
-    named = name_of(DEFAULT, size), name_of(size, size)
-    speeds = speed_rows(seconds, len(pairs), flops, peaks, named)
-    single = by_size(1)(pairs[:exact])
+    rivals = {
+        dtype: (name_of(size, size, dtype), name_of(DEFAULT, size, dtype), plain_name(dtype))
+        for dtype, (size, _) in found.items()
+    }
+    speeds = speed_rows(seconds, len(pairs), flops, peaks, rivals)
+    single = references["float32"](1)(pairs[:exact])
     off = float(np.abs(np.array(single) - np.array(scores["ours, float32"][: len(single)])).max())
     compared = scores.keys() - {alone, "ours, float32"}
     others = {name: values for name, values in scores.items() if name in compared}
@@ -234,7 +294,13 @@ def measure(
     tables = [
         Table(HEAD, speeds),
         Table(ORDER_HEAD, order),
-        Table(["pairs a batch", "pyterrier_t5's pairs/s"], sizes),
+        Table(
+            ["pairs a batch", *(f"pyterrier_t5's pairs/s, {dtype}" for dtype in DTYPES)],
+            [
+                [row[0], *(rows[number][1] for _, rows in found.values())]
+                for number, row in enumerate(found["float32"][1])
+            ],
+        ),
     ]
     return summary, tables
 

@@ -113,18 +113,26 @@ def test_order_is_compared_within_each_query() -> None:
 
 
 def test_speed_is_told_in_multiples_of_the_reference_and_of_the_peak() -> None:
-    seconds = {"ours, bfloat16": 1.0, "default (4)": 6.0, "best (16)": 4.0}
+    names = {
+        dtype: (f"best, {dtype}", f"default, {dtype}", f"plain, {dtype}") for dtype in rerank.DTYPES
+    }
+    times = {"bfloat16": (4.0, 6.0, 1.5), "float32": (8.0, 12.0, 10.0)}
+    seconds = {"ours, bfloat16": 1.0, "ours, float32": 5.0}
+    for dtype, rivals in names.items():
+        seconds |= dict(zip(rivals, times[dtype], strict=True))
     peaks = {"bfloat16": 1e10, "float32": 2.5e9}
-    rows = rerank.speed_rows(seconds, 100, 5e9, peaks, ("default (4)", "best (16)"))
-    assert rows[0] == ["ours, bfloat16", "100.00", "4.00", "6.00", "5", "50%"]
-    assert rows[2] == ["best (16)", "25.00", "1.00", "1.50", "1", "50%"]
-    assert rows[3] == ["floor: a large product, bfloat16", "200.00", "", "", "10", "100%"]
+    rows = rerank.speed_rows(seconds, 100, 5e9, peaks, names)
+    assert rows[0] == ["ours, bfloat16", "100.00", "4.00", "6.00", "1.50", "5", "50%"]
+    assert rows[1] == ["ours, float32", "20.00", "1.60", "2.40", "2.00", "1", "40%"]
+    assert rows[2] == ["best, bfloat16", "25.00", "1.00", "1.50", "0.38", "1", "12%"]
+    assert rows[8] == ["floor: a large product, bfloat16", "200.00", "", "", "", "10", "100%"]
 
 
 def test_a_default_that_is_best_is_one_system() -> None:
-    assert rerank.name_of(4, 4) == "pyterrier_t5, 4 pairs a batch (default and best)"
-    assert rerank.name_of(4, 16) == "pyterrier_t5, 4 pairs a batch (default)"
-    assert rerank.name_of(16, 16) == "pyterrier_t5, 16 pairs a batch (its best)"
+    prefix = "pyterrier_t5, float32,"
+    assert rerank.name_of(4, 4, "float32") == f"{prefix} 4 pairs a batch (default and best)"
+    assert rerank.name_of(4, 16, "float32") == f"{prefix} 4 pairs a batch (default)"
+    assert rerank.name_of(16, 16, "float32") == f"{prefix} 16 pairs a batch (its best)"
 
 
 def test_the_whole_benchmark_writes_its_section(
@@ -147,7 +155,13 @@ def test_the_whole_benchmark_writes_its_section(
     off = float(text.split("by at most ")[1].split()[0])
     assert off < 1e-4
     assert str(tmp_path) not in text
-    for row in ("| ours, bfloat16 |", "| ours, float32 |", "4 pairs a batch (default", "best) |"):
+    systems = (
+        "| ours, bfloat16 |",
+        "| ours, float32 |",
+        "best) |",
+        "| T5ForConditionalGeneration,",
+    )
+    for row in (*systems, "pyterrier_t5, bfloat16, 4 pairs a batch (default"):
         assert row in text
     assert "Kendall tau" in capsys.readouterr().out
 
