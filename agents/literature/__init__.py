@@ -1,7 +1,7 @@
-"""Agents that search for sets of documents: a navigator plans and judges what is found.
+"""Agents that search for sets of documents: a navigator plans, librarians retrieve and score.
 
-Needs an interface that locates evidence (`tool=literature`). No language model yet: the navigator
-of rules is the reference that a model has to beat."""
+Needs an interface that locates evidence and scores it (`tool=literature`). Plans are a language
+model's, or those of rules: the reference that a model has to beat."""
 
 from agents.literature.navigator import Navigator
 from agents.literature.overlap import OverlapScorer

@@ -139,7 +139,8 @@ class ModelPlans:
             )
             if plan is not None:
                 return plan
-            messages.append({"role": "assistant", "content": turn.text})
+            # APIs refuse a message without content.
+            messages.append({"role": "assistant", "content": turn.text.strip() or "(nothing)"})
         self._episode.warnings.append(f"round {number}: the navigator gave no plan, twice")
         if number == 1:
             return await self._fallback.plan(survey, number)

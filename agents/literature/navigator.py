@@ -216,11 +216,10 @@ class Search:
             most_calls=min(navigator.max_calls, self._budget.tool_calls or navigator.max_calls),
             seconds=self._budget.seconds,
         )
-        planned_by = "model" if isinstance(self._plans, ModelPlans) else "rules"
         try:
             await work.run(plan)
         finally:
-            episode.rounds.append(work.record(number, planned_by, plan))
+            episode.rounds.append(work.record(number, plan))
         good = sum(map(self._good, work.newly_scored))
         episode.rounds[-1] = {**episode.rounds[-1], "good": good}
         self._quiet = 0 if good else self._quiet + 1

@@ -52,13 +52,14 @@ class Query:
 class Plan:
     """`checklist`: the requirements from this round on. `stop`: no further round is wanted, and
     there are no queries. `left_out` counts queries and requirements that were not usable or too
-    many."""
+    many. `by`: `rules` or `model`."""
 
     queries: tuple[Query, ...] = ()
     checklist: tuple[str, ...] = ()
     stop: bool = False
     reason: str = ""
     left_out: int = 0
+    by: str = "rules"
 
 
 def tidy(requirement: str) -> str:
@@ -91,7 +92,8 @@ def read_plan(text: str, known: Collection[str], *, queries: int, requirements: 
     chosen = () if stop else tuple(dict.fromkeys(usable))[:queries]
     left_out = 0 if stop else max(0, len(rows) - len(chosen))
     left_out += len(listed) - len(checklist)
-    return Plan(chosen, checklist, stop, str(stated.get("reason") or "")[:_LONGEST_QUERY], left_out)
+    reason = str(stated.get("reason") or "")[:_LONGEST_QUERY]
+    return Plan(chosen, checklist, stop, reason, left_out, by="model")
 
 
 def _queries(row: Any, known: Collection[str]) -> Iterator[Query]:

@@ -108,12 +108,12 @@ class Round:
         await self._retrieve(self.reports)
         await self._score(self.reports)
 
-    def record(self, number: int, planned_by: str, plan: Plan) -> dict[str, Any]:
+    def record(self, number: int, plan: Plan) -> dict[str, Any]:
         """The row of the trajectory; see the module."""
         survey = self._survey
         return {
             "round": number,
-            "planned_by": planned_by,
+            "planned_by": plan.by,
             "reason": plan.reason,
             "left_out": plan.left_out,
             "checklist": list(survey.checklist),

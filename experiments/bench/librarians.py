@@ -36,7 +36,7 @@ from toolkit.llm.protocol import Message, Settings, Turn, Usage
 from toolkit.search import Literature
 from toolkit.search.scoring import ScorerResources
 
-TARGET_MS, LIBRARIANS, AT_ONCE, PARTS = 5.0, 100, 20, 4
+TARGET_MS, AT_ONCE, PARTS = 5.0, 20, 4
 _NUMBERED = re.compile(r"^\d+\. ", re.MULTILINE)
 
 
@@ -74,6 +74,7 @@ def main() -> None:
     parser.add_argument("--questions", type=int, default=200)
     parser.add_argument("--documents", type=int, default=2000)
     parser.add_argument("--pool", type=int, default=40, help="new documents scored in a round")
+    parser.add_argument("--librarians", type=int, default=100, help="at work at once")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         experiment = Experiment.compose(
@@ -83,10 +84,10 @@ def main() -> None:
             "agent=navigator",
             f"paths.indexes={folder}/indexes",
         )
-        run(experiment, Path(folder) / "caches", given.questions, given.pool)
+        run(experiment, Path(folder) / "caches", given.questions, given.pool, given.librarians)
 
 
-def run(experiment: Experiment, caches: Path, questions: int, pool: int) -> None:
+def run(experiment: Experiment, caches: Path, questions: int, pool: int, librarians: int) -> None:
     """The questions of the benchmark again and again, each time as new ones."""
     config, built = experiment.settings.config, experiment.collection
     interface, _ = with_operators(make_interface(config.tool), built, config)
@@ -95,7 +96,7 @@ def run(experiment: Experiment, caches: Path, questions: int, pool: int) -> None
     scorer = ChatScorer().bind(ScorerResources(caches=caches, model=blocking))
     interface = interface.bind(replace(interface.operators, scorer=scorer))
     backend = PipelineBackend(built.pipeline, built.segmenter.name)
-    agent = Navigator(librarians=LIBRARIANS, pool=pool).bind(
+    agent = Navigator(librarians=librarians, pool=pool).bind(
         Resources(Budget(), ledger=ledger, **statistics(built))
     )
     topics = list(built.benchmark.topics)
@@ -123,7 +124,7 @@ def run(experiment: Experiment, caches: Path, questions: int, pool: int) -> None
             cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
             held, files = process_bytes() / 2**20, len(list(Path("/proc/self/fd").iterdir()))
             Console(soft_wrap=True).print(
-                f"{questions // PARTS:,} questions, {scored:,.0f} documents scored by {LIBRARIANS} "
+                f"{questions // PARTS:,} questions, {scored:,.0f} documents scored by {librarians} "
                 f"librarians: {1000 * cpu / scored:.2f} ms CPU and {1000 * wall / scored:.2f} ms a "
                 f"document (target {TARGET_MS:.0f}); {held:,.0f} MiB of memory, {files} files open",
                 highlight=False,

@@ -227,9 +227,11 @@ def test_a_navigator_that_returns_prose_is_asked_once_more() -> None:
 
 
 def test_prose_twice_at_the_beginning_is_planned_by_rules() -> None:
-    model = ScriptedModel(last=saying("See The Fabled Mill (2031), by N. Obody."))
+    model = ScriptedModel(saying(""), last=saying("See The Fabled Mill (2031), by N. Obody."))
     trajectory = answered(model, rounds=3)
-    assert trajectory.status == "completed" and len(trajectory.rounds) == 1
+    assert trajectory.status == "completed"
+    assert [row["planned_by"] for row in trajectory.rounds] == ["rules"]
+    assert all(message["content"] for message in model.requests[1].messages)
     assert trajectory.answer.documents and set(trajectory.answer.documents) <= set(TEXTS)
     assert any("gave no plan" in warning for warning in trajectory.warnings)
 
