@@ -12,7 +12,6 @@ from toolkit.search.scoring import (
     Candidate,
     Evidence,
     Judgement,
-    Passage,
     RequirementScore,
     RequirementScorer,
     ScorerResources,
@@ -53,59 +52,26 @@ class CachedScorer:
 
     def score(self, candidates: Sequence[Candidate]) -> list[Judgement]:
         """See `RequirementScorer`."""
-        known = self._get([key for candidate in candidates for key in self._keys(candidate)])
+        keys = [self._keys(candidate) for candidate in candidates]
+        known = self._get([key for row in keys for key in row])
         missing = {
             number: reduced
             for number, candidate in enumerate(candidates)
-            if (reduced := self._missing(candidate, known)) is not None
+            if (reduced := _missing(candidate, keys[number], known)) is not None
         }
         results = self.scorer.score(list(missing.values()))
         new: dict[Key, Any] = {}
         errors = {}
         for (number, reduced), judgement in zip(missing.items(), results, strict=True):
             errors[number] = judgement.error
-            new |= self._values(candidates[number], reduced, judgement)
+            new |= _values(candidates[number], keys[number], reduced, judgement)
         self._cache.put(new.items())
         known |= new
-        return [
-            self._judgement(candidate, known, errors.get(number, ""))
-            for number, candidate in enumerate(candidates)
-        ]
+        return [_judgement(row, known, errors.get(number, "")) for number, row in enumerate(keys)]
 
     def close(self) -> None:
         """The scorer's."""
         self.scorer.close()
-
-    def _missing(self, candidate: Candidate, known: Mapping[Key, Any]) -> Candidate | None:
-        """What is to be asked for; None where all is known."""
-        *keys, overall = self._keys(candidate)
-        rows = list(zip(keys, candidate.evidence, strict=True))
-        unscored = tuple(evidence for key, evidence in rows if key not in known)
-        if not unscored and overall in known:
-            return None
-        scored = [row for key, evidence in rows if key in known for row in evidence.passages]
-        context = tuple(dict.fromkeys([*scored, *candidate.context]))
-        return candidate._replace(evidence=unscored, context=context)
-
-    def _values(
-        self, candidate: Candidate, reduced: Candidate, judgement: Judgement
-    ) -> dict[Key, Any]:
-        """What is to be kept of a judgement."""
-        rows = zip(reduced.evidence, judgement.requirements, strict=True)
-        values: dict[Key, Any] = {
-            self._key(candidate, evidence.requirement, evidence.passages): list(row)
-            for evidence, row in rows
-            if row is not None
-        }
-        if not judgement.error:
-            values[self._overall_key(candidate)] = [judgement.probability, judgement.origin]
-        return values
-
-    def _judgement(self, candidate: Candidate, known: Mapping[Key, Any], error: str) -> Judgement:
-        *keys, overall = self._keys(candidate)
-        rows = [RequirementScore(*known[key]) if key in known else None for key in keys]
-        probability, origin = known.get(overall, (None, ""))
-        return Judgement(tuple(rows), probability, origin, error)
 
     def _get(self, keys: Sequence[Key]) -> dict[Key, Any]:
         different = list(dict.fromkeys(keys))
@@ -113,17 +79,53 @@ class CachedScorer:
         return {key: row for key, row in zip(different, values, strict=True) if row is not None}
 
     def _keys(self, candidate: Candidate) -> list[Key]:
-        """One key a requirement, and that of the overall probability."""
-        keys = [self._key(candidate, *evidence) for evidence in candidate.evidence]
-        return [*keys, self._overall_key(candidate)]
+        """One key a requirement, and last that of the overall probability."""
+        hashes = {
+            passage: text_hash(f"{passage.unit_id}\n{passage.text}")
+            for passage in candidate.passages
+        }
+        document = (self._fingerprint, candidate.question, candidate.docid, candidate.title)
+        rows = [*candidate.evidence, Evidence("", tuple(sorted(hashes)))]
+        return [
+            (*document, requirement, " ".join(hashes[passage] for passage in passages))
+            for requirement, passages in rows
+        ]
 
-    def _overall_key(self, candidate: Candidate) -> Key:
-        return self._key(candidate, "", sorted(candidate.passages))
 
-    def _key(self, candidate: Candidate, requirement: str, passages: Sequence[Passage]) -> Key:
-        hashed = [text_hash(f"{unit_id}\n{text}") for unit_id, text in passages]
-        document = (candidate.question, candidate.docid)
-        return (self._fingerprint, *document, requirement, " ".join(hashed))
+def _missing(
+    candidate: Candidate, keys: Sequence[Key], known: Mapping[Key, Any]
+) -> Candidate | None:
+    """What is to be asked for; None where all is known."""
+    *needs, overall = keys
+    rows = list(zip(needs, candidate.evidence, strict=True))
+    unscored = tuple(evidence for key, evidence in rows if key not in known)
+    if not unscored and overall in known:
+        return None
+    scored = [passage for key, evidence in rows if key in known for passage in evidence.passages]
+    context = tuple(dict.fromkeys([*scored, *candidate.context]))
+    return candidate._replace(evidence=unscored, context=context)
+
+
+def _values(
+    candidate: Candidate, keys: Sequence[Key], reduced: Candidate, judgement: Judgement
+) -> dict[Key, Any]:
+    """What is to be kept of the judgement of what was missing."""
+    *needs, overall = keys
+    key_of = dict(zip(candidate.evidence, needs, strict=True))
+    rows = zip(reduced.evidence, judgement.requirements, strict=True)
+    values: dict[Key, Any] = {
+        key_of[evidence]: list(row) for evidence, row in rows if row is not None
+    }
+    if not judgement.error:
+        values[overall] = [judgement.probability, judgement.origin]
+    return values
+
+
+def _judgement(keys: Sequence[Key], known: Mapping[Key, Any], error: str) -> Judgement:
+    *needs, overall = keys
+    rows = [RequirementScore(*known[key]) if key in known else None for key in needs]
+    probability, origin = known.get(overall, (None, ""))
+    return Judgement(tuple(rows), probability, origin, error)
 
 
 def whole_evidence(candidate: Candidate) -> Evidence:

@@ -65,6 +65,12 @@ class PairScorers:
             raise InputError(f"output={output!r}", valid=", ".join(OUTPUTS))
         check_wait(max_wait_ms)
         self.scorer: PairScorer = getattr(scorer, "scorer", scorer)
+        if not callable(getattr(self.scorer, "score", None)):
+            raise InputError(
+                f"{type(scorer).__name__} scores no pairs",
+                valid="a re-ranker that scores each pair by itself, such as monot5 or rankllama",
+                do="choose one: reranker@scorer.scorer=...; for a language model scorer=chat",
+            )
         self.output, self.max_wait_ms = output, max_wait_ms
         self._batched = DynamicBatcher(self.scorer, max_wait_ms)
         self._counts = Counts("pairs", "not_a_number")

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from pipelines.rerank.base import Pair
+from pipelines.rerank.listwise import Listwise
 from pipelines.scorers.cached import CachedScorer
 from pipelines.scorers.file import FileScorer
 from pipelines.scorers.pairs import PairScorers, StudentScorer
@@ -78,6 +79,11 @@ def test_what_a_model_puts_out_becomes_a_score_of_0_to_1(output: str, expected: 
 def test_an_output_of_another_kind_is_refused() -> None:
     with pytest.raises(InputError, match="logit"):
         PairScorers(SharedWords(), output="percent")
+
+
+def test_a_re_ranker_of_lists_is_no_scorer_of_pairs() -> None:
+    with pytest.raises(InputError, match="Listwise scores no pairs"):
+        PairScorers(Listwise())  # type: ignore[arg-type]
 
 
 def test_a_score_that_is_no_number_leaves_its_requirement_unscored() -> None:
