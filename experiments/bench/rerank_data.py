@@ -22,9 +22,10 @@ from toolkit.files import folder_made_whole
 
 CANDIDATES = 50
 VOCABULARY = 32_000
-# Of castorini/monot5-base-msmarco and -3b-msmarco; `tiny` is to try the benchmark out.
+# Of castorini/monot5-base-msmarco, -small- and -3b-; `tiny` is to try the benchmark out.
 SHAPES = {
     "base": {"d_model": 768, "d_kv": 64, "d_ff": 3072, "num_layers": 12, "num_heads": 12},
+    "small": {"d_model": 512, "d_kv": 64, "d_ff": 2048, "num_layers": 6, "num_heads": 8},
     "3b": {"d_model": 1024, "d_kv": 128, "d_ff": 16384, "num_layers": 24, "num_heads": 32},
     "tiny": {"d_model": 64, "d_kv": 16, "d_ff": 128, "num_layers": 2, "num_heads": 4},
 }
