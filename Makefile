@@ -19,7 +19,7 @@ VASWANI := $(or $(SOUNDINGLINE_DATA),../shared/data)/vaswani
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo demo-agent demo-learned test test-quick test-soak test-peers test-vllm check bench bench-tuning bench-enrich \
-	bench-agent bench-encode bench-rerank bench-serve bench-startup anserini clean
+	bench-agent bench-all bench-encode bench-rerank bench-serve bench-startup anserini clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -77,6 +77,21 @@ bench-serve: $(DEV)  ## what the server adds to a search with 64 clients, and it
 
 bench-startup: $(DEV)  ## how long a command takes to start, against importing PyTerrier and Hydra
 	$(BIN)/python -m experiments.bench.startup --write
+
+# Small sizes, on a page of their own: the tables of docs/benchmarks.md are made one by one, on a quiet machine.
+bench-all: export SOUNDINGLINE_BENCH_PAGE = docs/benchmarks-small.md
+bench-all: $(BENCH) $(ANSERINI)  ## every benchmark at a small size (15 minutes on a quiet machine), into docs/benchmarks-small.md
+	$(BIN)/python -m experiments.bench.lexical --documents 2000 --rounds 3 --write
+	$(BIN)/python -m experiments.bench.tool --documents 2000 --write
+	$(BIN)/python -m experiments.bench.tuning --documents 2000 --questions 20 --cells 3 --write
+	$(BIN)/python -m experiments.bench.splade --documents 5000 --write
+	$(BIN)/python -m experiments.bench.scale --documents 100000 --write
+	$(BIN)/python -m experiments.bench.rerank --pairs 24 --exact 8 --write
+	$(BIN)/python -m experiments.bench.enrich --documents 2000 --queries 50 --write
+	$(BIN)/python -m experiments.bench.replay --documents 2000 --questions 20 --write
+	$(BIN)/python -m experiments.bench.agent --questions 100 --write
+	$(BIN)/python -m experiments.bench.startup --rounds 5 --write
+	$(BIN)/python -m experiments.bench.serve --requests 2000 --seconds 5
 
 bench-agent: $(DEV)  ## the agent's own time a turn, and what 1,000 questions leave open
 	$(BIN)/python -m experiments.bench.agent

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import datetime
 import multiprocessing
+import os
 import platform
 import sys
 import time
@@ -28,7 +29,8 @@ from toolkit.progress import track
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = ROOT / "bench-data"  # corpora and indexes, kept for the next run
-PAGE = ROOT / "docs" / "benchmarks.md"
+PAGE = Path(os.environ.get("SOUNDINGLINE_BENCH_PAGE") or ROOT / "docs" / "benchmarks.md")
+LIMITS = "other sizes, machines or collections"
 Q = TypeVar("Q")
 _PROC = Path("/proc")
 
@@ -44,7 +46,7 @@ class Arguments(argparse.ArgumentParser):
         self._least = {key: least for key, (_, least) in integers.items()}
         for key, (default, _) in integers.items():
             self.add_argument(f"--{key.replace('_', '-')}", type=int, default=default)
-        self.add_argument("--write", action="store_true", help="write docs/benchmarks.md too")
+        self.add_argument("--write", action="store_true", help="write the page of results too")
 
     def read(self, arguments: Sequence[str]) -> argparse.Namespace:
         """The values given; `InputError` for one below its least."""
@@ -139,10 +141,12 @@ def bandwidth(megabytes: int = 512) -> float:
 
 class Cost(NamedTuple):
     """`peak_mb` is the largest sum, over the process and its children, of memory in use (shared
-    pages divided among those who share them; MiB); 0 where the system does not tell."""
+    pages divided among those who share them; MiB); 0 where the system does not tell. `processor`:
+    seconds of all its cores, those of its children included once they have ended."""
 
     seconds: float
     peak_mb: float
+    processor: float
 
 
 def in_own_process(function: Callable[..., Any], *arguments: Any) -> Cost:
@@ -158,13 +162,15 @@ def in_own_process(function: Callable[..., Any], *arguments: Any) -> Cost:
         process.join(0.25)
     if process.exitcode != 0:
         raise RuntimeError(f"{function.__name__} failed with exit code {process.exitcode}")
-    return Cost(receiver.recv(), peak / 1024)
+    seconds, processor = receiver.recv()
+    return Cost(seconds, peak / 1024, processor)
 
 
 def _timed(sender: Connection, function: Callable[..., Any], arguments: Sequence[Any]) -> None:
-    start = time.perf_counter()
+    start, before = time.perf_counter(), os.times()
     function(*arguments)
-    sender.send(time.perf_counter() - start)
+    seconds, after = time.perf_counter() - start, os.times()
+    sender.send((seconds, sum(after[:4]) - sum(before[:4])))
 
 
 def _tree_memory(pid: int) -> float:
@@ -215,7 +221,7 @@ class Table(NamedTuple):
 class Section(NamedTuple):
     """A section of docs/benchmarks.md: the benchmark's `mark` there, its title, the command, and
     paragraphs and tables in their order. `packages` are those whose versions matter; `device` is
-    what computed (empty: this machine)."""
+    what computed (empty: this machine); `limits`: what the results say nothing about."""
 
     mark: str
     title: str
@@ -223,16 +229,19 @@ class Section(NamedTuple):
     parts: Sequence[str | Table]
     packages: Sequence[str] = ("numba",)
     device: str = ""
+    limits: str = LIMITS
 
     def setup(self) -> str:
-        """How the numbers were made: command, day, device, versions."""
+        """How the numbers were made: command, day, device, versions; and what they do not show."""
         versions = ", ".join(f"{name} {version(name)}" for name in self.packages)
         today = datetime.date.today().isoformat()
-        return f"`{self.command}`, {today}, {self.device or machine()}, {versions}."
+        made = f"`{self.command}`, {today}, {self.device or machine()}, {versions}."
+        return f"{made} The results support no claim about {self.limits}."
 
 
 def report(section: Section, *, write: bool) -> None:
-    """Print a section's parts; with `write`, put it into docs/benchmarks.md too."""
+    """Print a section's parts; with `write`, put it into the page of results too: that of
+    SOUNDINGLINE_BENCH_PAGE, or docs/benchmarks.md."""
     console = Console()
     for part in section.parts:
         if isinstance(part, Table):

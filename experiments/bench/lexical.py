@@ -1,13 +1,16 @@
-"""`python -m experiments.bench.lexical`: speed of the lexical engine beside bm25s and PISA.
+"""`python -m experiments.bench.lexical`: speed of the lexical engine beside other engines'.
 
 Arguments: `--documents` (default 100000), `--build-documents` (default the same; builds are
-compared on a world of this size), `--seed`, `--write` (put the tables into docs/benchmarks.md).
-Corpus and indexes are kept in bench-data/ for the next run.
+compared on a world of this size), `--rounds` (builds of each system, in turns; default 5),
+`--seed`, `--write` (put the tables into docs/benchmarks.md). Corpus and indexes are kept in
+bench-data/ for the next run. Anserini is left out where it is not installed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+import statistics
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,7 +21,9 @@ import pandas as pd
 from experiments.bench.corpus import corpus_file, units
 from experiments.bench.harness import (
     DATA,
+    LIMITS,
     Arguments,
+    Cost,
     Section,
     Table,
     bandwidth,
@@ -28,9 +33,10 @@ from experiments.bench.harness import (
     run,
     size_mb,
 )
+from pipelines.engines.java import find_jar
 from pipelines.lexical import LexicalIndex
 from pipelines.lexical.storage import ROWS
-from toolkit.console import Console
+from toolkit.console import tell
 from toolkit.errors import InputError
 
 K1, B, DEPTH = 0.9, 0.4, 1000
@@ -39,8 +45,8 @@ Rows = list[list[str]]
 
 
 def build_ours(corpus: Path, path: Path, processes: int) -> None:
-    """The index of the raw text, as any user builds it."""
-    LexicalIndex.build(units(corpus), path, processes=processes, memory_mb=1024)
+    """The index of the raw text, which it does not keep."""
+    LexicalIndex.build(units(corpus), path, processes=processes, memory_mb=1024, keep_texts=False)
 
 
 def draw_queries(index: LexicalIndex, matrix: Any, seed: int) -> dict[int, list[list[str]]]:
@@ -141,35 +147,52 @@ def _floor_rows(index: LexicalIndex, queries: dict[int, list[list[str]]]) -> Row
     return [["floor", end, *row] for end, row in zip(ends, cells, strict=True)]
 
 
-def build_rows(folder: Path, corpus: Path) -> Rows:
-    """Builds from raw text: seconds, indexed tokens a second, peak memory, size."""
+def build_rows(folder: Path, corpus: Path, rounds: int) -> Rows:
+    """Builds from raw text, in turns: seconds (median, and the range), indexed tokens a second,
+    processor seconds, peak memory, size. Ours without texts, as the others keep none."""
     from experiments.bench import rivals
 
-    ours, pisa = folder / "ours", folder / "pisa"
-    builds = [
-        ("ours, 2 processes", build_ours, ours, 2),
-        ("ours, 1 process", build_ours, ours, 1),
-        ("PISA, 2 threads", rivals.build_pisa, pisa, 2),
-    ]
-    rows = []
-    for name, build, path, count in builds:
-        seconds, peak_mb = in_own_process(build, corpus, path, count)
-        rate = LexicalIndex.open(ours).statistics.tokens / seconds / 1e6
-        numbers = f"{rate:.2f} M", f"{peak_mb:,.0f}", f"{size_mb(path):,.0f}"
-        rows.append([name, f"{seconds:.1f}", *numbers])
-        Console(stderr=True).print(", ".join(rows[-1]), highlight=False)
-    return rows
+    builds: dict[str, tuple[Callable[[Path, Path, int], None], Path, Path, int]] = {
+        "ours, 2 processes": (build_ours, corpus, folder / "built", 2),
+        "ours, 1 process": (build_ours, corpus, folder / "built", 1),
+        "PISA, 2 threads": (rivals.build_pisa, corpus, folder / "pisa", 2),
+    }
+    try:
+        collection = rivals.anserini_collection(corpus, 2)
+        find_jar()
+        builds["Anserini, 2 threads"] = (rivals.build_anserini, collection, folder / "lucene", 2)
+    except InputError as error:
+        tell(str(error))
+    costs: dict[str, list[Cost]] = {name: [] for name in builds}
+    for _ in range(rounds):
+        for name, (build, *arguments) in builds.items():
+            costs[name].append(in_own_process(build, *arguments))
+            tell(f"{name}: {costs[name][-1]}")
+    tokens = LexicalIndex.open(folder / "built").statistics.tokens
+    return [_build_row(name, costs[name], tokens, size_mb(builds[name][2])) for name in builds]
+
+
+def _build_row(name: str, costs: Sequence[Cost], tokens: int, size: float) -> list[str]:
+    seconds = [cost.seconds for cost in costs]
+    middle = statistics.median(seconds)
+    processor = statistics.median([cost.processor for cost in costs])
+    peak = max(cost.peak_mb for cost in costs)
+    span = f"{middle:.1f} ({min(seconds):.1f}–{max(seconds):.1f})"
+    numbers = f"{tokens / middle / 1e6:.2f} M", f"{processor:.1f}", f"{peak:,.0f}", f"{size:,.0f}"
+    return [name, span, *numbers]
 
 
 def main(arguments: Sequence[str]) -> None:
     """Run the benchmark and print its two tables."""
-    parser = Arguments("lexical", documents=(100_000, 1000), build_documents=(0, 0), seed=(7, 0))
+    parser = Arguments(
+        "lexical", documents=(100_000, 1000), build_documents=(0, 0), rounds=(5, 1), seed=(7, 0)
+    )
     options = parser.read(arguments)
     options.build_documents = options.build_documents or options.documents
     if options.build_documents < 1000:
         raise InputError(f"build_documents={options.build_documents}", valid="1000 or more")
     small = corpus_file(DATA, options.build_documents, options.seed)
-    builds = build_rows(small.parent, small)
+    builds = build_rows(small.parent, small, options.rounds)
     corpus = corpus_file(DATA, options.documents, options.seed)
     folder = corpus.parent
     if not (folder / "ours").exists():
@@ -181,11 +204,11 @@ def main(arguments: Sequence[str]) -> None:
     intro = (
         f"{counts.documents:,} documents, {counts.tokens:,} tokens, {counts.terms:,} terms, "
         f"{counts.postings:,} postings. "
-        f"BM25 k1={K1}, b={B}, depth {DEPTH}; medians, one thread."
+        f"BM25 k1={K1}, b={B}, depth {DEPTH}; medians, one thread; load {os.getloadavg()[0]:.1f}."
     )
     tables = [
         Table(["level", "system", *(f"{size} terms, ms" for size in QUERIES)], searches),
-        Table([build, "seconds", "tokens/s", "peak MiB", "index MiB"], builds),
+        Table([build, "seconds", "tokens/s", "processor s", "peak MiB", "index MiB"], builds),
     ]
     section = Section(
         "lexical",
@@ -193,6 +216,7 @@ def main(arguments: Sequence[str]) -> None:
         parser.command(options),
         [intro, *tables],
         packages=("numba", "bm25s", "pyterrier-pisa"),
+        limits=f"{LIMITS}, k1=25 (which prunes nothing), short passages, or a cold disk",
     )
     report(section, write=options.write)
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import shutil
+import subprocess
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from importlib import import_module
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +17,10 @@ import numpy as np
 from scipy.sparse import csc_matrix
 
 from experiments.bench.corpus import units
+from pipelines.engines.java import find_jar, find_java, java_needed
 from pipelines.lexical import LexicalIndex
 from toolkit.errors import InputError
+from toolkit.files import dump_json, folder_made_whole
 from toolkit.progress import track
 
 # PISA's own default is 100,000 documents: one batch, hence one thread, and several GB of memory.
@@ -102,6 +107,34 @@ def build_pisa(corpus: Path, path: Path, threads: int) -> None:
         index.indexer(mode="overwrite"),
         ({"docno": u.unit_id, "text": u.contents} for u in units(corpus)),
     )
+
+
+def anserini_collection(corpus: Path, files: int) -> Path:
+    """The corpus as Anserini reads it, in so many files, because it gives each thread a file;
+    written beside the corpus if it is not there."""
+    folder = corpus.parent / f"anserini-{files}-files"
+    if not folder.exists():
+        with folder_made_whole(folder) as partial, ExitStack() as stack:
+            paths = [partial / f"{number}.jsonl" for number in range(files)]
+            streams = [stack.enter_context(path.open("w", encoding="utf-8")) for path in paths]
+            for stream, unit in zip(cycle(streams), units(corpus), strict=False):
+                stream.write(
+                    dump_json({"id": unit.unit_id, "contents": unit.contents}, indent=None)
+                )
+    return folder
+
+
+def build_anserini(collection: Path, path: Path, threads: int) -> None:
+    """Anserini's index of the raw text by its own command, without texts and vectors."""
+    jar = find_jar()
+    java = find_java(java_needed(jar)) / "bin" / "java"
+    shutil.rmtree(path, ignore_errors=True)
+    indexing = [str(java), "-cp", str(jar), "io.anserini.index.IndexCollection"]
+    input_ = ["-collection", "JsonCollection", "-input", str(collection)]
+    with silenced():
+        subprocess.run(
+            [*indexing, *input_, "-index", str(path), "-threads", str(threads)], check=True
+        )
 
 
 def _quiet(indexer: Any, rows: Iterator[dict[str, Any]]) -> None:

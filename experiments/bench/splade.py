@@ -173,7 +173,7 @@ def build_rows(encoded: Shards, folder: Path) -> Rows:
     rows = []
     for name, scale in FORMS.items():
         path = folder / name
-        seconds, peak = in_own_process(build, encoded.folder, path, scale)
+        seconds, peak, _ = in_own_process(build, encoded.folder, path, scale)
         postings = ImpactIndex.open(path).manifest["counts"]["postings"]
         size = size_mb(path)
         rate = f"{postings / seconds / 1e6:.1f} M"

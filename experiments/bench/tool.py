@@ -7,6 +7,7 @@ and index it uses and makes if they are not there.
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -95,7 +96,7 @@ def main(arguments: Sequence[str]) -> None:
     rows = tool_rows(index, store, queries_of(options.documents, options.seed))
     intro = (
         f"{len(index):,} documents; a search ranks 1000 and shows five excerpts, a read shows "
-        "200 lines. One thread."
+        f"200 lines. One thread; load {os.getloadavg()[0]:.1f}."
     )
     section = Section("tool", "Search tool", parser.command(options), [intro, Table(HEAD, rows)])
     report(section, write=options.write)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+from array import array
 from collections.abc import Iterable, Iterator
 from itertools import groupby, islice
 from operator import itemgetter
@@ -15,8 +16,11 @@ from numpy.typing import NDArray
 from pipelines.lexical.forward import terms_path
 from pipelines.lexical.storage import TERMS
 from pipelines.lexical.strings import StringWriter
+from toolkit.errors import InputError
 
+LARGEST_VOCABULARY = 2**31 - 1  # terms are numbered in 32 bits with a sign
 _CHUNK = 65536
+_SEGMENT = itemgetter(1)
 
 
 class Vocabulary(NamedTuple):
@@ -30,20 +34,31 @@ def merge_vocabularies(work: Path, segments: Iterable[str], folder: Path) -> Voc
     """Write the sorted terms of all segments to `folder` and number them.
 
     Bytes of UTF-8 sort as code points do, so the order depends on no locale and on no segment.
+    `InputError` for 2^31 terms or more.
     """
     orders = {segment: _sort(terms_path(work, segment)) for segment in sorted(segments)}
-    numbers = {segment: np.empty(len(order), np.int32) for segment, order in orders.items()}
-    streams = (_lines(terms_path(work, segment), segment) for segment in orders)
+    # Terms of a segment come in order, so each one's position is the next of its segment.
+    positions = {segment: array("i") for segment in orders}
+    merged = heapq.merge(*(_lines(terms_path(work, segment), segment) for segment in orders))
+    distinct = groupby(merged, key=itemgetter(0))
     writer = StringWriter(folder / TERMS)
     size = 0
-    distinct = groupby(heapq.merge(*streams), key=itemgetter(0))
-    while chunk := [(term, list(group)) for term, group in islice(distinct, _CHUNK)]:
-        for position, (_, group) in enumerate(chunk, start=size):
-            for _, segment, rank in group:
-                numbers[segment][orders[segment][rank]] = position
-        writer.extend(term for term, _ in chunk)
+    while chunk := [(term, list(map(_SEGMENT, group))) for term, group in islice(distinct, _CHUNK)]:
+        if size + len(chunk) > LARGEST_VOCABULARY:
+            raise InputError(
+                f"there are more than {LARGEST_VOCABULARY:,} index terms",
+                valid=f"at most {LARGEST_VOCABULARY:,} in one lexical index",
+                do="choose an analyzer without n-grams or with hashed ones, or split the corpus",
+            )
+        for position, (_, holders) in enumerate(chunk, start=size):
+            for segment in holders:
+                positions[segment].append(position)
+        writer.extend([term for term, _ in chunk])
         size += len(chunk)
     writer.close()
+    numbers = {segment: np.empty(len(order), np.int32) for segment, order in orders.items()}
+    for segment, order in orders.items():
+        numbers[segment][order] = np.frombuffer(positions[segment], np.int32)
     return Vocabulary(size, numbers)
 
 
@@ -56,7 +71,7 @@ def _sort(path: Path) -> NDArray[np.int32]:
     return np.array(order, dtype=np.int32)
 
 
-def _lines(path: Path, segment: str) -> Iterator[tuple[bytes, str, int]]:
+def _lines(path: Path, segment: str) -> Iterator[tuple[bytes, str]]:
     with path.open("rb") as stream:
-        for rank, line in enumerate(stream):
-            yield line[:-1], segment, rank
+        for line in stream:
+            yield line[:-1], segment

@@ -72,6 +72,7 @@ _ASCII = re.compile(
     r"(?:(?<!_)_+)?[A-Za-z0-9][A-Za-z0-9_]*"
     r"(?:[.':,;](?:(?<=[A-Za-z][.':])(?=[A-Za-z])|(?<=[0-9][.',;])(?=[0-9]))[A-Za-z0-9_]+)*"
 )
+_MARKS = tuple(".':,;")  # between two words they may join them; after a word they are no part of it
 # What neither is in a word of ASCII nor joins two.
 _TO_BLANK = str.maketrans(
     {chr(code): " " for code in range(128) if not re.match("[A-Za-z0-9_.':,;]", chr(code))}
@@ -120,6 +121,9 @@ def segment(text: str) -> list[str]:
         if _NARROW_SPACE in text:
             return _segment_piece(text)
         return list(chain.from_iterable(map(_pieces.__getitem__, text.split())))
+    word = text[:-1] if text[-1:] in _MARKS else text
+    if word.isalnum() and len(word) <= MAX_LENGTH:
+        return [word]  # as most pieces are; several times as fast as the pattern
     words: list[str] = _ASCII.findall(text)
     if max(map(len, words), default=0) <= MAX_LENGTH:
         return words

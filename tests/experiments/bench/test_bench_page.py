@@ -28,3 +28,12 @@ def test_a_section_replaces_its_former_self_and_leaves_the_rest(
         "\nWritten by hand.\n"
     )
     assert "only printed" in capsys.readouterr().out
+
+
+def test_a_section_names_its_machine_and_what_it_does_not_show(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(harness, "machine", lambda: "A processor, 2 cores")
+    assert "A processor, 2 cores" in Section("", "", "run it", []).setup()
+    assert "no claim about other sizes" in Section("", "", "run it", []).setup()
+    assert Section("", "", "run it", [], limits="a GPU").setup().endswith("no claim about a GPU.")

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from pipelines.engines.lexical import LexicalEngine
-from pipelines.lexical import LexicalIndex, build, strings, top_documents
+from pipelines.lexical import LexicalIndex, build, strings, top_documents, vocabulary
 from pipelines.lexical.scoring import best
 from pipelines.lexical.strings import Places
 from pipelines.lexical.top_documents import ScoreSums, searches_at_once
@@ -217,3 +217,15 @@ def test_an_engine_tells_in_one_line_what_very_many_units_take() -> None:
     assert line.startswith("10,000,000 units to index: building keeps about 350 MB beside")
     assert "each search takes 40 MB while it runs" in line
     assert "\n" not in line
+
+
+def test_more_terms_than_can_be_numbered_are_refused_in_one_line_and_leave_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(vocabulary, "LARGEST_VOCABULARY", 4)
+    units = [Unit("d1", "", "a b c"), Unit("d2", "", "c d e")]
+    with pytest.raises(InputError, match=r"more than 4 index terms\. valid: at most 4") as error:
+        LexicalIndex.build(units, tmp_path / "index", analyzer="whitespace", processes=1)
+    assert "\n" not in str(error.value)
+    assert not list(tmp_path.iterdir())
+    LexicalIndex.build(units[:1], tmp_path / "index", analyzer="whitespace", processes=1)
