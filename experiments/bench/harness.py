@@ -107,10 +107,16 @@ def take_turns(
 
 
 class Latency(NamedTuple):
-    """Milliseconds a request: the median, and what 95% of the requests stay below."""
+    """Milliseconds a request: the median, what 95% of the requests stay below, and the lowest and
+    the highest of the rounds' own medians."""
 
     median: float
     p95: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return f"{self.median:.2f} ({self.low:.2f}–{self.high:.2f})"
 
 
 def latencies(
@@ -126,10 +132,14 @@ def latencies(
 
     timed = {name: without_result(system) for name, system in systems.items()}
     turns = take_turns(timed, [requests] * rounds, requests[:10])
-    return {
-        name: Latency(*(1000 * np.percentile(turn.seconds, (50, 95))).tolist())
-        for name, turn in turns.items()
-    }
+    return {name: _latency(turn.seconds, rounds) for name, turn in turns.items()}
+
+
+def _latency(seconds: Sequence[float], rounds: int) -> Latency:
+    milliseconds = 1000 * np.asarray(seconds)
+    medians = np.median(milliseconds.reshape(rounds, -1), axis=1)
+    middle, high = np.percentile(milliseconds, (50, 95)).tolist()
+    return Latency(middle, high, float(medians.min()), float(medians.max()))
 
 
 def bandwidth(megabytes: int = 512) -> float:

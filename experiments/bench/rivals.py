@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,18 @@ def rival(name: str) -> Any:
             f"the benchmark's other engines are absent ({error})",
             do="run make bench, or install the extra: pip install -e '.[bench]'",
         ) from error
+
+
+def installed(*names: str) -> list[str]:
+    """Those of the distributions that are there."""
+    present = []
+    for name in names:
+        try:
+            version(name)
+        except PackageNotFoundError:
+            continue
+        present.append(name)
+    return present
 
 
 def frequencies(index: LexicalIndex) -> csc_matrix:
