@@ -87,6 +87,7 @@ bench-all: $(BENCH) $(ANSERINI)  ## every benchmark at a small size (15 minutes 
 	$(BIN)/python -m experiments.bench.splade --documents 5000 --write
 	$(BIN)/python -m experiments.bench.scale --documents 100000 --write
 	$(BIN)/python -m experiments.bench.rerank --pairs 24 --exact 8 --write
+	$(BIN)/python -m experiments.bench.encode --documents 32 --rounds 1 --write
 	$(BIN)/python -m experiments.bench.enrich --documents 2000 --queries 50 --write
 	$(BIN)/python -m experiments.bench.replay --documents 2000 --questions 20 --write
 	$(BIN)/python -m experiments.bench.agent --questions 100 --write
