@@ -30,9 +30,9 @@ _PLACES = {
     },
 }
 _OPERATORS = {
-    "expand": '{"operator": "expand", "docids": ["d1"], "direction": "in" | "out" | "both"}: '
+    "expand": '{"operator": "expand", "docids": [DOCID], "direction": "in", "out" or "both"}: '
     "documents that refer to these, that these refer to, or both",
-    "resolve": '{"operator": "resolve", "findings": ["a title, url or identifier"]}: the documents '
+    "resolve": '{"operator": "resolve", "findings": [TITLE_OR_URL_OR_IDENTIFIER]}: the documents '
     "of the collection that these mean",
 }
 _BYTES_A_TOKEN = 3

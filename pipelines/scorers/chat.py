@@ -32,7 +32,7 @@ from toolkit.search.scoring import (
 )
 
 _PROMPT = Path(__file__).resolve().parent / "prompts" / "requirements.txt"
-_PLACES = ("question", "requirements", "passages")
+_PLACES = ("question", "requirements", "count", "passages")
 _LIKELIEST = 5  # tokens whose log-probabilities are asked for, at each place of a long reply
 _VERDICT_KEY = '"relevant":'
 _LONGEST_RATIONALE = 400
@@ -57,7 +57,8 @@ _ANSWER = {
     "relevant": {"type": "boolean"},
     "probability": {"type": "number"},
 }
-_COUNTS = ("documents", "unreadable", "refused", "failed", "asked", "retried", "shared")
+UNREADABLE = "unreadable"
+_COUNTS = ("documents", UNREADABLE, "refused", "failed", "completed", "asked", "retried", "shared")
 
 
 class ReadAnswer(NamedTuple):
@@ -70,21 +71,22 @@ class ReadAnswer(NamedTuple):
 class ChatScorer:
     """Asks the model of its resources about each candidate: all its requirements in one request.
 
-    - `prompt`: the path of a prompt of one's own with `{question}`, `{requirements}` and
-      `{passages}`; None: ours. Passages stand in a section that they cannot leave
+    - `prompt`: the path of a prompt of one's own with `{question}`, `{requirements}`, `{count}` (of
+      these) and `{passages}`; None: ours. Passages stand in a section that they cannot leave
       (`toolkit.llm.sections`).
     - `structured`: the server is asked for that JSON object and nothing else, by `response_format`
       (vLLM, OpenAI, llama.cpp). `log_probabilities`: it is asked for those of the tokens, from
       which P(true) / (P(true) + P(false)) of `relevant` is the overall probability; where it gives
       none, the number that the model states is taken, and the judgement says which.
 
-    An answer without any score is asked for once more. Requirements that it leaves out have none,
-    and the document has the error `unreadable`; a reply that fails leaves its own document alone
-    unscored. Errors that every request would meet (a wrong setting, no money, no such model) are
-    raised.
+    An answer without any score is asked for once more; requirements that an answer leaves out are
+    asked for alone, once. What then has no score makes the document's error `unreadable`; a reply
+    that fails leaves its own document alone unscored. Errors that every request would meet (a wrong
+    setting, no money, no such model) are raised.
 
-    `counts`: `documents`; of these `unreadable`, `refused` and `failed`; prompts `asked`,
-    `retried`, and `shared` with another thread's request.
+    `counts`: `documents`; of these `unreadable`, `refused` and `failed`, and those asked for what
+    their answer left out (`completed`); prompts `asked`, `retried`, and `shared` with another
+    thread's request.
     """
 
     asks_model = True
@@ -130,20 +132,33 @@ class ChatScorer:
 
     def score(self, candidates: Sequence[Candidate]) -> list[Judgement]:
         """See `RequirementScorer`."""
+        judgements = self._judgements(candidates)
+        again = {
+            number: _unscored(candidates[number], judgement)
+            for number, judgement in enumerate(judgements)
+            if judgement.error == UNREADABLE and any(judgement.requirements)
+        }
+        if again:
+            self._counts.add(completed=len(again))
+            others = self._judgements(list(again.values()))
+            for number, other in zip(again, others, strict=True):
+                judgements[number] = _completed(judgements[number], other)
+        errors = [judgement.error for judgement in judgements]
+        known = {name: errors.count(name) for name in (UNREADABLE, "refused")}
+        failed = sum(map(bool, errors)) - sum(known.values())
+        self._counts.add(documents=len(candidates), failed=failed, **known)
+        return judgements
+
+    def _judgements(self, candidates: Sequence[Candidate]) -> list[Judgement]:
         prompts = [self._filled(candidate) for candidate in candidates]
         accounts = {
             prompt: candidate.qid for prompt, candidate in zip(prompts, candidates, strict=True)
         }
         replies = self._replies(accounts) if prompts else {}
-        judgements = [
+        return [
             _judgement(candidate, replies[prompt])
             for candidate, prompt in zip(candidates, prompts, strict=True)
         ]
-        errors = [judgement.error for judgement in judgements]
-        known = {name: errors.count(name) for name in ("unreadable", "refused")}
-        others = sum(map(bool, errors)) - sum(known.values())
-        self._counts.add(documents=len(candidates), failed=others, **known)
-        return judgements
 
     def close(self) -> None:
         """See `RequirementScorer`: the model is closed by its owner."""
@@ -186,6 +201,7 @@ class ChatScorer:
             {
                 "question": candidate.question,
                 "requirements": "\n".join(numbered) or "None beside the request itself.",
+                "count": str(len(numbered)),
                 "passages": filled("{passages}", {"passages": shown}, nonce),
             }
         )
@@ -241,20 +257,37 @@ def _judgement(candidate: Candidate, reply: Reply) -> Judgement:
         return Judgement(nothing, error=reply.error)
     answer = read_answer(reply.text)
     if answer is None:
-        return Judgement(nothing, error="unreadable")
+        return Judgement(nothing, error=UNREADABLE)
     located = {passage.unit_id for passage in candidate.passages}
     rows = []
     for number in range(1, len(candidate.evidence) + 1):
         row = answer.scores.get(number)
         # An id that was not shown names no evidence.
         rows.append(row and row._replace(passage=row.passage if row.passage in located else ""))
-    if None in rows:
-        return Judgement(tuple(rows), error="unreadable")
+    error = UNREADABLE if None in rows else ""
     relevance = verdict(reply.tokens[0].top) if reply.tokens else None
     if relevance is not None:
-        return Judgement(tuple(rows), relevance.score, BY_LOGPROBS)
+        return Judgement(tuple(rows), relevance.score, BY_LOGPROBS, error)
     stated = answer.probability
-    return Judgement(tuple(rows), stated, BY_STATEMENT if stated is not None else "")
+    return Judgement(tuple(rows), stated, BY_STATEMENT if stated is not None else "", error)
+
+
+def _unscored(candidate: Candidate, judgement: Judgement) -> Candidate:
+    """The candidate with the requirements alone that an answer left out."""
+    rows = list(zip(candidate.evidence, judgement.requirements, strict=True))
+    scored = [passage for evidence, row in rows if row for passage in evidence.passages]
+    return candidate._replace(
+        evidence=tuple(evidence for evidence, row in rows if row is None),
+        context=tuple(dict.fromkeys([*scored, *candidate.context])),
+    )
+
+
+def _completed(judgement: Judgement, other: Judgement) -> Judgement:
+    """A judgement with the scores that were asked for once more. Its probability stays: all
+    passages were read for it."""
+    rest = iter(other.requirements)
+    rows = tuple(row if row is not None else next(rest) for row in judgement.requirements)
+    return judgement._replace(requirements=rows, error=other.error)
 
 
 def _telling(tokens: Sequence[Token]) -> tuple[Token, ...]:

@@ -143,11 +143,23 @@ def test_an_answer_without_scores_is_asked_for_once_more(text: str) -> None:
 
 
 def test_requirements_that_an_answer_leaves_out_are_asked_for_alone(tmp_path: Path) -> None:
-    model = ScriptedPrompts(lambda prompt: answer(0.5))
-    (judgement,) = scorer(model, tmp_path).score([candidate()])
-    assert judgement.error == "unreadable" and judgement.requirements[0] is not None
-    (judgement,) = scorer(model, tmp_path).score([candidate()])
-    assert judgement.complete and "1. stands by the Wey" in asked(model)[-1]
+    model = ScriptedPrompts(lambda prompt: answer(0.5, probability=0.25 * len(model.rounds)))
+    bound = scorer(model, tmp_path)
+    (judgement,) = bound.score([candidate()])
+    assert judgement.complete and judgement.probability == 0.25
+    first, second = asked(model)
+    assert "2. stands by the Wey" in first and "1. stands by the Wey" in second
+    assert "each of the 2 requirements" in first and "each of the 1 requirements" in second
+    assert "It grinds barley." in second and bound.counts["completed"] == 1
+
+
+def test_requirements_that_are_left_out_twice_stay_unscored(tmp_path: Path) -> None:
+    texts = iter([answer(0.5), "No.", "No."])
+    model = ScriptedPrompts(lambda prompt: next(texts))
+    for _ in range(2):  # What was paid for is not paid again.
+        (judgement,) = scorer(model, tmp_path).score([candidate()])
+        assert judgement.error == "unreadable" and not judgement.complete
+        assert [row and row.score for row in judgement.requirements] == [0.5, None]
 
 
 @pytest.mark.parametrize("error", [Refused("no"), ServerTimeout("late")])
@@ -186,7 +198,7 @@ def test_scorers_without_a_model_are_refused() -> None:
 
 def test_another_model_or_prompt_has_its_own_scores(tmp_path: Path) -> None:
     prompt = tmp_path / "own.txt"
-    prompt.write_text("{question} {requirements} {passages}", encoding="utf-8")
+    prompt.write_text("{question} {requirements} {count} {passages}", encoding="utf-8")
     models: Sequence[Any] = (ScriptedPrompts(str), ScriptedPrompts(str, temperature=1))
     prints = {scorer(model).fingerprint for model in models}
     prints.add(scorer(models[0], prompt=str(prompt)).fingerprint)
