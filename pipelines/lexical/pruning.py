@@ -94,8 +94,9 @@ class PrunedSearch:
     def _largest_shares(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
         """The largest share of each row's term in any document."""
         largest = self._largest[rows]
-        for place in np.flatnonzero(np.isnan(largest)).tolist():
-            largest[place] = self._largest[rows[place]] = self._largest_share(rows[place])
+        if np.isnan(largest).any():
+            for place in np.flatnonzero(np.isnan(largest)).tolist():
+                largest[place] = self._largest[rows[place]] = self._largest_share(rows[place])
         return largest
 
     def _largest_share(self, row: int) -> float:
@@ -123,8 +124,8 @@ class _Query:
         self._rows, self._shares = search.frequent.rows, search.shares
         self._terms, self._weights, self._row_of, self._sums = terms, weights, rows, sums
         self._order = np.argsort(-bounds, kind="stable")
-        rising = np.cumsum(bounds[self._order][::-1], dtype=np.float64)
-        self._reaches = np.append(rising[::-1], 0.0)
+        self._reaches = np.zeros(len(terms) + 1)
+        np.cumsum(bounds[self._order[::-1]], out=self._reaches[-2::-1])
         self._added = 0
         self._maxima = run_maxima(sums[:0])
 
@@ -140,7 +141,7 @@ class _Query:
         cannot add much to it; 0 where that takes too much. `sizes`: postings of each term."""
         running = np.cumsum(sizes[self._order])
         affordable = int(np.searchsorted(running, _WORTH * running[-1], side="right"))
-        count = max(int((self._row_of < 0).sum()), 1)
+        count = max(int(np.count_nonzero(self._row_of < 0)), 1)
         while count <= affordable:
             self._add(count)
             leaders = self._at_least(threshold(self._maxima, depth), 2 * depth)
@@ -173,7 +174,6 @@ class _Query:
         arrays, sums = self._arrays, self._sums
         cut = np.float32(least - self._reaches[self._added]).view(np.uint32)
         candidates = self._at_least(cut, len(sums))
-        sums[:] = 0
         self._row_of[self._order[: self._added]] = -1
         postings = (arrays.offsets, arrays.documents, arrays.frequencies)
         query = (self._terms, self._weights, self._row_of)
@@ -252,12 +252,13 @@ def _score(
     candidates: NDArray[np.uint32],
     sums: NDArray[np.float32],
 ) -> None:
-    """Terms in order: those with a row (`numbers`) for the candidates, the others' postings all.
-    What is no candidate has a part of its score then, and stays below the threshold."""
+    """Sum afresh, terms in order: those with a row (`numbers`) for the candidates, the others'
+    postings all. What is no candidate has a part of its score then, below the threshold."""
     first = offsets[terms].astype(np.uint64)
     begin = np.uint64(0)
     for limit in range(BLOCK, len(sums) + BLOCK, BLOCK):
         end = first_at(candidates, begin, np.uint64(len(candidates)), limit)
+        sums[limit - BLOCK : limit] = 0
         for i in range(len(terms)):
             weight = weights[i]
             if numbers[i] >= 0:

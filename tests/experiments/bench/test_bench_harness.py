@@ -29,8 +29,20 @@ def test_latencies_are_milliseconds_a_request(monkeypatch: pytest.MonkeyPatch) -
     systems = {"none": lambda seconds: None, "sleep": sleep}
     requests = [0.001 * number for number in range(1, 102)]
     times = latencies(systems, requests, rounds=1)
-    assert times["none"] == (0, 0)
-    assert times["sleep"] == pytest.approx((51, 96))
+    assert times["none"] == (0, 0, 0, 0)
+    assert times["sleep"] == pytest.approx((51, 96, 51, 51))
+
+
+def test_the_spread_of_latencies_is_that_of_the_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, slowdown = [0.0], iter([1] * 3 + [1] * 3 + [2] * 3 + [5] * 3)
+    monkeypatch.setattr(harness.time, "perf_counter", lambda: clock[0])
+
+    def sleep(seconds: float) -> None:
+        clock[0] += seconds * next(slowdown)
+
+    times = latencies({"sleep": sleep}, [0.001, 0.002, 0.009], rounds=3)
+    assert (times["sleep"].low, times["sleep"].high) == pytest.approx((2, 10))
+    assert str(times["sleep"]).endswith("(2.00–10.00)")
 
 
 def test_systems_take_turns_round_by_round_and_the_first_requests_are_not_counted() -> None:
