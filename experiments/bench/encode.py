@@ -101,7 +101,7 @@ def dense(folder: Path, dtype: str) -> tuple[Callable[[int], System], System]:
 
     def by_size(size: int) -> System:
         def encode(texts: Sequence[str]) -> Matrix:
-            vectors = loaded.encode(list(texts), batch_size=size, show_progress_bar=False)
+            vectors = loaded.encode_document(list(texts), batch_size=size, show_progress_bar=False)
             return np.asarray(vectors, np.float32)
 
         return encode
@@ -120,7 +120,7 @@ def sparse(folder: Path, dtype: str) -> tuple[Callable[[int], System], System]:
 
     def by_size(size: int) -> System:
         def encode(texts: Sequence[str]) -> Matrix:
-            vectors = loaded.encode(
+            vectors = loaded.encode_document(
                 list(texts), batch_size=size, convert_to_sparse_tensor=False, save_to_cpu=True
             )
             return np.stack([vector.float().numpy() for vector in vectors])

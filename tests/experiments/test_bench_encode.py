@@ -1,0 +1,48 @@
+"""The encoding benchmark on a few documents and a tiny encoder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tiny_embedder
+
+from experiments.bench import encode, harness
+from toolkit.errors import InputError
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("sentence_transformers")
+
+
+def test_the_benchmark_writes_its_section(
+    tmp_path: Path, beir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(harness, "PAGE", tmp_path / "benchmarks.md")
+    monkeypatch.setattr(encode, "SIZES", dict.fromkeys(encode.SIZES, (2,)))
+    model = tiny_embedder.save_sentence_model(tmp_path / "models")
+    given = ["--documents", "8", "--rounds", "1", "--threads", "1", "--write"]
+    encode.main([*given, "--model", str(model), "--collection", str(beir)])
+    text = (tmp_path / "benchmarks.md").read_text()
+    assert "<!-- bench:encode -->" in text and str(tmp_path) not in text
+    rows = [line.split(" | ") for line in text.splitlines() if line.startswith("| ours, float32")]
+    assert len(rows) == 2  # dense and SPLADE
+    for row in rows:
+        assert float(row[-1].rstrip(" |")) > 0.99999
+
+
+def test_ratios_are_within_a_precision_and_of_processor_seconds() -> None:
+    turns = {
+        "library": [encode.Turn(9.0, 4.0), encode.Turn(5.0, 2.0), encode.Turn(7.0, 3.0)],
+        "ours": [encode.Turn(2.0, 1.0), encode.Turn(8.0, 2.0), encode.Turn(4.0, 1.5)],
+    }
+    vectors = np.array([[3.0, 4.0], [1.0, 0.0]])
+    results = {"library": vectors, "ours": np.array([[6.0, 8.0], [1.0, 1.0]])}
+    rows = encode.rows(turns, results, {"library": "library", "ours": "library"}, 12)
+    assert rows[0] == ["library", "1.7 (1.3 to 2.4)", "4.0", "1.00", "1.00000"]
+    assert rows[1] == ["ours", "3.0 (1.5 to 6.0)", "8.0", "2.00", f"{2**-0.5:.5f}"]
+
+
+def test_a_missing_collection_is_told(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="there is no collection"):
+        encode.texts_of(tmp_path / "none", 8)
