@@ -1,6 +1,6 @@
 """BM25 that looks at frequent terms only where they can matter, with results equal to the last bit.
 
-A term that a quarter of the documents hold has little weight and many postings. Its frequencies
+A term that a third of the documents hold has little weight and many postings. Its frequencies
 are kept a second time, as a row of one byte a document, so that the frequency in one document is
 one load. A search, in the way of MaxScore (Turtle & Flood 1995), is then
 

@@ -9,7 +9,7 @@
     large_documents.bin uint32 [large]      ... and its document
     lengths.bin         int32 [documents]   tokens of each document
     length_codes.bin    uint8 [documents]   the same in Lucene's one byte
-    frequent.bin        uint8 [rows, documents]  a row for each term that a quarter of the documents
+    frequent.bin        uint8 [rows, documents]  a row for each term that a third of the documents
                         hold: its frequency in each, as in frequencies.bin; 0 where it is absent
     terms.bytes/.offsets, units.bytes/.offsets   index terms (sorted by UTF-8), unit ids
     titles.bytes/.offsets, texts.bytes/.offsets  the units themselves, where they are kept
@@ -32,7 +32,7 @@ KIND = "lexical"
 FREQUENT = "frequent"
 LARGE = "large_documents"
 LARGEST_SMALL = 255
-ROWS = 4  # one of so many documents, or more, hold a term that has a row
+ROWS = 3  # one of so many documents, or more, hold a term that has a row
 _PIECE = 1 << 20  # postings
 TERMS = "terms"
 UNITS = "units"
@@ -89,7 +89,7 @@ class FrequentTerms:
 
 
 def frequent_numbers(offsets: NDArray[np.int64], documents: int) -> NDArray[np.int64]:
-    """The terms that at least a quarter of the documents hold."""
+    """The terms that at least a third of the documents hold."""
     return np.flatnonzero(ROWS * np.diff(offsets) >= documents)
 
 
@@ -145,11 +145,12 @@ def load_arrays(folder: Path) -> Arrays:
 
 
 def load_frequent(folder: Path, arrays: Arrays) -> FrequentTerms | None:
-    """Map the rows of frequent terms; None for an index of an older release."""
-    if not array_path(folder, FREQUENT).exists():
-        return None
-    documents = len(arrays.lengths)
+    """Map the rows of frequent terms; None for an index of another release, which has none or has
+    them for other terms."""
+    path, documents = array_path(folder, FREQUENT), len(arrays.lengths)
     numbers = frequent_numbers(arrays.offsets, documents)
+    if not path.exists() or path.stat().st_size != len(numbers) * documents:
+        return None
     return FrequentTerms(numbers, load_array(folder, FREQUENT, "|u1").reshape(-1, documents))
 
 
