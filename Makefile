@@ -57,6 +57,7 @@ check: $(DEV)  ## ruff and mypy
 
 bench: $(BENCH)  ## engine speed on 100,000 fictional documents; DOCUMENTS=n for a smaller run
 	$(BIN)/python -m experiments.bench.lexical --documents $(or $(DOCUMENTS),100000) --write
+	$(BIN)/python -m experiments.bench.building --write
 	$(BIN)/python -m experiments.bench.tool --documents $(or $(DOCUMENTS),100000) --write
 
 bench-tuning: $(BENCH)  ## the (k1, b) grid in one pass, against one run a cell; DOCUMENTS=n likewise
@@ -81,7 +82,8 @@ bench-startup: $(DEV)  ## how long a command takes to start, against importing P
 # Small sizes, on a page of their own: the tables of docs/benchmarks.md are made one by one, on a quiet machine.
 bench-all: export SOUNDINGLINE_BENCH_PAGE = docs/benchmarks-small.md
 bench-all: $(BENCH) $(ANSERINI)  ## every benchmark at a small size (15 minutes on a quiet machine), into docs/benchmarks-small.md
-	$(BIN)/python -m experiments.bench.lexical --documents 2000 --rounds 3 --write
+	$(BIN)/python -m experiments.bench.lexical --documents 2000 --write
+	$(BIN)/python -m experiments.bench.building --documents 2000 --rounds 3 --write
 	$(BIN)/python -m experiments.bench.tool --documents 2000 --write
 	$(BIN)/python -m experiments.bench.tuning --documents 2000 --questions 20 --cells 3 --write
 	$(BIN)/python -m experiments.bench.splade --documents 5000 --write

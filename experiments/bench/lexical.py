@@ -1,16 +1,14 @@
 """`python -m experiments.bench.lexical`: speed of the lexical engine beside other engines'.
 
-Arguments: `--documents` (default 100000), `--build-documents` (default the same; builds are
-compared on a world of this size), `--rounds` (builds of each system, in turns; default 5),
-`--seed`, `--write` (put the tables into docs/benchmarks.md). Corpus and indexes are kept in
-bench-data/ for the next run. Anserini is left out where it is not installed.
+Arguments: `--documents` (default 100000), `--peers` (0 leaves the other engines out), `--seed`,
+`--write` (put the table into docs/benchmarks.md). Corpus and indexes are kept in bench-data/ for
+the next run.
 """
 
 from __future__ import annotations
 
 import os
-import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,37 +16,28 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from experiments.bench.corpus import corpus_file, units
+from experiments.bench.building import build_ours
+from experiments.bench.corpus import corpus_file
 from experiments.bench.harness import (
     DATA,
     LIMITS,
     Arguments,
-    Cost,
     Section,
     Table,
     bandwidth,
-    in_own_process,
     latencies,
     report,
     run,
-    size_mb,
 )
-from pipelines.engines.java import find_jar
 from pipelines.lexical import LexicalIndex
 from pipelines.lexical.storage import ROWS
 from pipelines.lexical.top_documents import TopDocuments
-from toolkit.console import tell
 from toolkit.errors import InputError
 
 K1, B, DEPTH = 0.9, 0.4, 1000
 QUERIES = {8: 100, 60: 50}
 _ROUNDS = 5
 Rows = list[list[str]]
-
-
-def build_ours(corpus: Path, path: Path, processes: int) -> None:
-    """The index of the raw text, which it does not keep."""
-    LexicalIndex.build(units(corpus), path, processes=processes, memory_mb=1024, keep_texts=False)
 
 
 def draw_queries(index: LexicalIndex, matrix: Any, seed: int) -> dict[int, list[list[str]]]:
@@ -69,7 +58,7 @@ def draw_queries(index: LexicalIndex, matrix: Any, seed: int) -> dict[int, list[
     return queries
 
 
-def search_rows(folder: Path, index: LexicalIndex, seed: int) -> Rows:
+def search_rows(folder: Path, index: LexicalIndex, seed: int, *, peers: bool) -> Rows:
     """Median milliseconds a query: the engines' own calls, then the transformers'."""
     from experiments.bench import rivals  # here, so that a build alone does not need them
 
@@ -82,19 +71,17 @@ def search_rows(folder: Path, index: LexicalIndex, seed: int) -> Rows:
     every = LexicalIndex.open(index.path)
     every._top_documents = TopDocuments(every._arrays, every.statistics)
     engines["ours, every posting"] = partial(every.search, k1=K1, b=B, depth=DEPTH)
-    try:
-        for backend in ("numba", "numpy"):
-            retriever = rivals.bm25s_engine(index, matrix, K1, B, backend)
-            engines[f"bm25s ({backend})"] = partial(_bm25s, retriever, min(DEPTH, len(index)))
-    except InputError as error:
-        tell(str(error))
+    for backend in ("numba", "numpy") if peers else ():
+        retriever = rivals.bm25s_engine(index, matrix, K1, B, backend)
+        engines[f"bm25s ({backend})"] = partial(_bm25s, retriever, min(DEPTH, len(index)))
     check_same_ranking(engines, [query for size in QUERIES for query in queries[size]])
-    same = folder / "pisa-same-tokens"
-    transformers = {
+    transformers: dict[str, Any] = {
         "ours": index.bm25(k1=K1, b=B, depth=DEPTH),
         "ours, with RM3 feedback": index.bm25(k1=K1, b=B, depth=DEPTH).rm3(),
-        "PISA (maxscore)": rivals.pisa_same_tokens(index, matrix, same, K1, B, DEPTH),
     }
+    if peers:
+        pisa = rivals.pisa_same_tokens(index, matrix, folder / "pisa-same-tokens", K1, B, DEPTH)
+        transformers["PISA (maxscore)"] = pisa
     rows = _timed_rows("engine", engines, queries)
     frames = {size: [_frame([query]) for query in queries[size]] for size in QUERIES}
     rows += _timed_rows("transformer, one query a call", transformers, frames)
@@ -159,76 +146,30 @@ def _floor_rows(index: LexicalIndex, queries: dict[int, list[list[str]]]) -> Row
     return [["floor", end, *row] for end, row in zip(ends, cells, strict=True)]
 
 
-def build_rows(folder: Path, corpus: Path, rounds: int) -> Rows:
-    """Builds from raw text, in turns: seconds (median, and the range), indexed tokens a second,
-    processor seconds, peak memory, size. Ours without texts, as the others keep none."""
-    from experiments.bench import rivals
-
-    builds: dict[str, tuple[Callable[[Path, Path, int], None], Path, Path, int]] = {
-        "ours, 2 processes": (build_ours, corpus, folder / "built", 2),
-        "ours, 1 process": (build_ours, corpus, folder / "built", 1),
-        "PISA, 2 threads": (rivals.build_pisa, corpus, folder / "pisa", 2),
-    }
-    try:
-        collection = rivals.anserini_collection(corpus, 2)
-        find_jar()
-        builds["Anserini, 2 threads"] = (rivals.build_anserini, collection, folder / "lucene", 2)
-    except InputError as error:
-        tell(str(error))
-    costs: dict[str, list[Cost]] = {name: [] for name in builds}
-    for _ in range(rounds):
-        for name, (build, *arguments) in builds.items():
-            costs[name].append(in_own_process(build, *arguments))
-            tell(f"{name}: {costs[name][-1]}")
-    tokens = LexicalIndex.open(folder / "built").statistics.tokens
-    return [_build_row(name, costs[name], tokens, size_mb(builds[name][2])) for name in builds]
-
-
-def _build_row(name: str, costs: Sequence[Cost], tokens: int, size: float) -> list[str]:
-    seconds = [cost.seconds for cost in costs]
-    middle = statistics.median(seconds)
-    processor = statistics.median([cost.processor for cost in costs])
-    peak = max(cost.peak_mb for cost in costs)
-    span = f"{middle:.1f} ({min(seconds):.1f}–{max(seconds):.1f})"
-    numbers = f"{tokens / middle / 1e6:.2f} M", f"{processor:.1f}", f"{peak:,.0f}", f"{size:,.0f}"
-    return [name, span, *numbers]
-
-
 def main(arguments: Sequence[str]) -> None:
-    """Run the benchmark and print its two tables."""
+    """Run the benchmark and print its table."""
     from experiments.bench import rivals
 
-    parser = Arguments(
-        "lexical", documents=(100_000, 1000), build_documents=(0, 0), rounds=(5, 1), seed=(7, 0)
-    )
+    parser = Arguments("lexical", documents=(100_000, 1000), peers=(1, 0), seed=(7, 0))
     options = parser.read(arguments)
-    options.build_documents = options.build_documents or options.documents
-    if options.build_documents < 1000:
-        raise InputError(f"build_documents={options.build_documents}", valid="1000 or more")
-    small = corpus_file(DATA, options.build_documents, options.seed)
-    builds = build_rows(small.parent, small, options.rounds)
     corpus = corpus_file(DATA, options.documents, options.seed)
     folder = corpus.parent
     if not (folder / "ours").exists():
         build_ours(corpus, folder / "ours", 2)
     index = LexicalIndex.open(folder / "ours")
-    searches = search_rows(folder, index, options.seed)
-    build = f"build from raw text, {options.build_documents:,} documents"
+    rows = search_rows(folder, index, options.seed, peers=options.peers > 0)
     counts = index.statistics
     intro = (
         f"{counts.documents:,} documents, {counts.tokens:,} tokens, {counts.terms:,} terms, "
         f"{counts.postings:,} postings. BM25 k1={K1}, b={B}, depth {DEPTH}; one thread; medians of "
         f"{_ROUNDS} rounds in turns (lowest–highest round), load {os.getloadavg()[0]:.1f}."
     )
-    tables = [
-        Table(["level", "system", *(f"{size} terms, ms" for size in QUERIES)], searches),
-        Table([build, "seconds", "tokens/s", "processor s", "peak MiB", "index MiB"], builds),
-    ]
+    table = Table(["level", "system", *(f"{size} terms, ms" for size in QUERIES)], rows)
     section = Section(
-        "lexical",
-        "Lexical engine",
+        "lexical" if options.peers else "lexical-alone",
+        "Lexical engine" if options.peers else "Lexical engine, without the others",
         parser.command(options),
-        [intro, *tables],
+        [intro, table],
         packages=rivals.installed("numba", "bm25s", "pyterrier-pisa"),
         limits=f"{LIMITS}, k1=25 (which prunes nothing), short passages, or a cold disk",
     )

@@ -1,0 +1,100 @@
+"""`python -m experiments.bench.building`: an index from raw text, beside PISA and Anserini.
+
+Arguments: `--documents` (default 10000), `--rounds` (builds of each system, in turns; default 5),
+`--seed`, `--write` (put the table into docs/benchmarks.md). The corpus is kept in bench-data/ for
+the next run. Anserini is left out where it is not installed.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from experiments.bench import rivals
+from experiments.bench.corpus import corpus_file, units
+from experiments.bench.harness import (
+    DATA,
+    LIMITS,
+    Arguments,
+    Cost,
+    Section,
+    Table,
+    in_own_process,
+    report,
+    run,
+    size_mb,
+)
+from pipelines.engines.java import find_jar
+from pipelines.lexical import LexicalIndex
+from toolkit.console import tell
+from toolkit.errors import InputError
+
+HEAD = ("system", "seconds", "tokens/s", "processor s", "peak MiB", "index MiB")
+
+
+def build_ours(corpus: Path, path: Path, processes: int) -> None:
+    """The index of the raw text, which it does not keep, as the others keep none."""
+    LexicalIndex.build(units(corpus), path, processes=processes, memory_mb=1024, keep_texts=False)
+
+
+def build_rows(folder: Path, corpus: Path, rounds: int) -> list[list[str]]:
+    """Builds in turns: seconds (median, and the range), indexed tokens a second, processor seconds,
+    peak memory, size."""
+    builds: dict[str, tuple[Callable[[Path, Path, int], None], Path, Path, int]] = {
+        "ours, 2 processes": (build_ours, corpus, folder / "built", 2),
+        "ours, 1 process": (build_ours, corpus, folder / "built", 1),
+        "PISA, 2 threads": (rivals.build_pisa, corpus, folder / "pisa", 2),
+    }
+    try:
+        collection = rivals.anserini_collection(corpus, 2)
+        find_jar()
+        builds["Anserini, 2 threads"] = (rivals.build_anserini, collection, folder / "lucene", 2)
+    except InputError as error:
+        tell(str(error))
+    costs: dict[str, list[Cost]] = {name: [] for name in builds}
+    for _ in range(rounds):
+        for name, (build, *arguments) in builds.items():
+            costs[name].append(in_own_process(build, *arguments))
+            tell(f"{name}: {costs[name][-1]}")
+    tokens = LexicalIndex.open(folder / "built").statistics.tokens
+    return [_build_row(name, costs[name], tokens, size_mb(builds[name][2])) for name in builds]
+
+
+def _build_row(name: str, costs: Sequence[Cost], tokens: int, size: float) -> list[str]:
+    seconds = [cost.seconds for cost in costs]
+    middle = statistics.median(seconds)
+    processor = statistics.median([cost.processor for cost in costs])
+    peak = max(cost.peak_mb for cost in costs)
+    span = f"{middle:.1f} ({min(seconds):.1f}–{max(seconds):.1f})"
+    numbers = f"{tokens / middle / 1e6:.2f} M", f"{processor:.1f}", f"{peak:,.0f}", f"{size:,.0f}"
+    return [name, span, *numbers]
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Run the benchmark and print its table."""
+    parser = Arguments("building", documents=(10_000, 1000), rounds=(5, 1), seed=(7, 0))
+    options = parser.read(arguments)
+    corpus = corpus_file(DATA, options.documents, options.seed)
+    rows = build_rows(corpus.parent, corpus, options.rounds)
+    counts = LexicalIndex.open(corpus.parent / "built").statistics
+    intro = (
+        f"{counts.documents:,} documents, {counts.tokens:,} tokens, from one JSONL file (two for "
+        f"Anserini's threads); medians of {options.rounds} builds of each in turns (least–most), "
+        f"load {os.getloadavg()[0]:.1f}. Of the columns, processor seconds suffer least from what "
+        "else a machine does."
+    )
+    section = Section(
+        "building",
+        "Building",
+        parser.command(options),
+        [intro, Table(HEAD, rows)],
+        packages=rivals.installed("numba", "pyterrier-pisa", "pyserini"),
+        limits=f"{LIMITS}, or more than two cores",
+    )
+    report(section, write=options.write)
+
+
+if __name__ == "__main__":
+    run(main)
