@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from experiments.bench.harness import Arguments, Section, Table, machine, report, run
+from experiments.bench.harness import LIMITS, Arguments, Section, Table, load, machine, report, run
 from experiments.bench.rerank_data import data_root
 from pipelines.learned.dense_encoder import DenseEncoder
 from pipelines.learned.encoding import SPARSE
@@ -226,7 +226,7 @@ def main(arguments: Sequence[str]) -> None:
     text = (
         f"{len(texts)} documents of {options.collection.name}, {words:.0f} words each; at most "
         f"{LENGTH} tokens are read. all-MiniLM-L6-v2; SPLADE with random weights of its shape. "
-        f"Ratios are of processor seconds, medians of {options.rounds} turns."
+        f"Ratios are of processor seconds, medians of {options.rounds} turns. {load()}"
     )
     section = Section(
         "encode",
@@ -235,6 +235,7 @@ def main(arguments: Sequence[str]) -> None:
         [text, *tables],
         _PACKAGES,
         f"{machine()}, {torch.get_num_threads()} threads",
+        f"{LIMITS}, a GPU, larger encoders, or texts of other lengths",
     )
     report(section, write=options.write)
 

@@ -206,6 +206,11 @@ def machine() -> str:
     return f"{model}, {multiprocessing.cpu_count()} cores, Python {platform.python_version()}"
 
 
+def load() -> str:
+    """How busy the machine is, in words: processes that compute or wait, over the last minute."""
+    return f"The machine's load was {os.getloadavg()[0]:.1f} at the end."
+
+
 def size_mb(folder: Path) -> float:
     """MiB of all files in a folder."""
     return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file()) / 2**20

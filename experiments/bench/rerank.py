@@ -29,6 +29,7 @@ from experiments.bench.harness import (
     Arguments,
     Section,
     Table,
+    load,
     machine,
     report,
     run,
@@ -343,7 +344,7 @@ def main(arguments: Sequence[str]) -> None:
         summary, tables = measure(requests, Path(folder), shape, device, options.exact, clock)
     remark = f"Random weights of monoT5-{shape}'s shape."
     if clock:
-        remark += " Seconds are those of the processor, on a machine that did other work too."
+        remark += f" Seconds are those of the processor. {load()}"
     kind = "CPU" if device == "cpu" else "GPU"
     section = Section(
         f"rerank-{kind.lower()}",
