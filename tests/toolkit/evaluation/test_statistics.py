@@ -11,6 +11,7 @@ from effort import cases
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy import integrate, stats
+from statsmodels.stats.multitest import multipletests
 
 from toolkit.errors import InputError
 from toolkit.evaluation.statistics import holm, paired, questions_needed
@@ -177,6 +178,13 @@ def test_holm_is_the_step_down_of_his_paper() -> None:
     assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
     assert holm([0.6, 0.7]) == pytest.approx([1.0, 1.0])
     assert holm([]) == []
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=30))
+@settings(max_examples=cases(100, 10))
+def test_holm_is_that_of_statsmodels(p_values: list[float]) -> None:
+    expected = multipletests(p_values, method="holm")[1]
+    assert holm(p_values) == pytest.approx(list(expected), abs=1e-15)
 
 
 @pytest.mark.parametrize(
