@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from importlib.util import find_spec
 from pathlib import Path
@@ -22,6 +23,12 @@ composition_memo.install()
 # The hub's client reads this when it is imported. Without it, a test of a missing model waits for
 # the client's repeated tries where there is no network, and asks the network where there is one.
 os.environ["HF_HUB_OFFLINE"] = "1"
+
+
+def pytest_collection_finish() -> None:
+    """What collection has imported stays, and need not be searched for garbage again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

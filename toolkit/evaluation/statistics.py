@@ -1,7 +1,7 @@
 """Paired comparison of two systems over the same questions. scipy computes.
 
-They are imported where they are called: together they take seconds, and who only reads or writes
-evaluations needs neither.
+It is imported where it is called: it takes a second, and who only reads or writes evaluations does
+not need it.
 """
 
 from __future__ import annotations
