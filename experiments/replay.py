@@ -178,11 +178,11 @@ def with_tool(settings: Settings, manifest: Mapping[str, Any]) -> Settings:
     name = manifest.get("factors", {}).get("tool") or _TOOLS.get(str(imported.get("format")), "")
     if name not in settings.option_names("tool"):
         return settings
-    given = _as_recorded(settings, manifest, "tool", name)
+    recorded = _as_recorded(settings, manifest, "tool", name)
     scorer = manifest.get("factors", {}).get("scorer")
     if scorer in settings.option_names("scorer"):
-        given += _as_recorded(settings, manifest, "scorer", scorer)
-    return Settings.compose([*settings.overrides, *given], settings.search_path)
+        recorded += _as_recorded(settings, manifest, "scorer", scorer)
+    return Settings.compose([*settings.overrides, *recorded], settings.search_path)
 
 
 def _as_recorded(

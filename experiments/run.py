@@ -168,10 +168,10 @@ def answer(
         bar() as progress,
     ):
         known = {**statistics(built), "resolver": built.prepared.resolver}
-        given = {**known, **served, "ledger": ledger}
+        shared = {**known, **served, "ledger": ledger}
         bound_agents = [
             agent.bind(
-                resources(llm, budget, repeat=repeat, rounds=rounds_of(folder, repeat), **given)
+                resources(llm, budget, repeat=repeat, rounds=rounds_of(folder, repeat), **shared)
             )
             if isinstance(agent, BaseAgent)
             else agent

@@ -65,8 +65,8 @@ def texts_of(collection: Path, documents: int) -> list[str]:
             f"there is no collection {collection}",
             do="give --collection a BEIR folder; docs/collections.md tells where cacm comes from",
         )
-    found = BeirBenchmark(collection).documents()
-    texts = [Unit(document.docid, document.title, document.text).contents for document in found]
+    read = BeirBenchmark(collection).documents()
+    texts = [Unit(document.docid, document.title, document.text).contents for document in read]
     return texts[:: max(1, len(texts) // documents)][:documents]
 
 

@@ -250,8 +250,8 @@ class Section(NamedTuple):
         """How the numbers were made: command, day, device, versions; and what they do not show."""
         versions = ", ".join(f"{name} {version(name)}" for name in self.packages)
         today = datetime.date.today().isoformat()
-        made = f"`{self.command}`, {today}, {self.device or machine()}, {versions}."
-        return f"{made} The results support no claim about {self.limits}."
+        origin = f"`{self.command}`, {today}, {self.device or machine()}, {versions}."
+        return f"{origin} The results support no claim about {self.limits}."
 
 
 def report(section: Section, *, write: bool) -> None:

@@ -75,16 +75,22 @@ def main() -> None:
     parser.add_argument("--documents", type=int, default=2000)
     parser.add_argument("--pool", type=int, default=40, help="new documents scored in a round")
     parser.add_argument("--librarians", type=int, default=100, help="at work at once")
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         experiment = Experiment.compose(
             "benchmark=fictional",
-            f"benchmark.documents={given.documents}",
+            f"benchmark.documents={arguments.documents}",
             "benchmark.questions=sets:50",
             "agent=navigator",
             f"paths.indexes={folder}/indexes",
         )
-        run(experiment, Path(folder) / "caches", given.questions, given.pool, given.librarians)
+        run(
+            experiment,
+            Path(folder) / "caches",
+            arguments.questions,
+            arguments.pool,
+            arguments.librarians,
+        )
 
 
 def run(experiment: Experiment, caches: Path, questions: int, pool: int, librarians: int) -> None:

@@ -266,7 +266,7 @@ def measure(
     """A line on what the float32 scores differ by, and the tables."""
     pairs = [Pair(request.query, text) for request in requests for text in request.texts]
     references = {dtype: reference(folder, device, dtype) for dtype in DTYPES}
-    found = {
+    measured = {
         dtype: best_size(by_size, pairs[: max(SIZES)], clock)
         for dtype, by_size in references.items()
     }
@@ -278,9 +278,9 @@ def measure(
         "ours, float32": full.score,
         **{plain_name(dtype): plain(folder, dtype, device) for dtype in DTYPES},
         **{
-            name_of(batch, found[dtype][0], dtype): references[dtype](batch)
+            name_of(batch, measured[dtype][0], dtype): references[dtype](batch)
             for dtype in DTYPES
-            for batch in (DEFAULT, found[dtype][0])
+            for batch in (DEFAULT, measured[dtype][0])
         },
     }
     # A GPU's libraries choose a kernel when they first see a shape.
@@ -293,7 +293,7 @@ def measure(
     flops = encoder_flops(shape, lengths)
     rivals = {
         dtype: (name_of(size, size, dtype), name_of(DEFAULT, size, dtype), plain_name(dtype))
-        for dtype, (size, _) in found.items()
+        for dtype, (size, _) in measured.items()
     }
     speeds = speed_rows(seconds, len(pairs), flops, peaks, rivals)
     single = references["float32"](1)(pairs[:exact])
@@ -313,8 +313,8 @@ def measure(
         Table(
             ["pairs a batch", *(f"pyterrier_t5's pairs/s, {dtype}" for dtype in DTYPES)],
             [
-                [row[0], *(rows[number][1] for _, rows in found.values())]
-                for number, row in enumerate(found["float32"][1])
+                [row[0], *(rows[number][1] for _, rows in measured.values())]
+                for number, row in enumerate(measured["float32"][1])
             ],
         ),
     ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
@@ -73,7 +74,7 @@ class TextEncoder(Protocol):
         ...
 
 
-class PlacedEncoder(Placed):
+class PlacedEncoder(Placed, ABC):
     """What our encoders share: a device and a precision, batches, and texts as they are."""
 
     def __init__(self, device: str | None, dtype: str | None, batch_tokens: int | None) -> None:
@@ -85,13 +86,13 @@ class PlacedEncoder(Placed):
         """Tokens of a batch: those given, else 2048 on a CPU and 16,384 on a GPU."""
         return self._batch_tokens or _BATCH_TOKENS[self.device.type]
 
+    @abstractmethod
     def tokenized(self, texts: Sequence[str]) -> tuple[list[Any], list[int]]:
         """See `TextEncoder`."""
-        raise NotImplementedError
 
+    @abstractmethod
     def encode_tokenized(self, items: Sequence[Any]) -> list[NDArray[Any]]:
         """See `TextEncoder`."""
-        raise NotImplementedError
 
     def lengths(self, texts: Sequence[str]) -> list[int]:
         """Tokens that the model reads of each text, special ones included."""

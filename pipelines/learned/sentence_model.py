@@ -120,8 +120,8 @@ def _reads_tokens(model: Any) -> bool:
         return False
     kinds = model[0].modality_config
     plain = {"method": "forward", "method_output_name": "last_hidden_state"}
-    whole = all(getattr(module, "include_prompt", True) for module in model)
-    return whole and "message" not in kinds and kinds.get("text") == plain
+    reads_prompt = all(getattr(module, "include_prompt", True) for module in model)
+    return reads_prompt and "message" not in kinds and kinds.get("text") == plain
 
 
 def check_pooled(model: str, revision: str | None) -> None:

@@ -33,6 +33,7 @@ from pipelines.lexical.scoring import (
     key,
     ranked,
     run_maxima,
+    share_cell,
     threshold,
 )
 from pipelines.lexical.storage import Arrays, FrequentTerms
@@ -186,17 +187,12 @@ class _Query:
 
 
 @compiled
-def _cell(frequency: np.uint8, code: np.uint8) -> np.uint32:
-    return (np.uint32(frequency) << np.uint32(8)) | np.uint32(code)
-
-
-@compiled
 def _largest(
     row: NDArray[np.uint8], shares: NDArray[np.float32], codes: NDArray[np.uint8]
 ) -> np.float32:
     largest = np.float32(0)
     for document in range(len(row)):
-        largest = max(largest, shares[_cell(row[document], codes[document])])
+        largest = max(largest, shares[share_cell(row[document], codes[document])])
     return largest
 
 
@@ -234,7 +230,7 @@ def _look_up(
     for i in range(len(numbers)):
         for place in range(len(documents)):
             document = documents[place]
-            cell = _cell(rows[np.uint64(numbers[i]), document], codes[document])
+            cell = share_cell(rows[np.uint64(numbers[i]), document], codes[document])
             scores[place] += weights[i] * shares[cell]
 
 
@@ -265,13 +261,13 @@ def _score(
                 row = np.uint64(numbers[i])
                 for place in range(begin, end):
                     document = candidates[place]
-                    cell = _cell(rows[row, document], codes[document])
+                    cell = share_cell(rows[row, document], codes[document])
                     sums[document] += weight * shares[cell]
                 continue
             last = first_at(documents, first[i], np.uint64(offsets[terms[i] + 1]), limit)
             for place in range(first[i], last):
                 document = documents[place]
-                cell = _cell(frequencies[place], codes[document])
+                cell = share_cell(frequencies[place], codes[document])
                 sums[document] += weight * shares[cell]
             first[i] = last
         begin = end

@@ -101,6 +101,12 @@ def first_at(
 
 
 @compiled
+def share_cell(frequency: np.uint8, code: np.uint8) -> np.uint32:
+    """Where `shares` holds a posting of this frequency in a document of this length code."""
+    return (np.uint32(frequency) << np.uint32(8)) | np.uint32(code)
+
+
+@compiled
 def _add_by_code(
     offsets: NDArray[np.int64],
     documents: NDArray[np.uint32],
@@ -118,7 +124,7 @@ def _add_by_code(
             last = first_at(documents, first[row], np.uint64(offsets[terms[row] + 1]), limit)
             for i in range(first[row], last):
                 document = documents[i]
-                cell = (np.uint32(frequencies[i]) << np.uint32(8)) | np.uint32(codes[document])
+                cell = share_cell(frequencies[i], codes[document])
                 sums[document] += weight * shares[cell]
             first[row] = last
 

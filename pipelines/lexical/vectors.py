@@ -86,8 +86,8 @@ class _Files(NamedTuple):
             )
             large = first + np.searchsorted(arrays.large_documents[first:last], number)
             frequencies[place] = arrays.large_values[large]
-        asked = arrays.offsets[terms + 1] - arrays.offsets[terms] <= largest_frequency
-        return terms[asked], frequencies[asked]
+        short = arrays.offsets[terms + 1] - arrays.offsets[terms] <= largest_frequency
+        return terms[short], frequencies[short]
 
 
 _TYPES = dict(zip(_Files._fields, ("<i8", "<i4", "|u1"), strict=True))
@@ -114,7 +114,7 @@ def _is_of(folder: Path, fingerprint: str) -> bool:
 def _write(folder: Path, arrays: Arrays, limit: int, fingerprint: str) -> None:
     postings = (arrays.offsets, arrays.documents, arrays.frequencies, limit)
     counts = np.zeros(len(arrays.lengths) + 1, np.int64)
-    _count(*postings, counts)
+    _count(arrays.offsets, arrays.documents, limit, counts)
     offsets = np.cumsum(counts)
     with folder_made_whole(folder) as partial:
         array_path(partial, "offsets").write_bytes(offsets.tobytes())
@@ -224,7 +224,6 @@ def _lower(numbers: NDArray[np.uint32], first: int, last: int, number: np.uint32
 def _count(
     offsets: NDArray[np.int64],
     documents: NDArray[np.uint32],
-    frequencies: NDArray[np.uint8],
     limit: int,
     counts: NDArray[np.int64],
 ) -> None:

@@ -83,9 +83,9 @@ def phrases_with_answer(
         rows = [row for call in trajectory.calls for row in call.notes.get("enrichment", ())]
         if not rows or trajectory.qid not in accepted:
             continue
-        kept = {one["phrase"] for row in rows for one in row["phrases"] if one["kept"]}
+        phrases = {one["phrase"] for row in rows for one in row["phrases"] if one["kept"]}
         answers = accepted[trajectory.qid]
-        counts[trajectory.qid] = float(sum(holds_answer(phrase, answers) for phrase in kept))
+        counts[trajectory.qid] = float(sum(holds_answer(phrase, answers) for phrase in phrases))
     return {GUESSED: counts} if counts else {}
 
 

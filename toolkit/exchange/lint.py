@@ -345,8 +345,8 @@ def _citing_shown(row: LintRow) -> Trajectory:
 
     def shown_alone(brackets: re.Match[str]) -> str:
         names = brackets[1].split(",")
-        kept = [name for name in names if all(_was_shown(docid, row) for docid in _ids([name]))]
-        return f"{brackets[0][0]}{','.join(kept)}{brackets[0][-1]}"
+        shown = [name for name in names if all(_was_shown(docid, row) for docid in _ids([name]))]
+        return f"{brackets[0][0]}{','.join(shown)}{brackets[0][-1]}"
 
     *before, final = row.trajectory.messages
     text = str(final.get("content") or "")
