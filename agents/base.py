@@ -75,6 +75,8 @@ class BaseAgent(ABC):
     name: str
     asks_model: ClassVar[bool] = False
     """Whether it cannot work without a language model."""
+    reads_frequencies: ClassVar[bool] = True
+    """Whether it reads the collection's document frequencies, which are those of an index."""
 
     def bind(self, resources: Resources) -> BaseAgent:
         """An agent that works with `resources`; this one stays as it is. `InputError` where they

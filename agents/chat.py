@@ -63,6 +63,7 @@ class ChatAgent(BaseAgent):
 
     name = "chat"
     asks_model = True
+    reads_frequencies = False
 
     def __init__(
         self,

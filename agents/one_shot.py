@@ -22,6 +22,7 @@ class OneShotAgent(BaseAgent):
     """
 
     name = "one_shot"
+    reads_frequencies = False
 
     def __init__(self, *, listed: int = 50, clock: Clock = time.monotonic) -> None:
         check_integer("listed", listed)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -33,13 +34,13 @@ must read them. Do not publish this folder; git ignores it.
 
 @dataclass(frozen=True)
 class PreparedCollection:
-    """An opened store and index, with the fingerprint that names the index. `folder` holds them and
-    whatever else is indexed of the same units; `others` names what was, by engine. `links` gives
-    the links between the documents, where the benchmark has any, and `resolver` what recognises
-    documents by title, url or identifier."""
+    """An opened store and an index, with the fingerprint that names the index. `folder` holds them
+    and whatever else is indexed of the same units; `others` names what was, by engine. `links`
+    gives the links between the documents, where the benchmark has any, and `resolver` what
+    recognises documents by title, url or identifier."""
 
     store: SqliteStore
-    index: Any
+    open_index: Callable[[], Any]
     path: Path
     fingerprint: str
     folder: Path
@@ -48,6 +49,11 @@ class PreparedCollection:
     others: dict[str, str] = field(default_factory=dict)
     links: Callable[[], LinkGraph] | None = None
     resolver: Callable[[], Resolver] | None = None
+
+    @cached_property
+    def index(self) -> Any:
+        """The index, opened when it is first asked for; built if it is missing."""
+        return self.open_index()
 
     def indexed(self, engine: Engine) -> Any:
         """Another engine's index of the same units, opened; built if it is missing."""
@@ -94,9 +100,15 @@ def texts_under(
 
 
 def prepare(
-    benchmark: Benchmark, segmenter: Segmenter, engine: Engine, root: Path
+    benchmark: Benchmark,
+    segmenter: Segmenter,
+    engine: Engine,
+    root: Path,
+    *,
+    indexed: bool = True,
 ) -> PreparedCollection:
-    """Open what stands under `root`; build what is missing, one process at a time."""
+    """Open what stands under `root`; build what is missing, one process at a time. The index waits
+    until it is asked for where `indexed` is false."""
     folder = root / benchmark.name
     corpus = benchmark.corpus_fingerprint
     path, digest = _place(folder, segmenter, engine, corpus)
@@ -104,10 +116,14 @@ def prepare(
         _mark_clear(folder)
     with waiting_lock(folder / ".lock"):
         store = _store(benchmark, segmenter, folder, corpus)
-        index = _opened(engine, store, path, corpus)
-    return PreparedCollection(
+
+    def open_index() -> Any:
+        with waiting_lock(folder / ".lock"):
+            return _opened(engine, store, path, corpus)
+
+    prepared = PreparedCollection(
         store,
-        index,
+        open_index,
         path,
         digest,
         folder,
@@ -116,6 +132,9 @@ def prepare(
         links=link_graph(benchmark, store, corpus, folder),
         resolver=title_resolver(store, corpus, folder),
     )
+    if indexed:
+        _ = prepared.index
+    return prepared
 
 
 def _mark_clear(folder: Path) -> None:

@@ -15,6 +15,11 @@ from toolkit.corpus import Passages
 from toolkit.search import Literature, Operators
 
 
+def asks_pipeline(interface: ToolInterface) -> bool:
+    """Whether the sessions of an interface search the pipeline; true where it does not tell."""
+    return bool(getattr(interface, "asks_pipeline", True))
+
+
 def with_operators(
     interface: ToolInterface, built: PreparedPipeline, config: DictConfig
 ) -> tuple[ToolInterface, dict[str, str]]:

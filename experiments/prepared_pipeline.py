@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import pandas as pd
 import pyterrier as pt
 from omegaconf import DictConfig
 
@@ -17,10 +18,21 @@ from experiments.stages import Stages, Transformers, composed, make_stages, with
 from pipelines.stage import Stage
 from toolkit.console import Console
 from toolkit.contracts import Benchmark, Segmenter, is_sealed
+from toolkit.errors import InputError
 from toolkit.files import fingerprint
 from toolkit.runs import RunFolder
 from toolkit.runs.manifest import SEALED
 from toolkit.sealing import mark_sealed
+
+
+class NotSearched(pt.Transformer):
+    """The pipeline of a search tool that declares that it asks none."""
+
+    def transform(self, inp: pd.DataFrame) -> pd.DataFrame:
+        raise InputError(
+            "the search tool asks the pipeline, and declares asks_pipeline = False",
+            do="leave asks_pipeline out of its class",
+        )
 
 
 @dataclass(frozen=True)
@@ -37,18 +49,26 @@ class PreparedPipeline:
     sealed: bool = False
 
 
-def ranking(config: DictConfig, benchmark: Benchmark | None = None) -> PreparedPipeline:
+def ranking(
+    config: DictConfig, benchmark: Benchmark | None = None, *, searched: bool = True
+) -> PreparedPipeline:
     """Build what ranks, over `benchmark` (None: the configuration's). Settings are checked before
-    any index is built."""
+    any index is built. Where nothing searches the pipeline, it has no stages, and no index is
+    opened before it is asked for."""
     engine = make(config.engine)
     segmenter = make(config.unit)
     stages = with_librarians(make_stages(config), config)
     stages.check(engine)
     benchmark = benchmark or make(config.benchmark)
-    prepared = prepare(benchmark, segmenter, engine, Path(config.paths.indexes))
+    indexes = Path(config.paths.indexes)
+    prepared = prepare(benchmark, segmenter, engine, indexes, indexed=searched)
     for note in notes(benchmark, prepared):
         Console(stderr=True).print(note, soft_wrap=True)
     sealed = seals(config, benchmark)
+    if not searched:
+        return PreparedPipeline(
+            benchmark, segmenter, prepared, NotSearched(), stages.without_pipeline(), {}, sealed
+        )
     caches = caches_folder(config, sealed)
     parts = stages.bind(prepared, segmenter, caches, benchmark)
     pipeline = composed(parts, aggregate=segmenter.aggregate)

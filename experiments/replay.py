@@ -17,11 +17,13 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from hydra.core.override_parser.types import Quote, QuotedString
+
 from experiments.build import make, make_interface
 from experiments.comparison import compare_folders
 from experiments.entry import CommandParser, one_path, run_command
 from experiments.naming import RANKING, cell_name, factors
-from experiments.operators import parts_of, with_operators
+from experiments.operators import asks_pipeline, parts_of, with_operators
 from experiments.prepared_pipeline import fingerprints, ranking
 from experiments.recorded import Options, recorded_benchmark
 from experiments.run import check_concurrency
@@ -134,7 +136,7 @@ def replay_run(settings: Settings, paths: Sequence[str]) -> None:
     interface = make_interface(config.tool)
     root = RunFolder.named(Path(config.paths.runs), config.name or f"{run.name[:150]}-replay").path
     folder = RunFolder.named(root, cell_name(settings, (*RANKING, "tool")))
-    built = ranking(config, benchmark)
+    built = ranking(config, benchmark, searched=asks_pipeline(interface))
     interface, operator_prints = with_operators(interface, built, config)
     described = dict(manifest.get("factors", {}))
     of_benchmark = {n: v for n, v in described.items() if n.startswith("benchmark")}
@@ -188,18 +190,25 @@ def with_tool(settings: Settings, manifest: Mapping[str, Any]) -> Settings:
 def _as_recorded(
     settings: Settings, manifest: Mapping[str, Any], group: str, name: str
 ) -> list[str]:
-    """The overrides that choose the option `name` of a group, with the manifest's plain values."""
+    """The overrides that choose the option `name` of a group, with the manifest's plain values. A
+    text that refers to other values is left out: whose manifest it is may be anybody."""
     option = settings.option(group, name)
     recorded = (manifest.get("config") or {}).get(group)
     values = recorded if isinstance(recorded, Mapping) else {}
-    scalars = (bool, int, float, type(None), *((str,) if group == "scorer" else ()))
     overrides = [
-        f"{group}.{key}={'null' if value is None else value}"
+        f"{group}.{key}={_override_value(value)}"
         for key, value in values.items()
         if key in option and not key.startswith("_") and value != option[key]
-        if isinstance(value, scalars)
+        if isinstance(value, (bool, int, float, str, type(None))) and "${" not in str(value)
     ]
     return [f"{group}={name}", *overrides]
+
+
+def _override_value(value: Any) -> str:
+    """A plain value as Hydra's command line takes it."""
+    if isinstance(value, str):
+        return QuotedString(value, Quote.single).with_quotes()
+    return "null" if value is None else str(value)
 
 
 def _in_turn(pool: Any, work: Any, items: Iterator[Trajectory], ahead: int) -> Iterator[Any]:

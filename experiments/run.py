@@ -29,7 +29,13 @@ from experiments.models import (
     within_window,
 )
 from experiments.naming import cell_name, factors
-from experiments.operators import parts_of, passages_of, statistics, with_operators
+from experiments.operators import (
+    asks_pipeline,
+    parts_of,
+    passages_of,
+    statistics,
+    with_operators,
+)
 from experiments.prepared_pipeline import (
     Prepared,
     PreparedPipeline,
@@ -78,7 +84,8 @@ def run(settings: Settings, prepared: Prepared | None = None) -> Cell:
     llm = language_model(config.llm, "llm")
     budget = within_window(make(config.budget), llm)
     agent_prints = check_agent(agent_of_repeat[0], llm, budget)
-    built = prepared() if prepared else ranking(config)
+    searched = asks_pipeline(interface)
+    built = prepared() if prepared and searched else ranking(config, searched=searched)
     if built.sealed:
         seal_cells(settings)
     interface, operator_prints = with_operators(interface, built, config)
@@ -167,7 +174,9 @@ def answer(
         built.stages.asking(ledger, folder.path, servers),
         bar() as progress,
     ):
-        known = {**statistics(built), "resolver": built.prepared.resolver}
+        reads_index = getattr(agent_of_repeat[0], "reads_frequencies", False)
+        of_index = statistics(built) if reads_index else {}
+        known = {**of_index, "resolver": built.prepared.resolver}
         shared = {**known, **served, "ledger": ledger}
         bound_agents = [
             agent.bind(

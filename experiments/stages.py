@@ -76,6 +76,11 @@ class Stages:
             for group, transformer in self.transformers.items()
         }
 
+    def without_pipeline(self) -> Stages:
+        """What works beside a pipeline alone: the scorer and the re-ranker of lists."""
+        models = {group: pair for group, pair in self.models.items() if group not in STAGES}
+        return replace(self, transformers={}, models=models)
+
     def collection(
         self, prepared: PreparedCollection, segmenter: Segmenter, caches: Path | None
     ) -> Collection:

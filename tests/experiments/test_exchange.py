@@ -11,6 +11,8 @@ import pytest
 from entry_points import run_entry
 from foreign_runs import answer, browsecomp, pi_serini, read, search, write_files
 
+from experiments.replay import with_tool
+from experiments.settings import Settings
 from toolkit.runs import RunFolder
 from toolkit.sealing import Seal
 
@@ -342,3 +344,26 @@ def test_a_replay_through_the_recorded_pipeline_changes_nothing_and_another_is_t
     verdicts = json.loads((working / "runs/again/verdicts.json").read_text(encoding="utf-8"))
     assert {row["b"] for row in verdicts} == {"recorded"}
     assert "first_evidence_call" in {row["measure"] for row in verdicts}
+
+
+def test_a_replay_takes_the_texts_of_the_recorded_tool_too(
+    working: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("re2", reason="optional: pip install 'soundingline[grep]'")
+    grep = ("tool=grep", "tool.syntax=words", "tool.order=corpus")
+    assert run_entry("run", "name=words", *BENCHMARK, *grep) == 0
+    assert run_entry("replay", "runs/words", "name=words-again") == 0
+    assert "(100.0%) before the first changed page" in capsys.readouterr().err
+    (cell,) = (path for path in Path("runs/words-again").glob("*grep*") if path.is_dir())
+    assert metrics(cell)["search_calls"] == metrics(Path("runs/words"))["search_calls"] > 0
+
+
+def test_no_value_of_a_manifest_reaches_the_environment(
+    working: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("re2", reason="optional: pip install 'soundingline[grep]'")
+    monkeypatch.setenv("SECRET", "words")
+    config = {"tool": {"syntax": "${oc.env:SECRET}", "order": "corpus"}}
+    manifest = {"factors": {"tool": "grep"}, "config": config}
+    tool = with_tool(Settings.compose(), manifest).config.tool
+    assert (tool.syntax, tool.order) == ("regex", "corpus")

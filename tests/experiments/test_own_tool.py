@@ -159,6 +159,18 @@ def test_it_is_an_option_of_a_run(entry: Entry, package: Path) -> None:
     assert all(len(call.shown) <= 2 for call in calls)
 
 
+def test_one_that_asks_the_pipeline_and_declares_that_it_does_not_is_told(
+    entry: Entry, package: Path
+) -> None:
+    code = block("python").replace("    page: int", "    asks_pipeline = False\n    page: int")
+    (package / "my_tools.py").write_text(code, encoding="utf-8")
+    given = ("--config-dir", str(package), "tool=search_and_next")
+    assert entry("run", *given, *TINY, "name=own") == 0
+    for trajectory in RunFolder("runs/own").trajectories():
+        assert trajectory.status == "failed"
+        assert "declares asks_pipeline = False" in trajectory.traceback
+
+
 def test_an_option_that_gives_no_search_tool_is_refused(
     entry: Entry, package: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -133,9 +133,9 @@ def test_an_experiment_opens_its_index_once(
     opened: list[str] = []
     prepare = prepared_pipeline.prepare
 
-    def counted(benchmark: Benchmark, *others: Any) -> Any:
+    def counted(benchmark: Benchmark, *others: Any, **options: Any) -> Any:
         opened.append(benchmark.name)
-        return prepare(benchmark, *others)
+        return prepare(benchmark, *others, **options)
 
     monkeypatch.setattr(prepared_pipeline, "prepare", counted)
     experiment = Experiment.compose(*TINY, "agent.max_searches=1")

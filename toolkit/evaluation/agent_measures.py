@@ -13,14 +13,14 @@ from toolkit.evaluation.answers import AnswerVerdict, holds_answer
 from toolkit.evaluation.calibration import calibration_error
 from toolkit.evaluation.funnel import SHOWN, Judgements, reach_by_tier, relevant_documents
 from toolkit.llm.accounts import known
+from toolkit.runs.records import SEARCHES
 from toolkit.search.answers import invented_citations
 
 PerQuestion = dict[str, dict[str, float]]
 GUESSED = "phrases_with_answer"
 
-
 _KINDS = {
-    "search_calls": ("search", "grep"),
+    "search_calls": SEARCHES,
     "browse_calls": ("read_search_results",),
     "read_calls": ("read_document", "get_document", "read"),
 }

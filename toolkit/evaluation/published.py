@@ -13,6 +13,7 @@ the right ones and never in their place. How it counts:
   An answer without a confidence counts as 100 % sure.
 
 Not copied: a question without judgements divides by zero there, and is left out of recall here.
+Our `grep` counts as a search, although that evaluator knows searches by their names alone.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from toolkit.contracts import ToolCall, Trajectory
 from toolkit.evaluation.calibration import calibration_error_published
 from toolkit.evaluation.funnel import Judgements
-from toolkit.runs.records import final_response
+from toolkit.runs.records import SEARCHES, final_response
 
 # A status of ours for which a harness of the field writes `completed`: the agent gave an answer,
 # be it because it was told to.
@@ -73,7 +74,8 @@ def count_calls(calls: Iterable[ToolCall]) -> dict[str, int]:
 def search_count(counts: Mapping[str, float]) -> float:
     """Those of the calls that search."""
     names = [name for name in counts if _NOT_COUNTED not in name]
-    return sum(counts[name] for name in names if "search" in name or "retrieval" in name)
+    words = ("retrieval", *SEARCHES)
+    return sum(counts[name] for name in names if any(word in name for word in words))
 
 
 def cited_numbers(text: str) -> set[str]:

@@ -14,9 +14,10 @@ from typing import Any, NamedTuple
 
 from toolkit.contracts import Answer, SearchTool, ToolCall, Trajectory, parent
 from toolkit.evaluation.funnel import SHOWN
-from toolkit.runs.records import surfaced
+from toolkit.runs.records import SEARCHES, surfaced
 
 _READING = ("get_document", "read_document")
+_QUERY = ("query", "user_query", "words")  # what takes words, in the tools of ours and of others
 BLOCKED = "blocked"  # a refusal by the harness, not by the pipeline
 OVERLAP = 10
 TIERS = ("surfaced", *SHOWN)
@@ -118,13 +119,15 @@ class _Adapter:
         fits = bool(known) and call.arguments.keys() <= known.keys()
         if not self._foreign and (fits or call.error):
             return call.name, call.arguments
-        use = self._search if call.name == "search" else None
+        use = self._search if call.name in SEARCHES else None
         use = self._read if call.name in _READING else use
         name = call.name if known or use is None else use.tool
         known = self._known.get(name, {})
         arguments = {key: value for key, value in call.arguments.items() if key in known}
-        if use and "user_query" in call.arguments:
-            arguments.setdefault(use.argument, call.arguments["user_query"])
+        if use and use == self._search:
+            queries = [call.arguments[key] for key in _QUERY if key in call.arguments]
+            for query in queries[:1]:
+                arguments.setdefault(use.argument, query)
         if "reason" in known:
             arguments.setdefault("reason", "")
         return name, arguments

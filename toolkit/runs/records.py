@@ -30,6 +30,7 @@ from toolkit.files import dump_json
 from toolkit.sealing import open_line, read_text
 
 FORMAT = 1
+SEARCHES = ("search", "grep")  # tools of ours that search, by name
 _NUMBER = (int, float)
 _TRAJECTORY_TYPES: dict[str, Any] = {
     "qid": str,

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from heapq import nlargest
 from itertools import islice
-from typing import Any
+from typing import Any, ClassVar
 
 from toolkit.checks import check_integer, check_number
 from toolkit.contracts import (
@@ -62,6 +62,8 @@ class Grep(Browsing):
     machine. For the other settings see `Browsing`. Raises `InputError` for impossible
     values and where google-re2 is not installed.
     """
+
+    asks_pipeline: ClassVar[bool] = False
 
     syntax: str = "regex"
     order: str = "matches"

@@ -164,6 +164,17 @@ def test_the_values_of_a_paper_case_by_hand() -> None:
     assert metrics["calibration_error_published"] == 0
 
 
+@pytest.mark.parametrize(
+    ("calls", "searches"),
+    [({"grep": 3, "read_search_results": 4, "read_document": 2}, 3), ({"grep": 1, "search": 2}, 3)],
+)
+def test_calls_that_search_by_patterns_are_searches(
+    calls: Mapping[str, int], searches: int
+) -> None:
+    file = {**case("1", said("Ada")), "tool_call_counts": dict(calls)}
+    assert ours([file], ANSWERS, QRELS)["search_calls_published"] == searches
+
+
 @pytest.mark.parametrize("count", [99, 100, 130, 250, 399])
 def test_many_random_files_give_the_published_figures(count: int) -> None:
     rng = random.Random(count)

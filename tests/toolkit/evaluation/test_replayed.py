@@ -8,7 +8,7 @@ import pytest
 
 from toolkit.contracts import Answer, ToolCall, Trajectory
 from toolkit.evaluation.replayed import calls_until_evidence, first_calls, replay, without_answer
-from toolkit.search import DictionaryBackend, DictionaryStore, RankedBrowsing, TopK
+from toolkit.search import DictionaryBackend, DictionaryStore, Grep, RankedBrowsing, TopK
 
 TEXTS = {
     "a": "tide harbour brel",
@@ -109,6 +109,28 @@ def test_calls_to_another_tool_are_made_by_its_own_names(foreign: bool) -> None:
         assert [call.error for call in result.trajectory.calls] == ["", ""]
         assert result.trajectory.tiers["previewed"] == ("a",)
         assert result.trajectory.tiers["opened"] == (("b",) if foreign else ("a",))
+
+
+def test_words_and_queries_stand_for_each_other_between_tools() -> None:
+    pytest.importorskip("re2", reason="optional: pip install 'soundingline[grep]'")
+    grep = Grep(syntax="words")
+    session = grep.session(DictionaryBackend(TEXTS), STORE)
+    session.call("grep", {"reason": "r", "words": "brel"})
+    by_words = replace(recorded(), calls=session.calls)
+    by_query = replace(recorded(), calls=recorded().calls[2:3])
+    for before, tool in ((by_words, TOOL), (by_words, RankedBrowsing()), (by_query, grep)):
+        result = replay(before, tool.session(DictionaryBackend(TEXTS), STORE), {"a"})
+        assert [call.error for call in result.trajectory.calls] == [""]
+        assert result.trajectory.calls[0].ranking[0] == "a"  # the one document with that word
+
+
+def test_a_pattern_is_no_query_of_another_tool() -> None:
+    pytest.importorskip("re2", reason="optional: pip install 'soundingline[grep]'")
+    session = Grep().session(DictionaryBackend(TEXTS), STORE)
+    session.call("grep", {"reason": "r", "pattern": "b.*l"})
+    before = replace(recorded(), calls=session.calls)
+    result = replay(before, TOOL.session(DictionaryBackend(TEXTS), STORE), {"a"})
+    assert [call.error for call in result.trajectory.calls] == ["missing_argument"]
 
 
 def test_the_newest_reasoning_goes_with_each_query() -> None:
