@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from toolkit.contracts import Topic
-from toolkit.evaluation.agent_measures import GUESSED
+from toolkit.evaluation.agent_measures import GUESSED, REWRITTEN, guessed_rewrites, rewrites
 from toolkit.evaluation.answers import holds_answer
 from toolkit.files import write_atomic
 
 NAME = "phrases.jsonl"
-REWRITTEN = "rewrites_with_answer"
 
 
 def keep_phrases(
@@ -44,16 +43,15 @@ def keep_phrases(
 def guessing_rewrites(
     notes: Mapping[str, Any], topics: Sequence[Topic], answers: Mapping[str, Sequence[str]]
 ) -> dict[str, dict[str, float]]:
-    """By question with accepted answers, as a measure: 1 where a rewriter gave the query one that
-    the question does not have, else 0. Nothing without a rewriter."""
-    rewrites = [row for name, row in notes.items() if name.partition("_")[0] == "rewrite"]
-    if not rewrites:
-        return {}
-    rewritten = {row["raw"]: row["rewritten"] for row in rewrites}
+    """By question with accepted answers, as a measure: how many rewritten queries hold one that
+    the question does not have. Nothing without a rewriter."""
+    rows: dict[str, list[Mapping[str, str]]] = {}
+    for row in rewrites(notes):
+        rows.setdefault(row["raw"], []).append(row)
     guessed: dict[str, float] = {}
     for topic in topics:
         accepted = answers.get(topic.qid)
-        if accepted and topic.text in rewritten:
-            new = holds_answer(rewritten[topic.text], accepted)
-            guessed[topic.qid] = float(new and not holds_answer(topic.text, accepted))
+        if accepted and topic.text in rows:
+            guesses = guessed_rewrites(rows[topic.text], topic.text, accepted)
+            guessed[topic.qid] = float(len(guesses))
     return {REWRITTEN: guessed} if guessed else {}

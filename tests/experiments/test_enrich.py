@@ -92,6 +92,28 @@ def test_answers_in_rewritten_queries_are_counted_where_the_question_lacks_them(
     assert "phrases_with_answer" not in metrics
 
 
+def test_an_agents_run_tells_which_rewritten_queries_hold_an_answer(
+    entry: Entry, beir: Path, tmp_path: Path
+) -> None:
+    options = ("benchmark=beir", f"benchmark.path={beir}", SCRIPTED[0])
+    says = "rewriter_llm.says='The mayor is Anna Kow.'"
+    rewriter = ("rewriter=hyde", "llm@rewriter_llm=scripted", says)
+    assert entry("run", *options, *rewriter, "name=a") == 0
+    assert entry("run", *options, "name=b") == 0
+    questions = tmp_path / "runs/a/evaluation/questions.json"
+    # However often the agent searched, the rewriter had one text.
+    expected = {"../../x": 1.0, "q2": 0.0}
+    assert json.loads(questions.read_text())["rewrites_with_answer"] == expected
+    metrics = tmp_path / "runs/a/metrics.json"
+    for path in (questions, metrics):
+        path.unlink()
+    assert entry("evaluate", "runs/a") == 0
+    assert json.loads(metrics.read_text())["rewrites_with_answer"] == 0.5
+    assert "rewrites_with_answer" not in (tmp_path / "runs/b/metrics.json").read_text()
+    assert entry("compare", "runs/a", "runs/b", "name=c") == 0
+    assert "rewrites_with_answer" in (tmp_path / "runs/c/report.md").read_text(encoding="utf-8")
+
+
 def test_an_agents_queries_are_enriched_by_its_question(entry: Entry, peer: Peer) -> None:
     peer.default = Say(text=KEYWORDS)
     llm = ("llm@enrichment_llm=openai_compatible", "enrichment_llm.model=m")

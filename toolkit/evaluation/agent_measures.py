@@ -7,6 +7,7 @@ question without a trajectory counts.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
 
 from toolkit.contracts import ToolCall, Trajectory, parent
 from toolkit.evaluation.answers import AnswerVerdict, holds_answer
@@ -18,6 +19,7 @@ from toolkit.search.answers import invented_citations
 
 PerQuestion = dict[str, dict[str, float]]
 GUESSED = "phrases_with_answer"
+REWRITTEN = "rewrites_with_answer"
 
 _KINDS = {
     "search_calls": SEARCHES,
@@ -87,6 +89,39 @@ def phrases_with_answer(
         answers = accepted[trajectory.qid]
         counts[trajectory.qid] = float(sum(holds_answer(phrase, answers) for phrase in phrases))
     return {GUESSED: counts} if counts else {}
+
+
+def rewrites_with_answer(
+    recorded: Sequence[Trajectory], accepted: Mapping[str, Sequence[str]]
+) -> PerQuestion:
+    """`rewrites_with_answer`: how many different rewritten queries of a question hold an accepted
+    answer that neither the question nor the agent's own query holds. Over the recorded questions
+    with an accepted answer that have a rewritten search; nothing where none has."""
+    counts: dict[str, float] = {}
+    for trajectory in recorded:
+        rows = [row for call in trajectory.calls for row in rewrites(call.notes)]
+        if rows and trajectory.qid in accepted:
+            guesses = guessed_rewrites(rows, trajectory.question, accepted[trajectory.qid])
+            counts[trajectory.qid] = float(len(guesses))
+    return {REWRITTEN: counts} if counts else {}
+
+
+def rewrites(notes: Mapping[str, Any]) -> list[Mapping[str, str]]:
+    """What rewriters noted of a search: `raw` and `rewritten` queries."""
+    return [row for name, row in notes.items() if name.partition("_")[0] == "rewrite"]
+
+
+def guessed_rewrites(
+    rows: Iterable[Mapping[str, str]], question: str, answers: Sequence[str]
+) -> set[str]:
+    """The rewritten queries that hold an answer which came from the rewriter."""
+    if holds_answer(question, answers):
+        return set()
+    return {
+        row["rewritten"]
+        for row in rows
+        if holds_answer(row["rewritten"], answers) and not holds_answer(row["raw"], answers)
+    }
 
 
 def effort(recorded: Sequence[Trajectory]) -> PerQuestion:

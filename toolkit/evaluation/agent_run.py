@@ -26,6 +26,7 @@ from toolkit.evaluation.agent_measures import (
     over_answers,
     phrases_with_answer,
     recalls,
+    rewrites_with_answer,
     scores,
 )
 from toolkit.evaluation.answer_coverage import Texts, answer_coverage, no_texts
@@ -82,7 +83,8 @@ def evaluate_run(
       same questions; an answer without citations counts 0 in both.
     - `citations_invented`: citations in the answer that name no document which this question
       brought up (`search.answers.invented_citations`), over questions that did not fail.
-    - `phrases_with_answer`: where searches were enriched (`agent_measures.phrases_with_answer`).
+    - `phrases_with_answer`, `rewrites_with_answer`: where searches were enriched, or rewritten (see
+      the functions of these names in `agent_measures`).
     - `calibration_error`: over answers with a stated confidence, 0 to 100.
     - `search_calls`, `browse_calls`, `read_calls` (successful ones), `tool_calls`, `tool_errors`,
       `documents_exposed` (distinct documents previewed or opened), `tokens_exposed` (of all tool
@@ -120,6 +122,7 @@ def evaluate_run(
         **citations(ended, evidence),
         **invented(ended),
         **phrases_with_answer(recorded, accepted),
+        **rewrites_with_answer(recorded, accepted),
         **effort(recorded),
     }
     by_question = {verdict.qid: verdict.correct for verdict in verdicts}

@@ -105,7 +105,8 @@ _AGENT = (
         "rewrites_with_answer",
         3,
         NEITHER,
-        "Share of questions whose rewritten query holds an accepted answer that they lack.",
+        "Different rewritten queries of a question that hold an accepted answer which neither the "
+        "question nor the query before rewriting holds: guesses of the rewriter.",
     ),
 )
 # What BrowseComp-Plus's own evaluator gives: see toolkit.evaluation.published.

@@ -306,3 +306,35 @@ def test_what_is_known_of_no_question_is_no_measure() -> None:
     result = evaluated(metered("right", ("agent", SILENT, UNKNOWN)), metered("wrong"))
     assert not {"usage_dollars", "usage_input_tokens"} & (result.metrics.keys())
     assert result.per_question["usage_unpriced"] == {"right": 1.0, "wrong": 0.0}
+
+
+def searched(*rewrites: tuple[str, str], question: str = "Who wrote it?") -> Trajectory:
+    """One search for each pair of the agent's query and what a rewriter made of it."""
+    notes = [{"rewrite": {"raw": raw, "rewritten": text}} for raw, text in rewrites]
+    calls = tuple(ToolCall("search", {}, "...", notes=row) for row in notes)
+    return Trajectory("right", question, "completed", calls=calls)
+
+
+@pytest.mark.parametrize(
+    ("trajectory", "guesses"),
+    [
+        (searched(("author", "Who is Ada, the author?"), ("poet", "Who is the poet?")), 1),
+        (searched(("author", "notes of Ada"), ("poet", "poems of Ada Lovelace")), 2),
+        (searched(("author", "notes of Ada"), ("writer", "notes of Ada")), 1),  # one text
+        (searched(("notes by Ada", "What notes did Ada write?")), 0),  # the agent knew it
+        (searched(("author", "notes of Ada"), question="Did Ada write it?"), 0),
+        (searched(("author", "the Adage")), 0),  # no whole word
+    ],
+)
+def test_rewritten_queries_count_where_the_answer_is_the_rewriters(
+    trajectory: Trajectory, guesses: float
+) -> None:
+    assert evaluated(trajectory).per_question["rewrites_with_answer"] == {"right": guesses}
+
+
+def test_without_a_rewritten_query_nothing_is_counted(evaluation: Evaluation) -> None:
+    assert "rewrites_with_answer" not in evaluation.per_question
+    second = ToolCall("search", {}, "", notes={"rewrite": {"raw": "a", "rewritten": "b"}})
+    rewritten = replace(WRONG, calls=(*WRONG.calls, second))
+    # The mean is over the questions that have a rewritten search.
+    assert evaluated(RIGHT, rewritten).denominators["rewrites_with_answer"] == 1
