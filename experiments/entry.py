@@ -22,7 +22,7 @@ from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from experiments.overrides import refuse_secrets
 from experiments.schema import Root
-from experiments.settings import CONF, Settings, register
+from experiments.settings import CONF, Settings, check_choices, register
 from experiments.sweep import (
     CellFailed,
     CellStatus,
@@ -84,6 +84,7 @@ def main(task: Callable[[Settings], Any], arguments: Sequence[str] | None = None
     unfinished: list[CellStatus] = []
     try:
         refuse_secrets(given)
+        check_choices(given)
         try:
             _compose_and_run(one_job, given)
         except Exception:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -13,11 +13,15 @@ from hydra import compose, initialize_config_dir
 from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import ChoiceSweep, QuotedString, Sweep
+from hydra.errors import HydraException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
 from experiments.chosen import chosen_value
 from experiments.schema import Root
+from toolkit.errors import InputError
 
 CONF = Path(__file__).resolve().parents[1] / "conf"
 _ROOT = "config"
@@ -70,7 +74,8 @@ class Settings:
     @classmethod
     def compose(cls, overrides: Sequence[str] = (), search_path: Sequence[str] = ()) -> Settings:
         """Compose the options of `conf/` and of the folders in `search_path`. What Hydra and
-        OmegaConf refuse is raised as they raise it."""
+        OmegaConf refuse is raised as they raise it, but for choices that name no option."""
+        check_choices(overrides)
         register()
         with _composing():
             given = [*_search(search_path), *overrides]
@@ -140,6 +145,43 @@ def is_choice(override: str) -> bool:
     key = key_of(override)
     group = key.partition("@")[0]
     return "@" in key or (CONF / group).is_dir() or "/" in group
+
+
+def check_choices(overrides: Iterable[str]) -> None:
+    """`InputError` for the first override that chooses of a group what is no name of an option,
+    such as null, a number or a mapping. Hydra has no words of its own for these."""
+    for text in overrides:
+        if "=" in text and not text.startswith(("-", "~")) and is_choice(text):
+            for option in _chosen_options(text):
+                if not isinstance(option, str):
+                    raise _no_option(key_of(text), option)
+
+
+def _chosen_options(text: str) -> list[Any]:
+    """The options that an override names, those of a sweep and of a list too."""
+    try:
+        value = OverridesParser.create().parse_override(text).value()
+    except (HydraException, NotImplementedError):
+        return []  # Hydra itself says what is wrong with it
+    options: list[Any] = []
+    for item in value.list if isinstance(value, ChoiceSweep) else [value]:
+        options += item if isinstance(item, list) else [item]
+    texts = [item.text if isinstance(item, QuotedString) else item for item in options]
+    return [item for item in texts if not isinstance(item, Sweep)]
+
+
+def _no_option(key: str, value: Any) -> InputError:
+    group, _, place = key.partition("@")
+    folder = CONF / group
+    files = folder.rglob("*.yaml")
+    known = sorted(path.relative_to(folder).with_suffix("").as_posix() for path in files)
+    do = "name one of them"
+    if group == "llm":
+        do += f", or write {place}=null for none" if place else ", or write ~llm for none"
+    elif "none" in known:
+        do += f", or write {key}=none for none"
+    shown = "null" if value is None else value
+    return InputError(f"{key}={shown} names no option", valid=", ".join(known), do=do)
 
 
 def _search(paths: Sequence[str]) -> list[str]:

@@ -9,6 +9,11 @@ from pathlib import Path
 import pytest
 from experiment_samples import CORPUS, QRELS, QUERIES, TINY, folder
 
+from experiments import serve
+from experiments.experiment import Experiment
+from experiments.settings import Settings
+from toolkit.errors import InputError
+
 Entry = Callable[..., int]
 BROKEN = {
     "malformed JSON": (
@@ -48,6 +53,51 @@ def test_a_broken_folder_is_told_with_its_place(
     assert said in told(capsys)
     assert not list(Path("runs").glob("*/metrics.json"))
     assert not [p for p in Path("indexes").rglob("*") if p.is_dir() and p.parent.name == "broken"]
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("llm@rewriter_llm=null", "or write rewriter_llm=null for none"),
+        ("+llm@judge_llm=null", "or write judge_llm=null for none"),
+        ("llm=null", "openai_compatible"),
+        ("llm=null", "or write ~llm for none"),
+        ("reranker=null", "or write reranker=none for none"),
+        ("agent=null", "keyword"),
+        ("agent=keyword,null", "agent=null names no option"),
+        ("retriever=1", "bm25_default"),
+        ("retriever={a:1}", "names no option"),
+        ("experiment=[demo,null]", "pasamaster/separation"),
+    ],
+)
+def test_what_names_no_option_is_told_with_those_there_are(
+    override: str, said: str, entry: Entry, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = ("-m",) if "," in override and "[" not in override else ()
+    assert entry("run", *flags, override, "name=x") == 2
+    line = told(capsys)
+    assert said in line and "names no option" in line
+    assert not Path("runs").exists()
+
+
+def test_it_is_told_by_every_command_and_in_python(
+    entry: Entry, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert entry("evaluate", "runs/x", "llm@judge_llm=null") == 2
+    assert "llm@judge_llm=null names no option" in told(capsys)
+    assert serve.main(["llm=null"]) == 2
+    assert "llm=null names no option" in told(capsys)
+    with pytest.raises(InputError, match="llm=null names no option"):
+        Experiment.compose("llm=null")
+
+
+def test_none_is_chosen_as_the_line_says() -> None:
+    chosen = ("llm=openai_compatible", "llm@rewriter_llm=openai_compatible")
+    config = Settings.compose(chosen).config
+    assert config.llm and config.rewriter_llm
+    config = Settings.compose(("llm@rewriter_llm=openai_compatible", "rewriter_llm=null")).config
+    assert config.rewriter_llm is None
+    assert Settings.compose(("~llm",)).config.llm is None
 
 
 @pytest.mark.parametrize(
