@@ -30,7 +30,8 @@ _ROOT = "config"
 def register() -> None:
     """Make `root_schema` and our resolvers (`chosen`, `with_model`, `benchmark_name`) known; called
     by what composes, not on import."""
-    ConfigStore.instance().store(name="root_schema", node=Root)
+    if "root_schema.yaml" not in ConfigStore.instance().repo:
+        ConfigStore.instance().store(name="root_schema", node=Root)
     OmegaConf.register_new_resolver("chosen", chosen_value, replace=True)
     OmegaConf.register_new_resolver("with_model", _with_model, replace=True)
     OmegaConf.register_new_resolver("benchmark_name", _benchmark_name, replace=True)
