@@ -69,7 +69,7 @@ def _judgements(folder: RunFolder, out: Path, settings: Settings) -> str:
     with file_made_whole(out / f"{folder.name}.jsonl") as stream:
         for part in folder.repeats():
             for trajectory in part.trajectories():
-                for row in judgement_rows(trajectory, passages):
+                for row in judgement_rows(trajectory, passages, part.number):
                     stream.write(dump_json(row, indent=None).encode())
                     rows += 1
     if not rows:

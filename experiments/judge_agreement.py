@@ -23,6 +23,7 @@ from toolkit.evaluation.judge_llm import FAILED
 from toolkit.evaluation.verdict_files import verdicts_in
 from toolkit.files import write_json
 from toolkit.runs import RunFolder
+from toolkit.runs.names import repeat_id
 
 _SHOWN = 8
 
@@ -42,55 +43,67 @@ def agree(settings: Settings, paths: Sequence[str]) -> None:
                 f"only {', '.join(judges)} has judged {folder.path}",
                 do=f"python -m experiments.evaluate judge=llm llm@judge_llm=... {folder.path}",
             )
+        questions = questions_of(folder)
         pairs = {
-            (a, b): agreement(judges[a], judges[b]) for a, b in combinations(sorted(judges), 2)
+            (a, b): agreement(judges[a], judges[b], questions)
+            for a, b in combinations(sorted(judges), 2)
         }
-        rows = [{"a": a, "b": b, **found._asdict()} for (a, b), found in pairs.items()]
+        rows = [{"a": a, "b": b, **row._asdict()} for (a, b), row in pairs.items()]
         write_json(folder.path / "evaluation" / "agreement.json", rows)
         Console().print(table(folder.name, pairs))
 
 
 def judges_of(folder: RunFolder, benchmark: Benchmark) -> dict[str, Verdicts]:
-    """Verdicts by judge, on the first repeat of each question. A failed request is no verdict; an
-    unreadable reply is a wrong one."""
-    judges: dict[str, Verdicts] = {"exact_answer": exact(folder, benchmark)}
-    for path in sorted((folder.path / "evaluation").glob("verdicts-*.json*")):
-        judges[path.stem.removeprefix("verdicts-")] = {
-            qid: verdict.correct
-            for qid, verdict in verdicts_in(path).items()
-            if verdict.error != FAILED
-        }
+    """Verdicts by judge, on each repeat of each question under its own name (`repeat_id`). A failed
+    request is no verdict; an unreadable reply is a wrong one."""
+    judges: dict[str, dict[str, bool]] = {"exact_answer": {}}
+    for part in folder.repeats():
+        judges["exact_answer"] |= exact(part, benchmark)
+        for path in sorted((part.path / "evaluation").glob("verdicts-*.json*")):
+            verdicts = judges.setdefault(path.stem.removeprefix("verdicts-"), {})
+            for qid, verdict in verdicts_in(path).items():
+                if verdict.error != FAILED:
+                    verdicts[repeat_id(qid, part.number)] = verdict.correct
     return judges
 
 
-def exact(folder: RunFolder, benchmark: Benchmark) -> Verdicts:
-    """The exact rule's verdicts on the recorded answers."""
+def exact(part: RunFolder, benchmark: Benchmark) -> dict[str, bool]:
+    """The exact rule's verdicts on the recorded answers of one repeat."""
     judge = ExactAnswerJudge()
+    verdicts = {}
+    for trajectory in part.trajectories():
+        accepted = benchmark.answers.get(trajectory.qid)
+        if trajectory.status != "failed" and accepted:
+            verdict = judge.verdict(trajectory.qid, trajectory.answer, accepted)
+            verdicts[repeat_id(trajectory.qid, part.number)] = verdict.correct
+    return verdicts
+
+
+def questions_of(folder: RunFolder) -> dict[str, str]:
+    """The question of each repeat, by the name of the repeat."""
     return {
-        trajectory.qid: judge.verdict(trajectory.qid, trajectory.answer, accepted).correct
-        for trajectory in folder.trajectories()
-        if trajectory.status != "failed" and (accepted := benchmark.answers.get(trajectory.qid))
+        repeat_id(qid, part.number): qid for part in folder.repeats() for qid in part.statuses()
     }
 
 
 def table(title: str, pairs: Mapping[tuple[str, str], Agreement]) -> Table:
     """A row a pair of judges."""
-    made = Table("judges", "n", "raw", "kappa (95 %)", "correct", "they differ on", title=title)
-    for (a, b), found in pairs.items():
-        kappa = "undefined"
-        if found.kappa is not None:
-            kappa = f"{found.kappa:.3f} ({found.low:.3f} to {found.high:.3f})"
-        differing = [*found.only_a, *found.only_b]
+    judges = Table("judges", "n", "raw", "kappa (95 %)", "correct", "they differ on", title=title)
+    for (a, b), row in pairs.items():
+        kappa = "undefined" if row.kappa is None else f"{row.kappa:.3f}"
+        if row.low is not None:
+            kappa += f" ({row.low:.3f} to {row.high:.3f})"
+        differing = [*row.only_a, *row.only_b]
         more = f" and {len(differing) - _SHOWN} more" if len(differing) > _SHOWN else ""
-        made.add_row(
+        judges.add_row(
             f"{a}\n{b}",
-            str(found.n),
-            f"{found.raw:.3f}",
+            str(row.n),
+            f"{row.raw:.3f}",
             kappa,
-            f"{found.correct_a:.3f}\n{found.correct_b:.3f}",
+            f"{row.correct_a:.3f}\n{row.correct_b:.3f}",
             ", ".join(differing[:_SHOWN]) + more,
         )
-    return made
+    return judges
 
 
 PARSER = CommandParser(__doc__, "RUN")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -92,6 +93,11 @@ def test_the_scores_of_a_run_are_exported_and_give_the_same_lists_from_the_file(
         for name in ("teacher", "pupil")
     ]
     assert lists[0] == lists[1] and all(lists[0])
+    assert {row["repeat"] for row in rows} == {1}
+    shutil.copytree("runs/teacher/queries", "runs/teacher/repeats/2/queries")
+    assert run_entry("export", "runs/teacher", "format=judgements", "out=both") == 0
+    both = [json.loads(line) for line in Path("both/teacher.jsonl").read_text().splitlines()]
+    assert both == [*rows, *({**row, "repeat": 2} for row in rows)]
     capsys.readouterr()
     assert entry("run", *SETS, "agent=one_shot", "name=unscored") == 0
     assert run_entry("export", "runs/unscored", "format=judgements", "out=none") == 2

@@ -91,6 +91,27 @@ def test_a_judge_with_a_model_judges_every_repeat_once(entry: Entry) -> None:
     assert start["judge_calls"] == 12
 
 
+def test_judges_are_compared_on_every_repeat(entry: Entry) -> None:
+    judge = ("judge=llm", "llm@judge_llm=scripted")
+    assert entry("run", *WAVERING, *judge, "repeats=2") == 0
+    # One repeat whose request failed has no verdict.
+    (path,) = Path("runs/r/repeats/2").glob("evaluation/verdicts-llm-*.jsonl")
+    *lines, last = path.read_text().splitlines()
+    failed = json.dumps({**json.loads(last), "error": "failed", "correct": False})
+    path.write_text("\n".join([*lines, failed, ""]))
+    assert entry("judge_agreement", "runs/r") == 0
+    (pair,) = contents("runs/r/evaluation/agreement.json")
+    assert pair["n"] == 11
+    first, second = (
+        {trajectory.qid: trajectory for trajectory in part.trajectories()}
+        for part in RunFolder("runs/r").repeats()
+    )
+    names = {*first, *(f"{qid}#repeat2" for qid in second)}
+    assert {*pair["only_a"], *pair["only_b"]} <= names
+    differing = len(pair["only_a"]) + len(pair["only_b"])
+    assert pair["raw"] == pytest.approx(1 - differing / 11)
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [

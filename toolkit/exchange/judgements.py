@@ -11,11 +11,14 @@ from toolkit.contracts import DocumentStore, Trajectory, Unit
 from toolkit.runs.round_rows import scored_documents
 
 
-def judgement_rows(trajectory: Trajectory, passages: DocumentStore) -> Iterator[dict[str, Any]]:
+def judgement_rows(
+    trajectory: Trajectory, passages: DocumentStore, repeat: int = 1
+) -> Iterator[dict[str, Any]]:
     """A row for each document that the rounds of a trajectory scored, in the form of
     `toolkit.search.scoring.judgement_row`: `query`, `docid`, `chunks` (the passages that the scores
     stand on, whole), `requirements` (`requirement`, `verdict`, `score`, `rationale`, `passage`),
-    `overall` and its `origin`. `scorer=file` reads such rows.
+    `overall` and its `origin`; and `repeat`, the how many-th time the question was asked.
+    `scorer=file` reads such rows.
 
     A passage that the store lacks is left out, and so is a document without any score.
     """
@@ -35,4 +38,5 @@ def judgement_rows(trajectory: Trajectory, passages: DocumentStore) -> Iterator[
             ],
             "overall": document.probability,
             "origin": document.origin,
+            "repeat": repeat,
         }

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+import random
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -354,5 +356,39 @@ def test_kappa_is_undefined_where_both_say_the_same_of_everything() -> None:
 def test_only_questions_that_both_judged_count() -> None:
     found = agreement({"a": True, "b": True}, {"b": True, "c": False})
     assert found.n == 1
-    with pytest.raises(InputError, match="no question in common"):
+    with pytest.raises(InputError, match="no answer in common"):
         agreement({"a": True}, {"b": True})
+
+
+def kappa_of(pairs: Sequence[tuple[bool, bool]]) -> float:
+    """Cohen's kappa by its definition."""
+    n = len(pairs)
+    observed = sum(a == b for a, b in pairs) / n
+    of_a, of_b = (sum(pair[side] for pair in pairs) / n for side in (0, 1))
+    by_chance = of_a * of_b + (1 - of_a) * (1 - of_b)
+    return (observed - by_chance) / (1 - by_chance)
+
+
+def test_answers_to_one_question_widen_kappas_interval() -> None:
+    rng = random.Random(3)
+    once = {f"q{n}": (rng.random() < 0.6, rng.random() < 0.5) for n in range(12)}
+    # Every question is answered four times, always alike: nothing more is known than from once.
+    names = {f"{qid}#repeat{repeat}": qid for qid in once for repeat in range(1, 5)}
+    a, b = ({name: once[qid][side] for name, qid in names.items()} for side in (0, 1))
+    result = agreement(a, b, names)
+    pairs = list(once.values())
+    assert result.n == 48 and result.kappa == pytest.approx(kappa_of(pairs))
+    left_out = [kappa_of([*pairs[:n], *pairs[n + 1 :]]) for n in range(12)]
+    mean = sum(left_out) / 12
+    error = math.sqrt(11 / 12 * sum((value - mean) ** 2 for value in left_out))
+    assert result.low == pytest.approx(kappa_of(pairs) - 1.959964 * error, abs=1e-6)
+    assert result.high == pytest.approx(kappa_of(pairs) + 1.959964 * error, abs=1e-6)
+    pooled = agreement(a, b)
+    assert pooled.low is not None and pooled.low > result.low
+
+
+def test_kappa_has_no_interval_where_all_rests_on_one_question() -> None:
+    a = {"q1": True, "q1#repeat2": True, "q2": False}
+    b = {"q1": True, "q1#repeat2": True, "q2": True}
+    result = agreement(a, b, {"q1": "q1", "q1#repeat2": "q1", "q2": "q2"})
+    assert result.kappa == 0 and result.low is None and result.high is None
