@@ -53,7 +53,7 @@ def agree(settings: Settings, paths: Sequence[str]) -> None:
         Console().print(table(folder.name, pairs))
 
 
-def judges_of(folder: RunFolder, benchmark: Benchmark) -> dict[str, Verdicts]:
+def judges_of(folder: RunFolder, benchmark: Benchmark) -> Mapping[str, Verdicts]:
     """Verdicts by judge, on each repeat of each question under its own name (`repeat_id`). A failed
     request is no verdict; an unreadable reply is a wrong one."""
     judges: dict[str, dict[str, bool]] = {"exact_answer": {}}
