@@ -1,4 +1,5 @@
-"""From a group's composed option to a live object, its arguments checked against its signature."""
+"""From a group's composed option to a live object: its arguments are checked against its signature,
+and a language model's price against the budget."""
 
 from __future__ import annotations
 
@@ -14,6 +15,9 @@ from omegaconf import DictConfig, OmegaConf
 
 from toolkit.contracts import ToolInterface
 from toolkit.errors import InputError
+from toolkit.llm.language_model import LanguageModel
+from toolkit.llm.ledger import Ledger
+from toolkit.llm.prices import Price
 from toolkit.masking import masked
 
 _SCALARS = (bool, int, float, str)
@@ -44,6 +48,37 @@ def make_interface(config: DictConfig) -> ToolInterface:
             do="name such a class as _target_",
         )
     return interface
+
+
+def language_model(config: Any, group: str) -> LanguageModel | None:
+    """The option of `llm` or `judge_llm`; None where none is chosen."""
+    if config is None:
+        return None
+    if isinstance(config, str):
+        raise InputError(f"{group}={config} is no option", do=f"write llm@{group}={config}")
+    model: LanguageModel = make(config)
+    return model
+
+
+def check_price(config: DictConfig, role: str, price: Price, group: str) -> None:
+    """`InputError` where the budget caps what the role may spend and the price that the `group`'s
+    option has for its model is unknown."""
+    budget = make(config.budget)
+    ledger = Ledger(cap=budget.run_dollars, question_cap=budget.dollars)
+    ledger.check_price(role, price, f"{group}.price.input and {group}.price.output")
+
+
+def model_of(config: DictConfig, group: str) -> LanguageModel:
+    """The stage's own language model, else the agent's."""
+    own = f"{group}_llm"
+    llm = language_model(config[own], own) or language_model(config.llm, "llm")
+    if llm is None:
+        raise InputError(
+            f"the {group} asks a language model, and none is chosen",
+            do=f"choose one for it: llm@{own}=... (or llm=..., which it shares)",
+        )
+    check_price(config, group, llm.price, own if config[own] else "llm")
+    return llm
 
 
 def check_arguments(config: DictConfig) -> None:

@@ -5,20 +5,17 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Sequence
-from functools import cache
 from pathlib import Path
 
-from omegaconf import DictConfig
 from rich.table import Table
 
 from experiments.entry import CommandParser, run_command
 from experiments.settings import Settings
 from pipelines.cache_files import network_note
-from pipelines.cache_limits import CacheSummary, bound, prune, survey
-from toolkit.console import Console, tell
+from pipelines.cache_limits import CacheSummary, checked_amount, megabytes, prune, survey
+from toolkit.console import Console
 from toolkit.errors import InputError
 
 _GB = 1_000_000_000
@@ -39,24 +36,17 @@ def caches(
     if place is None:
         raise InputError("paths.caches is null: nothing is kept", do="name a folder of caches")
     folder = Path(place)
-    gb, days = checked("--keep-gb", keep_gb), checked("--keep-days", keep_days)
+    gb, days = checked_amount("--keep-gb", keep_gb), checked_amount("--keep-days", keep_days)
     if not folder.is_dir():
         raise InputError(f"there is no folder of caches at {folder}", do="name one that is there")
     console = Console(soft_wrap=True)
     if gb is not None or days is not None:
         limit = None if gb is None else int(gb * _GB)
         before = None if days is None else int(time.time() - days * _DAY)
-        console.print(f"{size(prune(folder, limit=limit, before=before))} freed")
+        console.print(f"{megabytes(prune(folder, limit=limit, before=before))} freed")
     console.print(table(survey(folder)))
     if note := network_note(folder):
         console.print(note)
-
-
-def checked(name: str, value: float | None) -> float | None:
-    """A size or an age, which may be absent (null)."""
-    if value is not None and not 0 <= value < math.inf:
-        raise InputError(f"{name}={value}", valid="a number, 0 or more")
-    return value
 
 
 def table(summaries: list[CacheSummary]) -> Table:
@@ -65,51 +55,18 @@ def table(summaries: list[CacheSummary]) -> Table:
     shown.columns[0].footer = f"{len(summaries)} caches"
     shown.columns[0].overflow = "fold"
     shown.add_column("entries", justify="right")
-    total = size(sum(summary.bytes for summary in summaries))
+    total = megabytes(sum(summary.bytes for summary in summaries))
     shown.add_column("size", justify="right", footer=total)
     shown.add_column("last use")
     for summary in summaries:
         entries = "another host's" if summary.entries is None else f"{summary.entries:,}"
-        shown.add_row(str(summary.path), entries, size(summary.bytes), day(summary.used))
+        shown.add_row(str(summary.path), entries, megabytes(summary.bytes), day(summary.used))
     return shown
-
-
-def size(number: int) -> str:
-    """Bytes as megabytes."""
-    return f"{number / 1_000_000:,.1f} MB"
 
 
 def day(seconds: int) -> str:
     """A time to the day, which is how it is kept."""
     return time.strftime("%Y-%m-%d", time.localtime(seconds)) if seconds else "unknown"
-
-
-def keep_bound(config: DictConfig) -> None:
-    """Hold the caches at `paths.caches_gb`, and tell once what their file system asks for.
-
-    Caches that cannot be pruned are told and stop nothing: the stage that needs one refuses it.
-    """
-    limit = checked("paths.caches_gb", config.paths.caches_gb)
-    if config.paths.caches is None:
-        return
-    folder = Path(config.paths.caches)
-    tell_once(network_note(folder))
-    if limit is None:
-        return
-    try:
-        freed = bound(folder, int(limit * _GB))
-    except InputError as error:
-        tell(str(error))
-        return
-    if freed:
-        tell(f"the caches in {folder} were above paths.caches_gb={limit:g}: {size(freed)} freed")
-
-
-@cache
-def tell_once(line: str) -> None:
-    """A line, once a process; nothing for an empty one."""
-    if line:
-        tell(line)
 
 
 PARSER = CommandParser(__doc__, "FOLDER")

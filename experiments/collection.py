@@ -1,8 +1,11 @@
-"""Document store and index of a benchmark and a unit: opened if they stand, built if not.
+"""Document store and index of a benchmark and a unit, and the collection's link graph and resolver:
+opened if they stand, built if not.
 
 indexes/<benchmark>/documents-<fingerprint>/       raw text, once a corpus
 indexes/<benchmark>/<unit>-spans-<fingerprint>/    where its units begin and end
 indexes/<benchmark>/<unit>-<engine>-<fingerprint>/ the index
+indexes/<benchmark>/links-<fingerprint>/           of the corpus and of what the links are made of
+indexes/<benchmark>/headings-<fingerprint>/        of the corpus: titles, urls, identifiers
 """
 
 from __future__ import annotations
@@ -12,17 +15,26 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
-from experiments.derived import link_graph, title_resolver
 from pipelines.engines.base import Engine
 from toolkit.benchmarks.judged import texts_of, unknown_judged
+from toolkit.benchmarks.links import FORMAT as LINKS_FORMAT
 from toolkit.benchmarks.links import LinkGraph
 from toolkit.console import tell
-from toolkit.contracts import Benchmark, Segmenter, Unit, is_sealed
+from toolkit.contracts import (
+    Benchmark,
+    Segmenter,
+    Unit,
+    is_sealed,
+    links_fingerprint,
+    links_of,
+)
 from toolkit.corpus import SqliteStore, build_units
+from toolkit.corpus.resolve import FORMAT as HEADINGS_FORMAT
 from toolkit.corpus.resolve import Resolver
-from toolkit.files import fingerprint, waiting_lock, write_atomic
+from toolkit.counts import MadeOnce
+from toolkit.files import fingerprint, folder_made_whole, waiting_lock, write_atomic
 from toolkit.progress import track
 
 CLEAR = "NOT-SEALED.txt"
@@ -30,6 +42,17 @@ _CLEAR_NOTE = """\
 The stores and indexes in this folder hold texts of a sealed benchmark as they are, because engines
 must read them. Do not publish this folder; git ignores it.
 """
+
+
+# What a file of another kind, or a part of one, makes a reader raise.
+_DAMAGE = (OSError, ValueError, LookupError, TypeError, AttributeError, EOFError)
+
+
+class _Writable(Protocol):
+    def write(self, folder: Path) -> None: ...
+
+
+Part = TypeVar("Part", bound=_Writable)
 
 
 @dataclass(frozen=True)
@@ -176,6 +199,61 @@ def _store(benchmark: Benchmark, segmenter: Segmenter, folder: Path, corpus: str
         corpus_fingerprint=corpus,
         segmenter_fingerprint=segmenter.fingerprint,
     )
+
+
+def link_graph(
+    benchmark: Benchmark, store: SqliteStore, corpus: str, folder: Path
+) -> Callable[[], LinkGraph] | None:
+    """What gives the graph of a benchmark's links when it is first asked for; None where it has
+    none. `corpus` is the fingerprint of the documents. Links to documents that the corpus lacks are
+    told. Without a fingerprint of the links
+    (`toolkit.contracts.links_fingerprint`) the graph is built at each start."""
+    links, content = links_of(benchmark), links_fingerprint(benchmark)
+    if links is None:
+        return None
+
+    def build() -> LinkGraph:
+        return LinkGraph.build(links, store)
+
+    def graph() -> LinkGraph:
+        if content is None:
+            result = build()
+        else:
+            key = fingerprint(corpus, content, LINKS_FORMAT)
+            result = kept(folder / f"links-{key}", LinkGraph.open, build)
+        if result.missing:
+            total = len(result) + result.missing + result.repeated + result.own
+            lacking = f"{result.missing:,} of {total:,} links of {benchmark.name}"
+            tell(f"{lacking} name documents that its corpus lacks; they are left out")
+        return result
+
+    return _once(graph)
+
+
+def title_resolver(store: SqliteStore, corpus: str, folder: Path) -> Callable[[], Resolver]:
+    """What gives the resolver of a store when it is first asked for; `corpus` is the fingerprint of
+    its documents."""
+    place = folder / f"headings-{fingerprint(corpus, HEADINGS_FORMAT)}"
+    return _once(lambda: kept(place, Resolver.open, lambda: Resolver(store.headings())))
+
+
+def kept(place: Path, open_: Callable[[Path], Part], build: Callable[[], Part]) -> Part:
+    """What the folder `place` holds, opened; built and left there where it is missing or damaged.
+    One process at a time."""
+    with waiting_lock(place.parent / f".{place.name}.lock"):
+        try:
+            return open_(place)
+        except _DAMAGE:
+            part = build()
+        with folder_made_whole(place) as temporary:
+            part.write(temporary)
+    return part
+
+
+def _once(make: Callable[[], Part]) -> Callable[[], Part]:
+    """`make`, called once, for many threads."""
+    values = MadeOnce()
+    return lambda: values.get("part", make)
 
 
 def notes(benchmark: Benchmark, prepared: PreparedCollection) -> list[str]:

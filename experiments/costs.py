@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
-from experiments.stages import Stages, Transformers
+from experiments.pipeline import Stages, Transformers
 from toolkit.files import write_json
 from toolkit.llm.ledger_file import spent
 from toolkit.llm.protocol import Usage

@@ -17,12 +17,11 @@ from experiments.build import make
 from experiments.collection import PreparedCollection, StoredUnits, prepare
 from experiments.costs import note_phrases
 from experiments.entry import main
-from experiments.naming import RANKING, cell_label, factors, lasting
-from experiments.prepared_pipeline import caches_folder, form_of, run_folder, seals
+from experiments.naming import RANKING, cell_label, factors, form_of, lasting, run_folder
+from experiments.pipeline import Stages, caches_folder, make_stages, seals
 from experiments.recorded import recorded_option
 from experiments.run_progress import expected
 from experiments.settings import Settings, plain_values
-from experiments.stages import Stages, make_stages
 from pipelines.enrich.model_phrases import ModelPhrases
 from pipelines.enrich.overlay_engine import REASONS
 from pipelines.enrich.stage import Enrichment

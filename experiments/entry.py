@@ -105,7 +105,7 @@ def main(task: Callable[[Settings], Any], arguments: Sequence[str] | None = None
 
 
 def _ended_sweep(folder: Path) -> list[CellStatus]:
-    from experiments.models import end_servers  # agents and models, which not every command needs
+    from experiments.models import end_servers  # models, which not every command needs
 
     end_servers()
     return end_sweep(folder)

@@ -8,8 +8,8 @@ from pathlib import Path
 import pyterrier as pt
 
 from experiments.judging import evaluate_recorded
-from experiments.naming import cell_name
-from experiments.prepared_pipeline import PreparedPipeline, ranking, run_folder
+from experiments.naming import cell_name, run_folder
+from experiments.pipeline import PreparedPipeline, ranking
 from experiments.rank import rank
 from experiments.recorded import Options, recorded_benchmark
 from experiments.run import run

@@ -15,8 +15,7 @@ from typing import Any
 from experiments.build import make
 from experiments.entry import CommandParser, one_path, run_command
 from experiments.judging import check_judge, evaluate_recorded
-from experiments.naming import factors
-from experiments.prepared_pipeline import form_of
+from experiments.naming import factors, form_of
 from experiments.recorded import recorded_option
 from experiments.settings import Settings, plain_values
 from toolkit.console import Console

@@ -8,8 +8,8 @@ from pathlib import Path
 from experiments.build import make
 from experiments.collection import notes, prepare
 from experiments.entry import main
+from experiments.pipeline import Stages
 from experiments.settings import Settings
-from experiments.stages import Stages
 from toolkit.console import Console
 
 

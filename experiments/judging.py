@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 from omegaconf import DictConfig
 
 from agents.budget import Budget
-from experiments.build import make
+from experiments.build import check_price, language_model, make
 from experiments.collection import texts_under
-from experiments.models import check_price, language_model, running
+from experiments.models import running
 from toolkit.console import Console
 from toolkit.contracts import Benchmark, DocumentStore
 from toolkit.errors import InputError

@@ -1,4 +1,5 @@
-"""What a cell is called: a function of its own configuration and of nothing else.
+"""What a cell is called, a function of its own configuration and of nothing else, and what must be
+equal for its run to go on.
 
 So a sweep can be widened, moved to a cluster, or run twice, and finds the cells that it has.
 """
@@ -7,19 +8,23 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import Any
 
 from hydra.errors import HydraException
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from experiments.pipeline import STAGES, PreparedPipeline, active, seals
 from experiments.schema import without_free
 from experiments.settings import Settings, key_of
-from experiments.stages import STAGES, active
+from pipelines.stage import Stage
+from toolkit.contracts import Benchmark, is_sealed
 from toolkit.errors import InputError
 from toolkit.files import fingerprint
 from toolkit.masking import masked
+from toolkit.runs import RunFolder
+from toolkit.runs.manifest import SEALED
 
 # Groups whose settings decide what a trajectory is.
 RANKING = ("benchmark", "unit", "engine", *STAGES)
@@ -55,6 +60,14 @@ def cell_name(settings: Settings, groups: Sequence[str] = AGENT) -> str:
     that can change a trajectory."""
     digest = fingerprint(lasting(settings, groups))[:8]
     return f"{cell_label(settings, groups)}-{digest}"
+
+
+def run_folder(settings: Settings, name: str) -> RunFolder:
+    """`runs/<name>`, or `runs/<name=>/<name>` in a sweep, where `name` is the cell's own."""
+    root, given = Path(settings.config.paths.runs), settings.config.name
+    if settings.multirun:
+        return RunFolder.named(RunFolder.named(root, str(given)).path, name)
+    return RunFolder.named(root, given or name)
 
 
 def cell_label(settings: Settings, groups: Sequence[str] = AGENT) -> str:
@@ -129,6 +142,32 @@ def factors(settings: Settings, groups: Sequence[str] = AGENT) -> dict[str, str]
             chosen[group] = "none"
     values = {key: str(value) for key, value in changed(settings, groups).items()}
     return {**chosen, **values}
+
+
+def fingerprints(
+    settings: Settings, built: PreparedPipeline, groups: Sequence[str] = AGENT
+) -> dict[str, str]:
+    """What must be equal for a run to be resumed: benchmark, indexes, each group's settings, and
+    the models of stages."""
+    values = lasting(settings, [group for group in groups if group != "benchmark"])
+    return {
+        "benchmark": built.benchmark.fingerprint,
+        **form_of(settings.config, built.benchmark),
+        "index": built.prepared.fingerprint,
+        **built.prepared.others,
+        **{group: fingerprint(chosen) for group, chosen in values.items()},
+        **{
+            f"{group}.content": part.fingerprint
+            for group, part in built.parts.items()
+            if isinstance(part, Stage) and part.fingerprint
+        },
+    }
+
+
+def form_of(config: DictConfig, benchmark: Benchmark) -> dict[str, str]:
+    """For a run's fingerprints: the form of its texts, where the benchmark is sealed. A run holds
+    all of its texts in one form: with the setting changed it is another run."""
+    return {SEALED: "yes" if seals(config, benchmark) else "no"} if is_sealed(benchmark) else {}
 
 
 def present(settings: Settings, groups: Sequence[str]) -> list[str]:

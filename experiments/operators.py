@@ -8,7 +8,7 @@ from typing import Any
 from omegaconf import DictConfig
 
 from experiments.collection import PreparedCollection, prepare
-from experiments.prepared_pipeline import PreparedPipeline, caches_folder
+from experiments.pipeline import PreparedPipeline, caches_folder
 from pipelines.engines import word_frequency
 from toolkit.contracts import Benchmark, DocumentStore, ToolInterface
 from toolkit.corpus import Passages

@@ -18,12 +18,11 @@ from experiments.build import make
 from experiments.collection import texts_in
 from experiments.costs import corpus_costs, query_costs
 from experiments.entry import main
-from experiments.naming import RANKING, cell_name, factors
-from experiments.prepared_pipeline import Prepared, fingerprints, ranking, run_folder
+from experiments.naming import RANKING, cell_name, factors, fingerprints, run_folder
+from experiments.pipeline import Prepared, ranking, stage_counts
 from experiments.query_phrases import guessing_rewrites, keep_phrases
 from experiments.recorded import recorded_option
 from experiments.settings import Settings, plain_values
-from experiments.stages import stage_counts
 from experiments.sweep import seal_cells
 from pipelines.aggregation import MaxP
 from pipelines.search_notes import collecting

@@ -22,13 +22,12 @@ from hydra.core.override_parser.types import Quote, QuotedString
 from experiments.build import make, make_interface
 from experiments.comparison import compare_folders
 from experiments.entry import CommandParser, one_path, run_command
-from experiments.naming import RANKING, cell_name, factors
+from experiments.naming import RANKING, cell_name, factors, fingerprints
 from experiments.operators import asks_pipeline, parts_of, with_operators
-from experiments.prepared_pipeline import fingerprints, ranking
+from experiments.pipeline import ranking, stage_counts
 from experiments.recorded import Options, recorded_benchmark
 from experiments.run import check_concurrency
 from experiments.settings import Settings, key_of, plain_values
-from experiments.stages import stage_counts
 from pipelines.backend import PipelineBackend
 from toolkit.console import Console
 from toolkit.contracts import Benchmark, DocumentStore, ToolInterface, Trajectory

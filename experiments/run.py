@@ -14,21 +14,21 @@ from omegaconf import DictConfig
 
 from agents.base import BaseAgent
 from agents.budget import Budget
-from experiments.answering import Answering, Asking, answer_all
-from experiments.build import make, make_interface
+from experiments.answering import (
+    Answering,
+    Asking,
+    answer_all,
+    check_agent,
+    repeat_agents,
+    resources,
+    within_window,
+)
+from experiments.build import language_model, make, make_interface
 from experiments.costs import corpus_costs
 from experiments.entry import main
 from experiments.judging import asks_model, check_judge, evaluated
-from experiments.models import (
-    check_agent,
-    language_model,
-    repeat_agents,
-    resources,
-    running,
-    servers_of_run,
-    within_window,
-)
-from experiments.naming import cell_name, factors
+from experiments.models import running, servers_of_run
+from experiments.naming import cell_name, factors, fingerprints, run_folder
 from experiments.operators import (
     asks_pipeline,
     parts_of,
@@ -36,17 +36,10 @@ from experiments.operators import (
     statistics,
     with_operators,
 )
-from experiments.prepared_pipeline import (
-    Prepared,
-    PreparedPipeline,
-    fingerprints,
-    ranking,
-    run_folder,
-)
+from experiments.pipeline import Prepared, PreparedPipeline, ranking, stage_counts
 from experiments.recorded import recorded_option
 from experiments.run_progress import RunProgress
 from experiments.settings import Settings, plain_values
-from experiments.stages import stage_counts
 from experiments.sweep import seal_cells
 from pipelines.backend import PipelineBackend
 from toolkit.console import Console

@@ -24,15 +24,14 @@ from omegaconf import OmegaConf
 
 from experiments.build import make, make_interface
 from experiments.entry import BAD_INPUT, BAD_INPUTS, INTERRUPTED, is_bad_input, one_line
-from experiments.naming import RANKING, factors
+from experiments.naming import RANKING, factors, fingerprints
 from experiments.operators import with_operators
 from experiments.overrides import refuse_secrets
-from experiments.prepared_pipeline import PreparedPipeline, fingerprints, ranking
+from experiments.pipeline import PreparedPipeline, ranking, stage_counts
 from experiments.recorded import recorded_option
 from experiments.schema import Root
 from experiments.serving.options import ServerOptions
 from experiments.settings import Settings, key_of, plain_values
-from experiments.stages import stage_counts
 from experiments.usage import usage
 from pipelines.backend import PipelineBackend
 from toolkit.console import tell, tell_defect

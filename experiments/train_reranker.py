@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from experiments.entry import CommandParser, one_path, run_command
-from experiments.prepared_pipeline import ranking
+from experiments.pipeline import ranking
 from experiments.settings import Settings
 from pipelines.neural.checkpoints import NO_CODE, opening
 from pipelines.rerank.base import Pair

@@ -18,12 +18,11 @@ from omegaconf import DictConfig
 from experiments.build import make
 from experiments.chosen import TUNED, write_chosen
 from experiments.entry import main
-from experiments.naming import cell_label, factors
-from experiments.prepared_pipeline import run_folder
+from experiments.naming import cell_label, factors, run_folder
+from experiments.pipeline import active
 from experiments.rank import evaluate_pipeline
 from experiments.recorded import recorded_option
 from experiments.settings import Settings, plain_values
-from experiments.stages import active
 from experiments.tune_enriched import chosen_overrides
 from experiments.tune_ranks import judged_ranks
 from experiments.tune_setup import Setup, prints, setup, wanted_measures

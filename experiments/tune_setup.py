@@ -11,9 +11,8 @@ from omegaconf import DictConfig, OmegaConf
 from experiments.build import make
 from experiments.collection import PreparedCollection, prepare
 from experiments.naming import lasting
-from experiments.prepared_pipeline import caches_folder, seals
+from experiments.pipeline import Stages, caches_folder, make_stages, seals
 from experiments.settings import Settings
-from experiments.stages import Stages, make_stages
 from experiments.tune_enriched import TunedEnrichment
 from pipelines.enrich.stage import Enrichment
 from toolkit.contracts import Benchmark, Segmenter

@@ -7,17 +7,22 @@ each range anew, one short transaction after the other: other processes go on re
 
 from __future__ import annotations
 
+import math
 import sqlite3
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from pipelines.cache_files import SUFFIX, connect, opened, reported, usable
+from pipelines.cache_files import SUFFIX, connect, network_note, opened, reported, usable
+from toolkit.console import tell
+from toolkit.errors import InputError
 from toolkit.files import waiting_lock
 from toolkit.progress import track
 
+_GB = 1_000_000_000
 _LOCK = ".prune.lock"
 _RANGE = 20_000  # entries in one transaction: some 40 ms that writers wait for
 _PAGES = 2_000  # given back to the disk in one transaction
@@ -79,6 +84,48 @@ def _bytes(connection: sqlite3.Connection) -> int:
 def _pragma(connection: sqlite3.Connection, name: str) -> int:
     (value,) = connection.execute(f"PRAGMA {name}").fetchone()
     return int(value)
+
+
+def keep_bound(place: Path | str | None, gigabytes: float | None) -> None:
+    """Hold the caches at `place` (None: there are none) at `paths.caches_gb` (None: at no size),
+    and tell once what their file system asks for.
+
+    Caches that cannot be pruned are told and stop nothing: the stage that needs one refuses it.
+    """
+    limit = checked_amount("paths.caches_gb", gigabytes)
+    if place is None:
+        return
+    folder = Path(place)
+    tell_once(network_note(folder))
+    if limit is None:
+        return
+    try:
+        freed = bound(folder, int(limit * _GB))
+    except InputError as error:
+        tell(str(error))
+        return
+    if freed:
+        size = megabytes(freed)
+        tell(f"the caches in {folder} were above paths.caches_gb={limit:g}: {size} freed")
+
+
+@cache
+def tell_once(line: str) -> None:
+    """A line, once a process; nothing for an empty one."""
+    if line:
+        tell(line)
+
+
+def checked_amount(name: str, value: float | None) -> float | None:
+    """A size or an age, which may be absent (null)."""
+    if value is not None and not 0 <= value < math.inf:
+        raise InputError(f"{name}={value}", valid="a number, 0 or more")
+    return value
+
+
+def megabytes(number: int) -> str:
+    """So many bytes, for a person."""
+    return f"{number / 1_000_000:,.1f} MB"
 
 
 def bound(folder: Path, limit: int) -> int:

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from pipelines.caching import ResultCache
-from pipelines.made_once import MadeOnce
-from toolkit.counts import Counts
+from toolkit.counts import Counts, MadeOnce
 from toolkit.files import fingerprint
 from toolkit.llm.errors import ContextOverflow, ModelError, OutOfMoney, Refused, Truncated
 from toolkit.llm.protocol import Message, Settings, Token, Turn, user

@@ -12,7 +12,6 @@ from typing import Any
 from pipelines.caching import ResultCache
 from pipelines.enrich.phrases import Limits, clean_text
 from pipelines.enrich.sources import PhraseSource, Query
-from pipelines.made_once import MadeOnce
 from pipelines.neural.checkpoints import (
     check_kind,
     checkpoint_config,
@@ -24,7 +23,7 @@ from pipelines.neural.t5 import t5_model, t5_tokenizer
 from pipelines.stage import Collection
 from toolkit.checks import check_integer
 from toolkit.contracts import Unit
-from toolkit.counts import Counts
+from toolkit.counts import Counts, MadeOnce
 from toolkit.errors import InputError
 from toolkit.extras import require
 from toolkit.files import fingerprint

@@ -13,7 +13,6 @@ import numpy as np
 
 from pipelines.enrich.phrases import KEY, Limits, clean, read_phrases
 from pipelines.enrich.sources import PhraseSource, Query, model_of
-from pipelines.made_once import MadeOnce
 from pipelines.prompt_client import (
     PromptClient,
     PromptClients,
@@ -23,7 +22,7 @@ from pipelines.prompt_client import (
 from pipelines.prompt_template import PromptTemplate
 from pipelines.stage import Collection
 from toolkit.contracts import Unit
-from toolkit.counts import Counts
+from toolkit.counts import Counts, MadeOnce
 from toolkit.errors import InputError
 from toolkit.files import fingerprint
 

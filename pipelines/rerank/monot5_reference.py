@@ -8,7 +8,6 @@ from typing import Any
 
 import pandas as pd
 
-from pipelines.made_once import MadeOnce
 from pipelines.neural.checkpoints import (
     check_kind,
     checkpoint_config,
@@ -24,6 +23,7 @@ from pipelines.rerank.monot5_prompt import MonoT5Prompts
 from pipelines.rerank.texts import check_columns, texts_for, texts_of
 from pipelines.stage import Stage, Texts
 from toolkit.checks import check_integer
+from toolkit.counts import MadeOnce
 from toolkit.errors import InputError
 from toolkit.extras import check_installed, require
 

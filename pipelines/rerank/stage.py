@@ -11,7 +11,6 @@ from typing import Any
 import pandas as pd
 import pyterrier as pt
 
-from pipelines.made_once import MadeOnce
 from pipelines.rerank.base import PairScorer
 from pipelines.rerank.cached import CachedScores, Candidate
 from pipelines.rerank.dynamic_batcher import DynamicBatcher, check_wait
@@ -21,7 +20,7 @@ from pipelines.rerank.texts import check_columns, texts_for, texts_of
 from pipelines.rerank.windows import BestWindow, can_split
 from pipelines.stage import Stage, Texts
 from toolkit.checks import check_integer
-from toolkit.counts import Counts
+from toolkit.counts import Counts, MadeOnce
 from toolkit.errors import InputError
 
 LONG_DOCUMENTS = ("truncate", "max_passage")

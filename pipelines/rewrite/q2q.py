@@ -14,14 +14,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from pipelines.caching import ResultCache
-from pipelines.made_once import MadeOnce
 from pipelines.prompt_client import BlockingChatModel, PromptClient, Reply
 from pipelines.prompt_template import PromptTemplate, last_words
 from pipelines.rewrite.reading import PROSE, is_empty, lost_numbers, read_question
 from pipelines.rewrite.stage import Rewriter, RewriteRequest, RewrittenQuery, check_apply_to
 from pipelines.stage import not_bound
 from toolkit.checks import check_integer
-from toolkit.counts import Counts
+from toolkit.counts import Counts, MadeOnce
 from toolkit.errors import InputError
 from toolkit.files import fingerprint
 from toolkit.llm.protocol import Settings

@@ -10,8 +10,7 @@ import pytest
 from experiment_samples import TINY
 from test_stages import REWRITER, SAYS
 
-from experiments.caches import tell_once
-from pipelines.cache_limits import survey
+from pipelines.cache_limits import survey, tell_once
 from pipelines.caching import ResultCache
 from toolkit import filesystems
 

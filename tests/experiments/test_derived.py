@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from experiment_samples import CORPUS, QRELS, QUERIES, folder
 
-from experiments.derived import link_graph, title_resolver
+from experiments.collection import link_graph, title_resolver
 from toolkit.benchmarks.beir import BeirBenchmark
 from toolkit.benchmarks.links import LinkGraph
 from toolkit.contracts import Document, Link

@@ -16,9 +16,9 @@ import pandas as pd
 import pytest
 from experiment_samples import TINY
 
-import experiments.prepared_pipeline as prepared_pipeline
+import experiments.pipeline as pipeline_module
 from experiments import Experiment
-from experiments.stages import stage_counts
+from experiments.pipeline import stage_counts
 from pipelines.stage import Stage
 from toolkit.contracts import Benchmark, Topic
 from toolkit.evaluation import RunRow, evaluate_ranking
@@ -131,13 +131,13 @@ def test_an_experiment_opens_its_index_once(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     opened: list[str] = []
-    prepare = prepared_pipeline.prepare
+    prepare = pipeline_module.prepare
 
     def counted(benchmark: Benchmark, *others: Any, **options: Any) -> Any:
         opened.append(benchmark.name)
         return prepare(benchmark, *others, **options)
 
-    monkeypatch.setattr(prepared_pipeline, "prepare", counted)
+    monkeypatch.setattr(pipeline_module, "prepare", counted)
     experiment = Experiment.compose(*TINY, "agent.max_searches=1")
     assert len(experiment.pipeline().search("harbour")) >= 0
     ranked, answered = experiment.rank(), experiment.run()

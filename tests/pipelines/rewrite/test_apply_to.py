@@ -8,9 +8,8 @@ import pytest
 
 from pipelines.aggregation import MaxP
 from pipelines.backend import PipelineBackend
-from pipelines.composition import compose
+from pipelines.composition import WithQuery, compose
 from pipelines.rewrite.stage import Rewriter, RewriteRequest, RewrittenQuery
-from pipelines.rewrite.with_query import WithQuery
 from toolkit.contracts import SearchRequest
 from toolkit.errors import InputError
 

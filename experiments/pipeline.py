@@ -1,35 +1,109 @@
-"""The stages of a pipeline, made from their options, and the language models that they ask."""
+"""From a configuration to the pipeline that ranks: benchmark, index, stages, in their order."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pyterrier as pt
 from omegaconf import DictConfig
 
-from experiments.build import make
-from experiments.caches import keep_bound
-from experiments.collection import PreparedCollection
-from experiments.models import check_price, language_model
+from experiments.build import check_price, make, model_of
+from experiments.collection import PreparedCollection, notes, prepare
+from pipelines.cache_limits import keep_bound
 from pipelines.composition import compose
 from pipelines.engines.base import Engine
 from pipelines.rerank.stage import RerankHead
 from pipelines.stage import Collection, Stage, bound
-from toolkit.contracts import Benchmark, Segmenter
+from toolkit.console import Console
+from toolkit.contracts import Benchmark, Segmenter, is_sealed
 from toolkit.errors import InputError
 from toolkit.llm.blocking import BlockingModel
 from toolkit.llm.language_model import LanguageModel
 from toolkit.llm.ledger import Ledger
 from toolkit.llm.server import Servers
+from toolkit.runs.manifest import SEALED
+from toolkit.sealing import mark_sealed
 from toolkit.search.scoring import RequirementScorer, ScorerResources
 
 # In the order of the pipeline.
 STAGES = ("rewriter", "enrichment", "retriever", "reranker")
 Transformers = Mapping[str, pt.Transformer]
+
+
+@dataclass(frozen=True)
+class PreparedPipeline:
+    """Benchmark, segmenter, opened index and the pipeline over it; whether what a run of it writes
+    is sealed."""
+
+    benchmark: Benchmark
+    segmenter: Segmenter
+    prepared: PreparedCollection
+    pipeline: pt.Transformer
+    stages: Stages
+    parts: Transformers
+    sealed: bool = False
+
+
+def ranking(
+    config: DictConfig, benchmark: Benchmark | None = None, *, searched: bool = True
+) -> PreparedPipeline:
+    """Build what ranks, over `benchmark` (None: the configuration's). Settings are checked before
+    any index is built. Where nothing searches the pipeline, it has no stages, and no index is
+    opened before it is asked for."""
+    engine = make(config.engine)
+    segmenter = make(config.unit)
+    stages = with_librarians(make_stages(config), config)
+    stages.check(engine)
+    benchmark = benchmark or make(config.benchmark)
+    indexes = Path(config.paths.indexes)
+    prepared = prepare(benchmark, segmenter, engine, indexes, indexed=searched)
+    for note in notes(benchmark, prepared):
+        Console(stderr=True).print(note, soft_wrap=True)
+    sealed = seals(config, benchmark)
+    if not searched:
+        return PreparedPipeline(
+            benchmark, segmenter, prepared, NotSearched(), stages.without_pipeline(), {}, sealed
+        )
+    caches = caches_folder(config, sealed)
+    parts = stages.bind(prepared, segmenter, caches, benchmark)
+    pipeline = compose(**parts, aggregate=segmenter.aggregate)
+    return PreparedPipeline(benchmark, segmenter, prepared, pipeline, stages, parts, sealed)
+
+
+class NotSearched(pt.Transformer):
+    """The pipeline of a search tool that declares that it asks none."""
+
+    def transform(self, inp: pd.DataFrame) -> pd.DataFrame:
+        raise InputError(
+            "the search tool asks the pipeline, and declares asks_pipeline = False",
+            do="leave asks_pipeline out of its class",
+        )
+
+
+# Gives what ranks when it is asked for, so that what cannot work is told before.
+Prepared = Callable[[], PreparedPipeline]
+
+
+def seals(config: DictConfig, benchmark: Benchmark) -> bool:
+    """Whether what is written of the benchmark's texts is to be obfuscated."""
+    return bool(config.sealed) and is_sealed(benchmark)
+
+
+def caches_folder(config: DictConfig, sealed: bool) -> Path | None:
+    """Where stages keep results: those of sealed benchmarks have a folder of their own below
+    `paths.caches`, which is marked so that what they write is sealed."""
+    if config.paths.caches is None:
+        return None
+    folder = Path(config.paths.caches)
+    if not sealed:
+        return folder
+    mark_sealed(folder / SEALED)
+    return folder / SEALED
 
 
 @dataclass(frozen=True)
@@ -52,7 +126,7 @@ class Stages:
             _ = self.scorer.fingerprint
         if isinstance(self.list_reranker, Stage):
             self.list_reranker.check(engine)
-        composed(self.transformers)
+        compose(**self.transformers, aggregate=False)
 
     def bind(
         self,
@@ -139,17 +213,6 @@ class Stages:
         return self.models[group][0] if group in self.models else None
 
 
-def composed(transformers: Transformers, *, aggregate: bool = False) -> pt.Transformer:
-    """One pipeline of stages by group; see `pipelines.composition.compose`."""
-    return compose(
-        transformers["retriever"],
-        rewriter=transformers.get("rewriter"),
-        enrichment=transformers.get("enrichment"),
-        reranker=transformers.get("reranker"),
-        aggregate=aggregate,
-    )
-
-
 def active(config: DictConfig, group: str) -> bool:
     """Whether the group has an option other than `none`."""
     return bool(config[group]) and "_target_" in config[group]
@@ -170,7 +233,7 @@ def make_stages(config: DictConfig, groups: Sequence[str] = STAGES) -> Stages:
         if isinstance(transformer, Stage) and transformer.request_price is not None:
             check_price(config, group, transformer.request_price, group)
         if isinstance(transformer, Stage) and transformer.asks_model:
-            llm = _chosen_model(config, group)
+            llm = model_of(config, group)
             if transformer.asks_logprobs and not llm.gives_logprobs:
                 raise InputError(
                     f"the {group} reads log-probabilities, and the API of {llm.name} gives none",
@@ -180,7 +243,7 @@ def make_stages(config: DictConfig, groups: Sequence[str] = STAGES) -> Stages:
             blocking = BlockingModel(llm.name, settings=llm.settings, price=llm.price, role=group)
             models[group] = blocking, llm
     if {"rewriter", "enrichment", "reranker"} & set(transformers):
-        keep_bound(config)
+        keep_bound(config.paths.caches, config.paths.caches_gb)
     return Stages(transformers, models)
 
 
@@ -195,26 +258,13 @@ def with_librarians(stages: Stages, config: DictConfig) -> Stages:
     models = dict(stages.models)
     for group, part in parts.items():
         if getattr(part, "asks_model", False):
-            llm = _chosen_model(config, "librarian")
+            llm = model_of(config, "librarian")
             blocking = BlockingModel(
                 llm.name, settings=llm.settings, price=llm.price, role="librarian"
             )
             models[group] = blocking, llm
-    keep_bound(config)
+    keep_bound(config.paths.caches, config.paths.caches_gb)
     return replace(stages, models=models, **parts)
-
-
-def _chosen_model(config: DictConfig, group: str) -> LanguageModel:
-    """The stage's own language model, else the agent's."""
-    own = f"{group}_llm"
-    llm = language_model(config[own], own) or language_model(config.llm, "llm")
-    if llm is None:
-        raise InputError(
-            f"the {group} asks a language model, and none is chosen",
-            do=f"choose one for it: llm@{own}=... (or llm=..., which it shares)",
-        )
-    check_price(config, group, llm.price, own if config[own] else "llm")
-    return llm
 
 
 def stage_counts(
