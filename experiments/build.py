@@ -7,6 +7,7 @@ import inspect
 import types
 import typing
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from hydra.errors import InstantiationException
@@ -21,6 +22,7 @@ from toolkit.llm.prices import Price
 from toolkit.masking import masked
 
 _SCALARS = (bool, int, float, str)
+_WEIGHTS = "weights.json"
 
 
 def make(config: DictConfig) -> Any:
@@ -50,13 +52,18 @@ def make_interface(config: DictConfig) -> ToolInterface:
     return interface
 
 
-def language_model(config: Any, group: str) -> LanguageModel | None:
-    """The option of `llm` or `judge_llm`; None where none is chosen."""
-    if config is None:
+def language_model(config: DictConfig, group: str) -> LanguageModel | None:
+    """The option of `llm`, `judge_llm` and the like; None where none is chosen. Weights in a file
+    of ours are hashed, and their hashes kept in `paths.caches`."""
+    option = config[group]
+    if option is None:
         return None
-    if isinstance(config, str):
-        raise InputError(f"{group}={config} is no option", do=f"write llm@{group}={config}")
-    model: LanguageModel = make(config)
+    if isinstance(option, str):
+        raise InputError(f"{group}={option} is no option", do=f"write llm@{group}={option}")
+    model: LanguageModel = make(option)
+    if isinstance(model, LanguageModel):
+        caches = config.paths.caches
+        model.read_weights(Path(caches) / _WEIGHTS if caches else None)
     return model
 
 
@@ -71,7 +78,7 @@ def check_price(config: DictConfig, role: str, price: Price, group: str) -> None
 def model_of(config: DictConfig, group: str) -> LanguageModel:
     """The stage's own language model, else the agent's."""
     own = f"{group}_llm"
-    llm = language_model(config[own], own) or language_model(config.llm, "llm")
+    llm = language_model(config, own) or language_model(config, "llm")
     if llm is None:
         raise InputError(
             f"the {group} asks a language model, and none is chosen",

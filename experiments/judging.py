@@ -187,7 +187,7 @@ def _cap(config: DictConfig, folder: RunFolder) -> float | None:
 
 def _judge(config: DictConfig) -> tuple[Any, LanguageModel | None]:
     judge = make(config.judge)
-    llm = language_model(config.judge_llm, "judge_llm")
+    llm = language_model(config, "judge_llm")
     if not isinstance(judge, LlmJudge):
         return judge, llm
     if llm is None:

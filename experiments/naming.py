@@ -161,6 +161,11 @@ def fingerprints(
             for group, part in built.parts.items()
             if isinstance(part, Stage) and part.fingerprint
         },
+        **{
+            f"{group}_llm.content": model.content
+            for group, (model, _) in built.stages.models.items()
+            if model.content
+        },
     }
 
 

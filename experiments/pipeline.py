@@ -240,8 +240,7 @@ def make_stages(config: DictConfig, groups: Sequence[str] = STAGES) -> Stages:
                     valid="a model behind chat completions, such as vllm/... or openai_compatible",
                     do=f"choose one for it (llm@{group}_llm=...), or set {group}.score=generated",
                 )
-            blocking = BlockingModel(llm.name, settings=llm.settings, price=llm.price, role=group)
-            models[group] = blocking, llm
+            models[group] = _blocking(llm, group), llm
     if {"rewriter", "enrichment", "reranker"} & set(transformers):
         keep_bound(config.paths.caches, config.paths.caches_gb)
     return Stages(transformers, models)
@@ -259,12 +258,16 @@ def with_librarians(stages: Stages, config: DictConfig) -> Stages:
     for group, part in parts.items():
         if getattr(part, "asks_model", False):
             llm = model_of(config, "librarian")
-            blocking = BlockingModel(
-                llm.name, settings=llm.settings, price=llm.price, role="librarian"
-            )
-            models[group] = blocking, llm
+            models[group] = _blocking(llm, "librarian"), llm
     keep_bound(config.paths.caches, config.paths.caches_gb)
     return replace(stages, models=models, **parts)
+
+
+def _blocking(llm: LanguageModel, role: str) -> BlockingModel:
+    content = getattr(llm, "content", "")
+    return BlockingModel(
+        llm.name, settings=llm.settings, price=llm.price, role=role, content=content
+    )
 
 
 def stage_counts(

@@ -74,7 +74,7 @@ def run(settings: Settings, prepared: Prepared | None = None) -> Cell:
     check_judge(config)
     folder = run_folder(settings, cell_name(settings))
     agent_of_repeat, interface = repeat_agents(config, config.repeats), make_interface(config.tool)
-    llm = language_model(config.llm, "llm")
+    llm = language_model(config, "llm")
     budget = within_window(make(config.budget), llm)
     agent_prints = check_agent(agent_of_repeat[0], llm, budget)
     searched = asks_pipeline(interface)
@@ -85,6 +85,7 @@ def run(settings: Settings, prepared: Prepared | None = None) -> Cell:
     prints = {
         **fingerprints(settings, built),
         **agent_prints,
+        **({"llm.content": content} if (content := getattr(llm, "content", "")) else {}),
         **counted_by(interface),
         **operator_prints,
     }

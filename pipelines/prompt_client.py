@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, Protocol
 from pipelines.caching import ResultCache
 from toolkit.counts import Counts, MadeOnce
 from toolkit.files import fingerprint
+from toolkit.llm.blocking import identity
 from toolkit.llm.errors import ContextOverflow, ModelError, OutOfMoney, Refused, Truncated
 from toolkit.llm.protocol import Message, Settings, Token, Turn, user
 
@@ -263,7 +264,7 @@ class PromptClients:
         """What replies of `model` are kept under."""
         settings = self._settings(model).given()
         sampled = {name: settings[name] for name in settings if name not in _UNSAMPLED}
-        return fingerprint(*self._parts, model.name, sampled)
+        return fingerprint(*self._parts, identity(model), sampled)
 
     def of(self, model: BlockingChatModel, folder: Path | None) -> PromptClient:
         """The client that asks `model` and keeps replies in `folder` (None: nowhere)."""

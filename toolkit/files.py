@@ -11,7 +11,7 @@ import secrets
 import shutil
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -155,6 +155,27 @@ def fingerprint(*parts: Any) -> str:
     text = json.dumps(parts, sort_keys=True, ensure_ascii=False, default=str)
     # Models write halves of surrogate pairs.
     return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:12]
+
+
+def recorded_fingerprint(path: Path, record: Path | None) -> str:
+    """`file_fingerprint` of one large file, read again only where its place, size or times have
+    changed since the hash went into `record`, a JSON file of such hashes (None: it is kept
+    nowhere). A record that cannot be read is begun again."""
+    place, status = str(path.resolve()), path.stat()
+    # A copy may keep size and time of the content, but not the time of its own change.
+    state = [status.st_size, status.st_mtime_ns, status.st_ctime_ns]
+    known: Any = None
+    if record is not None:
+        with suppress(OSError, ValueError):
+            known = json.loads(record.read_text(encoding="utf-8"))
+    hashes: dict[str, Any] = known if isinstance(known, dict) else {}
+    row = hashes.get(place)
+    if isinstance(row, dict) and row.get("state") == state:
+        return str(row.get("hash"))
+    digest = file_fingerprint(path)
+    if record is not None:
+        write_json(record, {**hashes, place: {"state": state, "hash": digest}}, clear=True)
+    return digest
 
 
 def file_fingerprint(*paths: Path) -> str:

@@ -25,6 +25,7 @@ from toolkit.contracts import Unit
 from toolkit.counts import Counts, MadeOnce
 from toolkit.errors import InputError
 from toolkit.files import fingerprint
+from toolkit.llm.blocking import identity
 
 PROMPTS = Path(__file__).resolve().parent / "prompts"
 TASKS = (
@@ -118,7 +119,7 @@ class ModelPhrases(PhraseSource):
         prompt = self._template("document").text if self._has("document") else ""
         return {
             **super().provenance(collection),
-            "model": model.name,
+            "model": identity(model),
             "settings": model.settings.given(),
             "document_prompt": fingerprint(prompt),
         }

@@ -23,6 +23,7 @@ from toolkit.checks import check_integer
 from toolkit.counts import Counts, MadeOnce
 from toolkit.errors import InputError
 from toolkit.files import fingerprint
+from toolkit.llm.blocking import identity
 from toolkit.llm.protocol import Settings
 
 PROMPTS = Path(__file__).resolve().parent / "prompts"
@@ -68,7 +69,7 @@ class QuestionWriter:
         effort = reasoning_effort or model.settings.reasoning_effort
         settings = replace(model.settings, reasoning_effort=effort)
         texts = [alone.text, reasoned.text if reasoned else None]
-        key = fingerprint(texts, model.name, _sampling(settings))
+        key = fingerprint(texts, identity(model), _sampling(settings))
         self.fingerprint = fingerprint(key, max_words, max_reasoning_words)
         self._counts = Counts("queries", "asked", "retried", "shared", *_OF_QUERIES)
         self._cache = ResultCache(cache / f"rewrite-{key}.sqlite" if cache else None)

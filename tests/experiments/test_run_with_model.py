@@ -83,6 +83,44 @@ def test_failed_questions_are_counted_and_tried_again(entry: Entry) -> None:
     assert entry("run", *benchmark) == 2
 
 
+def test_other_weights_at_the_same_place_are_another_model(
+    entry: Entry, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    weights = tmp_path / "model.gguf"
+    weights.write_bytes(b"GGUF, first")
+    model = ("llm=llamacpp/gguf", f"llm.server.gguf={weights}", "llm.server.launcher=[false]")
+    command = ("run", *TINY, "agent=chat", *model, "name=m")
+    # The server ends as soon as it is started, and the run has its identity by then.
+    assert entry(*command) == 2
+    first = contents("runs/m/manifest.json")["fingerprints"]["llm.content"]
+    assert entry(*command) == 2
+    assert "made with another" not in capsys.readouterr().err
+    weights.write_bytes(b"GGUF, other")
+    assert entry(*command) == 2
+    error = " ".join(capsys.readouterr().err.split())
+    assert f"was made with another llm.content (was {first}, now" in error
+    assert len(contents("caches/weights.json")) == 1
+    weights.unlink()
+    assert entry(*command) == 2
+    assert "there is no file" in " ".join(capsys.readouterr().err.split())
+
+
+def test_the_weights_of_a_stages_model_are_part_of_a_ranking(
+    entry: Entry, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    weights = tmp_path / "model.gguf"
+    weights.write_bytes(b"GGUF, first")
+    model = ("llm@rewriter_llm=llamacpp/gguf", f"rewriter_llm.server.gguf={weights}")
+    launcher = "rewriter_llm.server.launcher=[false]"
+    command = ("rank", *TINY, "rewriter=hyde", *model, launcher, "name=m")
+    assert entry(*command) == 2
+    assert "rewriter_llm.content" in contents("runs/m/manifest.json")["fingerprints"]
+    weights.write_bytes(b"GGUF, other")
+    capsys.readouterr()
+    assert entry(*command) == 2
+    assert "made with another rewriter_llm.content" in " ".join(capsys.readouterr().err.split())
+
+
 def test_an_address_may_change_between_the_starts_of_a_run(entry: Entry) -> None:
     assert entry("run", *TINY, *MODEL, "name=m", "llm.base_url=http://a") == 0
     assert entry("run", *TINY, *MODEL, "name=m", "llm.base_url=http://b", "llm.price=2") == 0

@@ -12,11 +12,20 @@ import numpy as np
 import pytest
 
 from pipelines.caching import ResultCache
+from toolkit import files
 from toolkit.contracts import Document
 from toolkit.corpus import SqliteStore
 from toolkit.errors import InputError
 from toolkit.evaluation.tuning.ranks import save_arrays
-from toolkit.files import fingerprint, folder_made_whole, open_own, waiting_lock, write_atomic
+from toolkit.files import (
+    file_fingerprint,
+    fingerprint,
+    folder_made_whole,
+    open_own,
+    recorded_fingerprint,
+    waiting_lock,
+    write_atomic,
+)
 from toolkit.runs.locks import locked
 
 
@@ -149,3 +158,55 @@ def test_a_lock_keeps_the_text_of_its_file(tmp_path: Path) -> None:
 
 def test_texts_that_no_file_can_hold_have_fingerprints_too() -> None:
     assert fingerprint("\ud83d") == fingerprint("\ud83d") != fingerprint("\ud83e")
+
+
+@pytest.fixture
+def hashed(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """The files whose content was read for a hash."""
+    read: list[Path] = []
+
+    def noting(path: Path) -> str:
+        read.append(path)
+        return file_fingerprint(path)
+
+    monkeypatch.setattr(files, "file_fingerprint", noting)
+    return read
+
+
+def test_a_large_file_is_hashed_once_until_it_changes(tmp_path: Path, hashed: list[Path]) -> None:
+    record, large = tmp_path / "caches" / "weights.json", tmp_path / "a.gguf"
+    large.write_bytes(b"first")
+    one = recorded_fingerprint(large, record)
+    assert one == file_fingerprint(large) == recorded_fingerprint(large, record)
+    assert hashed == [large]
+    # Another content of the same size and time, as a copy with its times kept has.
+    status = large.stat()
+    large.write_bytes(b"other")
+    os.utime(large, ns=(status.st_atime_ns, status.st_mtime_ns))
+    other = recorded_fingerprint(large, record)
+    assert other == file_fingerprint(large) != one
+    assert len(hashed) == 2
+    second = tmp_path / "b.gguf"
+    second.write_bytes(b"first")
+    assert recorded_fingerprint(second, record) == one
+    assert recorded_fingerprint(large, record) == other
+    assert hashed == [large, large, second]
+
+
+@pytest.mark.parametrize("damage", ["{", "[]", '{"%s": 1}', '{"%s": {"state": []}}'])
+def test_a_record_of_hashes_that_cannot_be_read_is_begun_again(
+    damage: str, tmp_path: Path, hashed: list[Path]
+) -> None:
+    record, large = tmp_path / "weights.json", tmp_path / "a.gguf"
+    large.write_bytes(b"first")
+    record.write_text(damage.replace("%s", str(large)))
+    assert recorded_fingerprint(large, record) == file_fingerprint(large)
+    assert recorded_fingerprint(large, record) == file_fingerprint(large)
+    assert hashed == [large]
+
+
+def test_without_a_record_a_hash_is_made_each_time(tmp_path: Path, hashed: list[Path]) -> None:
+    large = tmp_path / "a.gguf"
+    large.write_bytes(b"first")
+    assert recorded_fingerprint(large, None) == recorded_fingerprint(large, None)
+    assert hashed == [large, large]

@@ -18,6 +18,7 @@ from toolkit.contracts import Answer, Trajectory
 from toolkit.errors import InputError
 from toolkit.evaluation.answers import AnswerVerdict, ExactAnswerJudge
 from toolkit.files import fingerprint
+from toolkit.llm.blocking import identity
 from toolkit.llm.errors import ModelError, OutOfMoney
 from toolkit.llm.protocol import ChatModel, Settings, Turn, user
 from toolkit.llm.sections import filled
@@ -106,7 +107,7 @@ class LlmJudge:
         reference: bool = True,
         prompt: str | None = None,
     ) -> None:
-        self.model = model.name if model else ""
+        self.model = identity(model) if model else ""
         self.settings = model.settings if model else Settings()
         self.reference = reference
         own = PROMPTS / ("judge.txt" if reference else "judge_reference_free.txt")
@@ -115,7 +116,7 @@ class LlmJudge:
     def bind(self, model: ModelDescription) -> LlmJudge:
         """The same judge with a model; this one stays as it is."""
         bound = copy.copy(self)
-        bound.model, bound.settings = model.name, model.settings
+        bound.model, bound.settings = identity(model), model.settings
         return bound
 
     def record(self) -> dict[str, Any]:

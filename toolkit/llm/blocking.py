@@ -20,12 +20,20 @@ from toolkit.llm.protocol import ChatModel, Message, Settings, Turn
 T = TypeVar("T")
 
 
+def identity(model: Any) -> str:
+    """A model's name, with the content of its weights where the name does not tell: for keys of
+    what it replied."""
+    content = getattr(model, "content", "")
+    return f"{model.name}@{content}" if content else str(model.name)
+
+
 class BlockingModel:
     """Asked from any number of threads; all its requests run on one event loop, in a thread of its
     own.
 
-    Made from what is known before a model runs: its `name`, `settings` and `price`, and the `role`
-    that its requests have on the ledger. `start(model)`, or `with blocking.started(model):`, makes
+    Made from what is known before a model runs: its `name`, `settings` and `price`, the `content`
+    of its weights where the name does not tell, and the `role` that its requests have on the
+    ledger. `start(model)`, or `with blocking.started(model):`, makes
     it ready; before, and after `close`, asking is a `RuntimeError`. It may be started again.
     """
 
@@ -36,10 +44,12 @@ class BlockingModel:
         role: str,
         settings: Settings | None = None,
         price: Price = UNKNOWN,
+        content: str = "",
     ) -> None:
         if role not in ROLES:
             raise InputError(f"the ledger has no role {role!r}", valid=", ".join(ROLES))
         self.name = name
+        self.content = content
         self.role = role
         self.settings = settings or Settings()
         self.price = price

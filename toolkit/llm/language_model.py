@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from toolkit.errors import InputError
-from toolkit.files import fingerprint
+from toolkit.files import fingerprint, recorded_fingerprint
 from toolkit.llm.access import Key
 from toolkit.llm.command import SERVE, SERVER_KEY, serve_command
 from toolkit.llm.prices import UNKNOWN, Price
@@ -81,6 +81,7 @@ class LanguageModel:
     is given the rest. `base_url` (None: the API's own, or a server that we start) is a server
     that runs already; `key_env` names the variable with its key, which a server of ours asks for
     too. `server` is None for an API.
+    `content` is what its weights are where the name does not tell, empty until `read_weights`.
     `settings` (an attribute too, with what the client fills in) are how it samples;
     `context_window` in tokens is told to whoever budgets. Making one needs no key, no SDK and no
     server."""
@@ -99,6 +100,7 @@ class LanguageModel:
         concurrency: int = 64,
     ) -> None:
         self.name = model
+        self.content = ""
         self.price = price or UNKNOWN
         self.context_window = context_window
         self._server = server
@@ -126,6 +128,19 @@ class LanguageModel:
         """Whether its client can ask for log-probabilities; a server may still give none."""
         return bool(getattr(self._connected, "gives_logprobs", True))
 
+    def read_weights(self, record: Path | None) -> None:
+        """Hash the local files that a server of ours takes weights from, where it tells any; their
+        hashes are kept in `record` (None: nowhere). `InputError` where they cannot be read."""
+        files: list[Path] = getattr(self._server, "weights_files", list)()
+        if files and not self._given:
+            try:
+                hashes = [recorded_fingerprint(file, record) for file in files]
+            except OSError as error:
+                raise InputError(
+                    f"the weights of {self.name} cannot be read: {error}", do="check the path"
+                ) from error
+            self.content = fingerprint(*hashes)
+
     @contextmanager
     def running(self, log: Path, servers: Servers | None = None) -> Iterator[ChatModel]:
         """The model, ready to be asked for as long as the block; a server of our own writes to
@@ -146,7 +161,8 @@ class LanguageModel:
         server = self._server
         environment = {**server.environment, **self._server_key(server)}
         # A server that works for several runs has one log, which is sealed or is not.
-        started_with = fingerprint(server.command(self.name, 0), environment, is_sealed(log))
+        command = server.command(self.name, 0)
+        started_with = fingerprint(command, environment, is_sealed(log), self.content)
         start = partial(
             serving,
             lambda port: server.command(self.name, port),

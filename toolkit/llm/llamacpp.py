@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import glob
+import re
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
@@ -16,6 +18,7 @@ from toolkit.llm.command import check_launcher, check_secrets, option_words
 from toolkit.llm.server import HOST
 
 PROGRAM = "llama-server"
+_PART = re.compile(r"-\d{5}-of-")  # of weights in several files
 _EMBEDDED = Path(__file__).with_name("llamacpp_server.py")
 
 
@@ -69,6 +72,14 @@ class LlamaCppServer:
         serves them, cannot be had."""
         return self._command(model, str(self._weights(model)), port, self._launcher())
 
+    def weights_files(self) -> list[Path]:
+        """The files that `gguf` names: it, or all of the parts that it is one of. Empty where the
+        weights are the hub's, whose name tells what they are. `InputError` where there is none."""
+        if not self.gguf:
+            return []
+        path = self._local()
+        return sorted(path.parent.glob(_PART.sub("-?????-of-", glob.escape(path.name))))
+
     def _command(self, model: str, weights: str, port: int, launcher: Sequence[str]) -> list[str]:
         options: dict[str, Any] = {
             "model": weights,
@@ -88,7 +99,10 @@ class LlamaCppServer:
     def _weights(self, model: str) -> Path:
         if not self.gguf:
             return hub_file(model, str(self.file))
-        path = Path(self.gguf).expanduser().resolve()
+        return self._local()
+
+    def _local(self) -> Path:
+        path = Path(str(self.gguf)).expanduser().resolve()
         if not path.is_file():
             raise InputError(
                 f"there is no file {self.gguf}",

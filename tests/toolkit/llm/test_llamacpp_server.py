@@ -8,8 +8,13 @@ from typing import Any
 
 import pytest
 
+from pipelines.prompt_client import PromptClients
+from pipelines.rewrite.reading import is_empty
+from toolkit.counts import Counts
 from toolkit.errors import InputError
+from toolkit.evaluation.judge_llm import LlmJudge
 from toolkit.llm import llamacpp
+from toolkit.llm.blocking import BlockingModel
 from toolkit.llm.language_model import LanguageModel
 from toolkit.llm.llamacpp import LlamaCppServer
 from toolkit.llm.openai_chat import OpenAIChat
@@ -114,6 +119,53 @@ def test_a_file_that_is_not_there_is_told_with_what_to_give(tmp_path: Path) -> N
 def test_what_cannot_work_is_told_before_anything_starts(wrong: dict[str, Any], told: str) -> None:
     with pytest.raises(InputError, match=told):
         LanguageModel(model="m", client=OpenAIChat(), server=LlamaCppServer(**wrong))
+
+
+def contents(file: Path, **arguments: Any) -> str:
+    """What a model of that file is beside its name."""
+    model = LanguageModel(
+        model="m", client=OpenAIChat(), server=LlamaCppServer(gguf=str(file)), **arguments
+    )
+    model.read_weights(None)
+    return model.content
+
+
+def test_weights_are_told_by_what_the_file_holds(weights: Path, tmp_path: Path) -> None:
+    first = contents(weights)
+    copy = tmp_path / "copy.gguf"
+    copy.write_bytes(weights.read_bytes())
+    assert first and contents(copy) == first
+    weights.write_bytes(b"GGUF, another")
+    assert contents(weights) != first
+    assert contents(weights, base_url="http://127.0.0.1:1/v1") == ""  # somebody else's weights
+
+
+def test_every_part_of_the_weights_counts(tmp_path: Path) -> None:
+    parts = [tmp_path / f"m-0000{number}-of-00002.gguf" for number in (1, 2)]
+    for part in (*parts, tmp_path / "m-00001-of-00003.gguf"):
+        part.write_bytes(b"GGUF")
+    assert LlamaCppServer(gguf=str(parts[0])).weights_files() == parts
+    first = contents(parts[0])
+    parts[1].write_bytes(b"GGUF, another")
+    assert contents(parts[0]) != first
+
+
+def test_weights_that_are_not_there_are_told_before_a_run() -> None:
+    with pytest.raises(InputError, match=r"no file .*no\.gguf"):
+        contents(Path("no.gguf"))
+
+
+def test_replies_and_verdicts_of_other_weights_are_kept_apart() -> None:
+    def key(content: str) -> str:
+        clients = PromptClients("x", ["part"], is_empty, Counts())
+        return clients.key(BlockingModel("gguf", role="rewriter", content=content))
+
+    assert key("") == key("") and len({key(""), key("one"), key("other")}) == 3
+    model = LanguageModel(model="gguf", client=OpenAIChat())
+    judges = [LlmJudge().bind(model).fingerprint]
+    model.content = "one"
+    judges.append(LlmJudge().bind(model).fingerprint)
+    assert judges[0] != judges[1]
 
 
 def test_a_server_that_runs_already_needs_no_weights() -> None:
