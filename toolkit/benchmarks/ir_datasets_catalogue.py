@@ -4,26 +4,71 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import io
+import logging
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
+from types import SimpleNamespace
 from typing import Any
 
+from toolkit.console import tell
 from toolkit.errors import InputError
 
 _CATALOGUE = "https://ir-datasets.com"
 _SHOWN = 12  # ids or names in a message
 _LONGEST = 300  # characters of an error of others
+_STEP = re.compile(r"\[(starting|finished)\] |Opening .* (access|memory|MMAP)$|extracted ")
 
 
 def library() -> Any:
-    """The package `ir_datasets`, which makes its folder when it is imported."""
+    """The package `ir_datasets`, which makes its folder when it is imported. Of what it has to say,
+    steps and bars are left out, which would run into ours; the rest is told in our form."""
     try:
-        return importlib.import_module("ir_datasets")
+        package = importlib.import_module("ir_datasets")
     except OSError as error:
         raise InputError(
             f"ir_datasets cannot make its folder: {error}",
             do="name another one with the environment variable IR_DATASETS_HOME",
         ) from error
+    _quieted()
+    return package
+
+
+@cache
+def _quieted() -> None:
+    log = importlib.import_module("ir_datasets.log").easy().logger()
+    log.handlers[:] = [_Teller()]
+    bars = importlib.import_module("tqdm")
+
+    class Unseen(bars.tqdm):  # type: ignore[misc, name-defined]
+        """A bar that counts, because downloads go on from its count, and is not drawn."""
+
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            super().__init__(*arguments, **{**options, "file": _Nowhere()})
+            if str(self.desc).startswith("http"):
+                size = f" ({self.total / 1e6:,.1f} MB)" if self.total else ""
+                tell(f"ir_datasets downloads {self.desc}{size}")
+
+    libraries = importlib.import_module("ir_datasets.lazy_libs")
+    libraries._cache["tqdm"] = SimpleNamespace(tqdm=Unseen)
+
+
+class _Nowhere(io.StringIO):
+    """Where what is written is lost."""
+
+    def write(self, text: str) -> int:
+        return len(text)
+
+
+class _Teller(logging.Handler):
+    """Tells what is logged, but the steps of usual work."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        message = record.getMessage()
+        if record.levelno > logging.INFO or not _STEP.match(message):
+            tell(f"ir_datasets: {message}")
 
 
 def _load(dataset: str) -> Any:

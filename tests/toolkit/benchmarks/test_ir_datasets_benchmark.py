@@ -26,6 +26,7 @@ from ir_datasets.util import LocalDownload, RequestsDownload
 from irds_home import HARBOUR, prepare_beir, prepare_vaswani
 
 from toolkit.benchmarks import IrDatasetsBenchmark
+from toolkit.benchmarks.ir_datasets_catalogue import library
 from toolkit.contracts import Benchmark, Document, Topic
 from toolkit.errors import InputError
 
@@ -358,6 +359,7 @@ def test_downloads_of_real_datasets_are_read_in_their_own_formats(tmp_path: Path
         text=True,
         check=True,
     )
+    assert done.stderr == ""  # neither its steps, which it logs, nor its bars
     vaswani, test, train = json.loads(done.stdout.splitlines()[-1])
     rows = list(enumerate(HARBOUR, start=1))
     assert vaswani[0] == "vaswani"
@@ -369,3 +371,36 @@ def test_downloads_of_real_datasets_are_read_in_their_own_formats(tmp_path: Path
     assert [qid for qid, _ in train[1]] == ["1", "3"]
     assert test[3] == train[3] == [[f"d{n}", f"T{n}", text, ""] for n, text in rows]
     assert test[4] == train[4] != vaswani[4]
+
+
+@pytest.mark.parametrize(
+    ("level", "message", "shown"),
+    [
+        ("info", "[starting] building docstore", False),
+        ("info", "[finished] docs_iter: [00:00] [3doc]", False),
+        ("info", "Opening /home/docs.pklz4/bin with direct file access", False),
+        ("info", "Please confirm you agree to the authors' data usage agreement", True),
+        ("info", "download error: timed out. Retrying from start.", True),
+        ("warn", "Download failed: no route to host", True),
+        ("error", "[starting] Differing classes for documents", True),
+    ],
+)
+def test_of_what_ir_datasets_logs_the_steps_are_left_out(
+    level: str, message: str, shown: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    library()
+    getattr(ir_datasets.log.easy(), level)(message)
+    expected = f"soundingline: ir_datasets: {message}\n" if shown else ""
+    assert capsys.readouterr().err == expected
+
+
+def test_a_download_is_told_in_a_line_and_its_bar_counts_unseen(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    library()
+    log, address = ir_datasets.log.easy(), "http://example.org/docs.gz"
+    with log.pbar_raw(desc=address, total=2_500_000, unit="B") as bar:
+        bar.update(4000)
+        assert bar.n == 4000  # from which a download that broke off goes on
+    assert list(log.pbar(iter("ab"), desc="docs_iter", total=2)) == ["a", "b"]
+    assert capsys.readouterr().err == f"soundingline: ir_datasets downloads {address} (2.5 MB)\n"
