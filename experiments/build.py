@@ -75,7 +75,7 @@ def check_price(config: DictConfig, role: str, price: Price, group: str) -> None
     ledger.check_price(role, price, f"{group}.price.input and {group}.price.output")
 
 
-def model_of(config: DictConfig, group: str) -> LanguageModel:
+def stage_model(config: DictConfig, group: str) -> LanguageModel:
     """The stage's own language model, else the agent's."""
     own = f"{group}_llm"
     llm = language_model(config, own) or language_model(config, "llm")

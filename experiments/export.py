@@ -27,10 +27,11 @@ from toolkit.evaluation.store import trec_run
 from toolkit.exchange import browsecomp_plus, inspect_log, leaderboard
 from toolkit.exchange.inspect_samples import sample
 from toolkit.exchange.judgements import judgement_rows
-from toolkit.exchange.run_metadata import model_of, retriever_of, settings_of
 from toolkit.files import dump_json, file_made_whole, fingerprint, folder_made_whole, write_json
 from toolkit.runs import RunFolder
 from toolkit.runs.names import escape_qid
+
+_RETRIEVAL = ("unit", "rewriter", "retriever", "reranker")
 
 
 def export(settings: Settings, paths: Sequence[str], *, format: str, out: str) -> None:
@@ -47,7 +48,7 @@ def export(settings: Settings, paths: Sequence[str], *, format: str, out: str) -
 
 
 def _browsecomp_plus(folder: RunFolder, out: Path, settings: Settings) -> str:
-    metadata = {"model": model_of(folder.manifest()), "output_dir": folder.name}
+    metadata = {"model": _model(folder.manifest()), "output_dir": folder.name}
     for trajectory in folder.trajectories():
         name = f"run_{escape_qid(trajectory.qid)}.json"
         write_json(out / name, browsecomp_plus.write(trajectory, metadata))
@@ -96,8 +97,8 @@ def _leaderboard(folder: RunFolder, out: Path, settings: Settings) -> str:
         right,
         accepted,
         benchmark.judgements.get("evidence", {}),
-        llm=model_of(manifest),
-        retriever=retriever_of(manifest),
+        llm=_model(manifest),
+        retriever=_retriever(manifest),
         date=datetime.fromtimestamp(evaluated, timezone.utc).date().isoformat(),
     )
     write_json(out / f"{folder.name}.json", content)
@@ -125,7 +126,7 @@ def _inspect_log(
 ) -> str:
     """A log with the scores of the run's evaluation, and without any where it has none."""
     benchmark = recorded_benchmark(folder, settings, Options(settings))
-    manifest, model = folder.manifest(), model_of(folder.manifest())
+    manifest, model = folder.manifest(), _model(folder.manifest())
     cell = load_cell(folder.path) if (folder.path / "metrics.json").exists() else Cell(folder.name)
     scored = [name for name in cell.per_question if name.startswith(_SCORES)]
     statuses = folder.statuses()
@@ -135,7 +136,7 @@ def _inspect_log(
         identity=fingerprint(folder.name, folder.state()),
         benchmark=benchmark.name,
         model=model,
-        factors=settings_of(manifest),
+        factors=_factors(manifest),
         versions=manifest.get("versions", {}),
         means={name: cell.metrics[name] for name in scored},
         samples=len(statuses),
@@ -154,6 +155,27 @@ def _inspect_log(
         for trajectory in folder.trajectories()
     )
     return f"{write(path, head, samples)} samples"
+
+
+def _model(manifest: Mapping[str, Any]) -> str:
+    """The language model of the agent, or the agent's name where it asks none."""
+    imported = manifest.get("imported") or {}
+    llm = (manifest.get("config") or {}).get("llm") or {}
+    factors = manifest.get("factors") or {}
+    known = imported.get("model") or (llm.get("model") if isinstance(llm, Mapping) else "")
+    return str(known or factors.get("agent") or "unknown")
+
+
+def _retriever(manifest: Mapping[str, Any]) -> str:
+    """The pipeline's options in their order, those that are none left out."""
+    factors = manifest.get("factors") or {}
+    options = [str(factors.get(group, "none")) for group in _RETRIEVAL]
+    return " ".join(option for option in options if option != "none") or "unknown"
+
+
+def _factors(manifest: Mapping[str, Any]) -> dict[str, str]:
+    """The run's factors as plain text."""
+    return {str(name): str(value) for name, value in (manifest.get("factors") or {}).items()}
 
 
 _WRITERS: dict[str, Callable[[RunFolder, Path, Settings], str]] = {

@@ -9,6 +9,7 @@ from omegaconf import DictConfig
 
 from experiments.collection import PreparedCollection, prepare
 from experiments.pipeline import PreparedPipeline, caches_folder
+from pipelines.backend import ListOrder
 from pipelines.engines import word_frequency
 from toolkit.contracts import Benchmark, DocumentStore, ToolInterface
 from toolkit.corpus import Passages
@@ -31,7 +32,6 @@ def with_operators(
         return interface, {}
     # Here, because starting would wait for numba.
     from pipelines.evidence import LexicalLocator
-    from pipelines.list_order import ListOrder
 
     passages = evidence_passages(built.benchmark, config)
     graph = built.prepared.links() if built.prepared.links else None

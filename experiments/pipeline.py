@@ -12,7 +12,7 @@ import pandas as pd
 import pyterrier as pt
 from omegaconf import DictConfig
 
-from experiments.build import check_price, make, model_of
+from experiments.build import check_price, make, stage_model
 from experiments.collection import PreparedCollection, notes, prepare
 from pipelines.cache_limits import keep_bound
 from pipelines.composition import compose
@@ -233,7 +233,7 @@ def make_stages(config: DictConfig, groups: Sequence[str] = STAGES) -> Stages:
         if isinstance(transformer, Stage) and transformer.request_price is not None:
             check_price(config, group, transformer.request_price, group)
         if isinstance(transformer, Stage) and transformer.asks_model:
-            llm = model_of(config, group)
+            llm = stage_model(config, group)
             if transformer.asks_logprobs and not llm.gives_logprobs:
                 raise InputError(
                     f"the {group} reads log-probabilities, and the API of {llm.name} gives none",
@@ -257,7 +257,7 @@ def with_librarians(stages: Stages, config: DictConfig) -> Stages:
     models = dict(stages.models)
     for group, part in parts.items():
         if getattr(part, "asks_model", False):
-            llm = model_of(config, "librarian")
+            llm = stage_model(config, "librarian")
             models[group] = _blocking(llm, "librarian"), llm
     keep_bound(config.paths.caches, config.paths.caches_gb)
     return replace(stages, models=models, **parts)

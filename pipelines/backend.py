@@ -1,9 +1,10 @@
-"""Any PyTerrier pipeline as the backend of a search tool."""
+"""Any PyTerrier pipeline as the backend of a search tool, any re-ranker as the order of a list."""
 
 from __future__ import annotations
 
 import copy
 import re
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from itertools import count
 from threading import Lock
@@ -97,6 +98,31 @@ class PipelineBackend:
 
     def __repr__(self) -> str:
         return f"PipelineBackend({self.pipeline!r}, unit={self.unit!r})"
+
+
+class ListOrder:
+    """Puts documents in the order of `stage`, a bound re-ranker such as `Listwise`, which reads the
+    texts that it is given. Thread-safe where the stage is."""
+
+    def __init__(self, stage: pt.Transformer) -> None:
+        self.stage = stage
+
+    def __call__(self, qid: str, question: str, documents: Sequence[tuple[str, str]]) -> list[str]:
+        """The docids, each once, the best first; `documents` are (docid, text), and their order is
+        that of equal scores."""
+        rows = list(dict(documents).items())
+        frame = pd.DataFrame(
+            {
+                "qid": [qid or "0"] * len(rows),
+                "query": [question] * len(rows),
+                "docno": [docid for docid, _ in rows],
+                "text": [text for _, text in rows],
+                "score": [float(len(rows) - number) for number in range(len(rows))],
+                "rank": list(range(len(rows))),
+            }
+        )
+        ranked = self.stage.transform(frame).sort_values("rank", kind="stable")
+        return list(map(str, ranked["docno"]))
 
 
 def _queries(ranking: pd.DataFrame, asked: str) -> dict[str, Any]:

@@ -8,9 +8,10 @@ one process, into a folder of its own that appears when it is whole.
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.metadata import version
@@ -21,7 +22,6 @@ from typing import Any, ClassVar
 import numpy as np
 import pandas as pd
 
-from pipelines.engines.quiet import quiet, quiet_logger
 from pipelines.index_folder import REBUILD, Checked, OpenedIndex, read_manifest, write_manifest
 from pipelines.index_retriever import NOTHING, IndexRetriever, RankedList, checked_weights
 from pipelines.lexical import Analyzer, make_analyzer
@@ -82,7 +82,7 @@ class PisaEngine:
             index = pisa.PisaIndex(str(folder / _INDEX), text_field="toks", stemmer="none")
             with (
                 (folder / _UNITS).open("w", encoding="utf-8") as names,
-                quiet_logger(pisa),
+                _quiet_logger(pisa),
                 ExitStack() as native,
             ):
                 rows = _rows(checked, analyzer, names)
@@ -123,7 +123,7 @@ def _rows(units: Checked, analyzer: Analyzer, names: Any) -> Iterator[dict[str, 
 
 def _then_quiet(rows: Iterator[dict[str, Any]], native: ExitStack) -> Iterator[dict[str, Any]]:
     yield from rows
-    native.enter_context(quiet())  # what follows is C++, which prints
+    native.enter_context(_quiet())  # what follows is C++, which prints
 
 
 class PisaIndex(OpenedIndex):
@@ -185,7 +185,7 @@ class PisaIndex(OpenedIndex):
                 with folder_made_whole(folder) as unfinished:
                     for file in (self.path / _INDEX).iterdir():
                         (unfinished / file.name).symlink_to(Path("..", "..", _INDEX, file.name))
-                    with quiet():
+                    with _quiet():
                         _retriever(unfinished, k1, b, 1, self.engine.algorithm, 1)
                     write_json(unfinished / "done.json", {"k1": k1, "b": b})
         return folder
@@ -243,3 +243,38 @@ class PisaRetriever(IndexRetriever):
         scores = hits["score"].to_numpy(dtype=np.float64)
         order = np.lexsort((numbers, -scores))
         return RankedList(self.index.docnos[numbers[order]].tolist(), scores[order].tolist())
+
+
+class _Silent:
+    """In place of the library's logger, whose bars cannot be turned off."""
+
+    def info(self, message: str) -> None: ...
+
+    def pbar(self, items: Iterable[Any], **settings: Any) -> Iterable[Any]:
+        return items
+
+
+@contextmanager
+def _quiet_logger(pisa: Any) -> Iterator[None]:
+    """`pyterrier_pisa` indexes without its own lines and bars; other output stays."""
+    logger, pisa.indexers._logger = pisa.indexers._logger, _Silent()
+    try:
+        yield
+    finally:
+        pisa.indexers._logger = logger
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Nothing on standard output and error, what C++ prints included."""
+    originals = os.dup(1), os.dup(2)
+    silence = os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(silence, 1)
+        os.dup2(silence, 2)
+        yield
+    finally:
+        os.dup2(originals[0], 1)
+        os.dup2(originals[1], 2)
+        for handle in (*originals, silence):
+            os.close(handle)

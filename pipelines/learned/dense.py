@@ -1,23 +1,34 @@
-"""Dense retrieval: one vector a unit, searched exactly."""
+"""Dense retrieval: one vector a unit, searched exactly.
+
+Vectors are kept in `pyterrier_dr.FlexIndex`'s format: the files are the library's own, and
+`FlexIndex(folder)` opens them elsewhere. The search is ours (`vector_search`): the library's
+retrievers leave to chance which of equal scores are kept at the depth and in which order they
+stand, and sort every batch of documents for every query.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from pipelines.index_retriever import Docnos
 from pipelines.learned.dense_encoder import DenseEncoder
-from pipelines.learned.flex import read_flex, write_flex
-from pipelines.learned.shards import Shards
+from pipelines.learned.shards import Shard, Shards
 from pipelines.learned.vector_index import VectorEngine
 from pipelines.learned.vector_search import DocumentVectors
 from pipelines.retrievers import OwnIndexRetriever
 from toolkit.checks import check_integer
-from toolkit.extras import check_installed
+from toolkit.errors import InputError
+from toolkit.extras import check_installed, require
 
 _INDEX = "flex"
+Vectors = NDArray[np.float32]
 
 
 @dataclass(frozen=True)
@@ -84,3 +95,32 @@ class DenseRetriever(OwnIndexRetriever):
         longest = self.document_max_length if whole_documents else None
         encoder = self._part(DenseEncoder, max_length=longest or self.max_length)
         return DenseEngine(encoder, self.compute)
+
+
+def write_flex(folder: Path, shards: Iterable[Shard]) -> int:
+    """Write the vectors of an encoded corpus as a FlexIndex; their dimensions."""
+    index = require("pyterrier_dr").FlexIndex(str(folder), verbose=False)
+    try:
+        index.index(_rows(shards))
+    except UnicodeEncodeError as error:
+        raise InputError(
+            f"unit id {error.object!r} cannot be written as UTF-8", do="rename it"
+        ) from error
+    return int(index.payload(return_dvecs=False, return_docnos=False)[0]["vec_size"])
+
+
+def read_flex(folder: Path) -> tuple[NDArray[Any], Vectors]:
+    """Unit ids (array of str objects), and the vectors [units, dimensions], mapped from disk."""
+    # As FlexIndex.payload does, without importing the library, which loads transformers.
+    meta = json.loads((folder / "pt_meta.json").read_text("utf-8"))
+    shape = (meta["doc_count"], meta["vec_size"])
+    vectors = np.memmap(folder / "vecs.f4", np.float32, mode="r", shape=shape)
+    docnos = require("npids").Lookup(folder / "docnos.npids")
+    return np.array(list(docnos), dtype=object), np.asarray(vectors)
+
+
+def _rows(shards: Iterable[Shard]) -> Iterator[dict[str, Any]]:
+    for shard in shards:
+        names: Sequence[str] = shard.unit_ids
+        for name, vector in zip(names, shard.values, strict=True):
+            yield {"docno": name, "doc_vec": vector}

@@ -12,20 +12,56 @@ import threading
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from pipelines.neural.adapters import Checkpoint
 from pipelines.neural.batches import in_batches
-from pipelines.neural.checkpoints import check_length, within_memory
+from pipelines.neural.checkpoints import check_kind, check_length, within_memory
 from pipelines.neural.devices import Placed
 from pipelines.rerank.base import Pair
-from pipelines.rerank.rankllama_checkpoint import PASSAGE, RankLlamaCheckpoint
 from pipelines.rerank.rankllama_prompt import RankLlamaPrompts, check_layout
 from pipelines.rerank.stage import Reranker
 from pipelines.stage import Texts
 from toolkit.checks import check_integer
 from toolkit.counts import Counts
+from toolkit.errors import InputError
 from toolkit.extras import require
 from toolkit.files import fingerprint
+
+if TYPE_CHECKING:
+    import torch
+
+PASSAGE = "castorini/rankllama-v1-7b-lora-passage"
+
+
+class RankLlamaCheckpoint(Checkpoint):
+    """The weights: an adapter and its base, or one whole model. Arguments as of `Checkpoint`.
+
+    Making one reads configurations only. `InputError` where one cannot be had, or is no model that
+    scores pairs.
+    """
+
+    def __init__(self, model: str, base: str | None, revision: str | None) -> None:
+        kind = "AutoModelForSequenceClassification"
+        super().__init__(model, base, revision, automatic=kind, num_labels=1)
+        check_kind(self.config, self.whole, ("llama",), "rankllama")
+        if not self.adapted:
+            self._check_output(self.config.num_labels == 1)
+
+    def ranker(self, device: torch.device, dtype: torch.dtype) -> Any:
+        """The network, ready to score."""
+        # The base of an adapter has no such output.
+        network, missing = self.load(device, dtype, absent=("score.",))
+        self._check_output(bool(network.score.weight.any()) if self.adapted else not missing)
+        return network
+
+    def _check_output(self, there: bool) -> None:
+        if not there:
+            raise InputError(
+                f"'{self.model}' has no output that was trained to score pairs",
+                valid=f"a RankLLaMA: an adapter such as {PASSAGE}, or one merged into its base, "
+                "with one label",
+            )
 
 
 class RankLlamaScorer(Placed):

@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Any
 
 from toolkit.contracts import DocumentStore, Trajectory, Unit
-from toolkit.runs.round_rows import scored_documents
+from toolkit.runs.rounds import scored_documents
 
 
 def judgement_rows(

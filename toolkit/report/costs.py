@@ -1,4 +1,5 @@
-"""What an enriched corpus costs beside what it buys: recall against cost, once and for a query."""
+"""What cells cost: an enriched corpus beside what it buys, once and for a query; and each role of a
+language model (agent, re-ranker, navigator), where a run has several."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from toolkit.evaluation.cells import Cell
+from toolkit.llm.accounts import ROLES
 from toolkit.report.data import ReportData
 from toolkit.report.figures import MARKERS, MEDIUM
 from toolkit.report.measures import describe, number
@@ -20,6 +22,7 @@ _OF_AGENT = {
     **{f"usage_{name}": name for name in ("dollars", *_TOKENS)},
 }
 _UNITS = ("dollars", "tokens", "seconds")
+_OF_ROLES = ("calls", "input_tokens", "cached_tokens", "output_tokens", "seconds", "dollars")
 
 
 class CostPoint(NamedTuple):
@@ -142,3 +145,48 @@ def _table(data: ReportData, measure: str) -> Table:
 def _shown(amount: float | None, unit: str) -> str:
     digits = 4 if unit != "tokens" else 0
     return number(amount, 2 if amount is not None and amount >= 100 and digits else digits)
+
+
+def roles_section(data: ReportData) -> Section | None:
+    """A row for each role of each cell; None where no cell has more than one."""
+    roles = {style.cell.name: cell_roles(style.cell) for style in data.styles}
+    if all(len(names) < 2 for names in roles.values()):
+        return None
+    columns = [Column("cell", numeric=False), Column("role", numeric=False)]
+    columns += [Column(name.replace("_", " ")) for name in _OF_ROLES]
+    columns.append(Column("share", "of the dollars"))
+    rows = [
+        row
+        for style in data.styles
+        if roles[style.cell.name]
+        for row in _rows_of_roles(style, roles[style.cell.name])
+    ]
+    return Section(
+        "roles",
+        "Cost by role",
+        lead="What language models took for a question, by the part that asked them.",
+        note="Means over the questions of which they are known; — where they are known of none. "
+        "The judge, and phrases for a whole corpus, are no part of a question.",
+        tables=[Table(columns, rows)],
+    )
+
+
+def cell_roles(cell: Cell) -> list[str]:
+    """The roles that asked a language model in a cell, in the order of `ROLES`."""
+    return [role for role in ROLES if cell.metrics.get(f"usage_{role}_calls")]
+
+
+def _rows_of_roles(style: CellStyle, roles: Sequence[str]) -> list[list[Entry]]:
+    cell = style.cell
+    rows = [_row_of_role(cell, role, f"usage_{role}_") for role in roles]
+    if len(roles) > 1:
+        rows.append(_row_of_role(cell, "all", "usage_"))
+    return [[Entry(style.label, style=style), *row] for row in rows]
+
+
+def _row_of_role(cell: Cell, role: str, prefix: str) -> list[Entry]:
+    names = [f"{prefix}{name}" for name in _OF_ROLES]
+    texts = [number(cell.metrics.get(name), describe(name).digits) for name in names]
+    dollars, total = cell.metrics.get(f"{prefix}dollars"), cell.metrics.get("usage_dollars")
+    share = number(100 * dollars / total, 0) + "%" if dollars is not None and total else "—"
+    return [Entry(role), *map(Entry, texts), Entry(share)]

@@ -16,7 +16,7 @@ from toolkit.evaluation.compare import Verdict
 from toolkit.files import write_atomic
 from toolkit.report.benchmarks import benchmarks_section
 from toolkit.report.comparisons import verdicts_section
-from toolkit.report.costs import costs_section
+from toolkit.report.costs import costs_section, roles_section
 from toolkit.report.data import ReportData, report_data
 from toolkit.report.evidence import calls_section, curves_section, funnel_section
 from toolkit.report.provenance import (
@@ -26,7 +26,6 @@ from toolkit.report.provenance import (
     stages_section,
 )
 from toolkit.report.results import cells_section, exits_section, repeats_section
-from toolkit.report.roles import roles_section
 from toolkit.report.tables import Section, Span
 from toolkit.report.words import notes, verdict
 

@@ -10,8 +10,8 @@ import pytest
 import tiny_embedder
 from safetensors.numpy import load_file
 
-from pipelines.learned import space, vector_index
-from pipelines.learned.colbert import ColbertEngine, ColbertRetriever
+from pipelines.learned import vector_index
+from pipelines.learned.colbert import ColbertEngine, ColbertRetriever, check_space
 from pipelines.learned.colbert_encoder import ColbertEncoder
 from pipelines.learned.vector_index import VectorIndex
 from pipelines.stage import Collection
@@ -216,14 +216,14 @@ def test_a_disk_too_small_is_told_with_the_sizes_before_anything_is_encoded(
     monkeypatch.setattr(vector_index, "encoded", lambda *_, **__: pytest.fail("encoded"))
     # Twice the tokens x 16 dimensions x 4 bytes, and one byte less.
     disk = usage(0, 0, 2 * tokens * 16 * 4 - 1)
-    monkeypatch.setattr(space.shutil, "disk_usage", lambda path: disk)
+    monkeypatch.setattr("shutil.disk_usage", lambda path: disk)
     with pytest.raises(InputError, match=r"the vectors of 42 units, .* GB .* free") as caught:
         ColbertEngine(encoder(model)).build(UNITS, tmp_path / "i", corpus_fingerprint="c")
     assert "reranker=colbert" in str(caught.value)
     # A byte that a killed build has written is not needed again.
     (tmp_path / "i.encoding").mkdir()
     (tmp_path / "i.encoding" / "shard").write_bytes(b"x")
-    space.check_space(UNITS, encoder(model), tmp_path / "i")
+    check_space(UNITS, encoder(model), tmp_path / "i")
 
 
 def test_another_corpus_an_empty_one_and_a_repeated_id_are_refused(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
+from collections.abc import Iterator
 from statistics import NormalDist
 
 import numpy as np
@@ -24,9 +25,11 @@ from toolkit.benchmarks.fictional.schema import (
     Relation,
 )
 from toolkit.benchmarks.fictional.world import Entity, World
-from toolkit.contracts import Document
+from toolkit.contracts import Document, Link
 
 MOST_WORDS = 150_000
+LINK_RATE = 0.5  # share of the links that are there
+LINK_SEED = 1
 SECTION_WORDS = 260  # words a section, on average
 GAP = SECTION_WORDS // 14  # sentences a section
 LIST_SECTIONS = 6  # sections for each bullet list, on average
@@ -141,6 +144,22 @@ class Articles:
 def docid(index: int) -> str:
     """The docid of document number `index`."""
     return f"fw{index:07d}"
+
+
+def links(articles: Articles) -> Iterator[Link]:
+    """Who names whom, thinned at random: in the order of the documents, each link once. Whether one
+    is there is a function of its two ends and the world's seed.
+
+    All links would solve questions that name an entity, so a part of them is left out. The part was
+    fixed before any retrieval was run on the links, and is tuned to nothing.
+    """
+    size = articles.world.size
+    own = key("links", LINK_SEED, articles.world.seed)
+    threshold = round(LINK_RATE * (1 << 20))
+    for source in range(size):
+        for target in articles.named(source):
+            if mix(own ^ (source * size + target)) >> 44 < threshold:
+                yield Link(docid(source), docid(target))
 
 
 def number_of(name: str, size: int) -> int:

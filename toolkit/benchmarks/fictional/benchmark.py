@@ -6,9 +6,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
-from toolkit.benchmarks.fictional.articles import Articles, docid, number_of
+from toolkit.benchmarks.fictional.articles import (
+    LINK_RATE,
+    LINK_SEED,
+    Articles,
+    docid,
+    links,
+    number_of,
+)
 from toolkit.benchmarks.fictional.hashing import Draws
-from toolkit.benchmarks.fictional.links import LINK_RATE, LINK_SEED, links
 from toolkit.benchmarks.fictional.questions import Question, QuestionMaker
 from toolkit.benchmarks.fictional.set_wording import (
     Satisfaction,
@@ -144,7 +150,7 @@ class FictionalWorld:
             return False
 
     def links(self) -> Iterator[Link]:
-        """Who names whom, thinned; see `toolkit.benchmarks.fictional.links`."""
+        """Who names whom, thinned; see `links` of `toolkit.benchmarks.fictional.articles`."""
         return links(self._articles)
 
     @property

@@ -12,7 +12,7 @@ from typing import Any
 
 from toolkit.contracts import DocumentStore, ToolCall, Trajectory, Unit, parent
 from toolkit.report.traces.plain import pairs
-from toolkit.runs.round_rows import (
+from toolkit.runs.rounds import (
     ScoredDocument,
     checklist_of,
     items,
