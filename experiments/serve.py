@@ -13,7 +13,7 @@ import difflib
 import os
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from omegaconf import OmegaConf
 from experiments.build import make, make_interface
 from experiments.entry import BAD_INPUT, BAD_INPUTS, INTERRUPTED, is_bad_input, one_line
 from experiments.naming import RANKING, factors, fingerprints
-from experiments.operators import with_operators
+from experiments.operators import parts_of, with_operators
 from experiments.overrides import refuse_secrets
 from experiments.pipeline import PreparedPipeline, ranking, stage_counts
 from experiments.recorded import recorded_option
@@ -72,8 +72,10 @@ def serve(command: Command) -> None:
             do="leave one of them out; /pi-serini/search?session=... is recorded",
         )
     built = ranking(config)
-    interface, _ = with_operators(interface, built, config)
-    with _accounts(settings, options, built, folder) as ledger:
+    interface, operator_prints = with_operators(interface, built, config)
+    manifest = _manifest(settings, options, built, operator_prints) if folder else {}
+    parts = parts_of(interface, built)
+    with _accounts(settings, built, parts, folder, manifest) as ledger:
         # Imported late: none of it is in the core install.
         from experiments.serving.running import Parts, run_server
 
@@ -95,10 +97,14 @@ def serve(command: Command) -> None:
 
 @contextmanager
 def _accounts(
-    settings: Settings, options: ServerOptions, built: PreparedPipeline, folder: RunFolder | None
+    settings: Settings,
+    built: PreparedPipeline,
+    parts: Mapping[str, Any],
+    folder: RunFolder | None,
+    manifest: Mapping[str, Any],
 ) -> Iterator[Ledger]:
-    """The stages at work, their requests entered in the run's ledger; without a run, in one that
-    nobody keeps."""
+    """The stages at work, their requests entered in the run's ledger, and what `parts` count in its
+    manifest; without a run, in a ledger that nobody keeps."""
     budget = make(settings.config.budget)
     with ExitStack() as stack:
         if folder is None:
@@ -108,8 +114,8 @@ def _accounts(
                 logs /= "served"
                 mark_sealed(logs)
         else:
-            stack.enter_context(folder.writing(_manifest(settings, options, built)))
-            stack.callback(lambda: folder.add_counts(stage_counts(built.parts)))
+            stack.enter_context(folder.writing(manifest))
+            stack.callback(lambda: folder.add_counts(stage_counts(parts)))
             ledger = stack.enter_context(
                 ledger_on_record(
                     folder.ledger_path, cap=budget.run_dollars, question_cap=budget.dollars
@@ -121,12 +127,16 @@ def _accounts(
 
 
 def _manifest(
-    settings: Settings, options: ServerOptions, built: PreparedPipeline
+    settings: Settings,
+    options: ServerOptions,
+    built: PreparedPipeline,
+    operator_prints: Mapping[str, str],
 ) -> dict[str, Any]:
-    prints = fingerprints(settings, built, _GROUPS)
+    groups = (*_GROUPS, "scorer", "list_reranker") if operator_prints else _GROUPS
+    prints = {**fingerprints(settings, built, groups), **operator_prints}
     # Two agents in one run would be one row of a table.
     prints["agent"] = fingerprint("client", options.client)
-    chosen = {**factors(settings, _GROUPS), "agent": options.client}
+    chosen = {**factors(settings, groups), "agent": options.client}
     return make_manifest(plain_values(settings.config), prints, chosen, recorded_option(settings))
 
 

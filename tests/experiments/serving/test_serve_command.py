@@ -100,6 +100,37 @@ def test_ctrl_c_leaves_finished_questions_and_nothing_half_written(
         assert metrics["search_calls"] == 1
 
 
+def test_a_served_run_tells_what_scored_and_how_often(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = tmp_path / "rows.jsonl"
+    requirements = [{"requirement": "a town", "score": 1.0}]
+    row = {"query": "which towns?", "docid": "nowhere", "requirements": requirements}
+    rows.write_text(json.dumps(row) + "\n")
+    literature = ("tool=literature", "scorer=file", f"scorer.path={rows}", "port=0", "name=l")
+    with running(tmp_path, *literature) as command:
+        question = command.ask("/question")
+        asked = {"session": question["session"]}
+        search = command.ask("/call", **asked, tool="search", arguments={"query": "a town"})
+        docids = re.findall(r"docid=(\S+)", search["text"])[:3]
+        arguments = {
+            "docids": " ".join(docids),
+            "requirements": "a town",
+            "question": "which towns?",
+        }
+        assert command.ask("/call", **asked, tool="score", arguments=arguments)["error"] == ""
+        command.ask("/submit_answer", **asked, answer="somebody")
+        assert command.end(signal.SIGINT) == 0, command.errors
+    manifest = RunFolder(tmp_path / "runs" / "l").manifest()
+    assert manifest["stages"]["scorer"] == {"documents": len(docids), "absent": len(docids)}
+    assert manifest["factors"]["scorer"] == "file"
+    # Another file at the same place is another scorer, and another run.
+    rows.write_text(json.dumps({**row, "docid": "elsewhere"}) + "\n")
+    monkeypatch.chdir(tmp_path)
+    assert main([*TINY, *literature]) == 2
+    assert "was made with another scorer.content" in capsys.readouterr().err
+
+
 def test_a_served_run_on_a_sealed_benchmark_holds_nothing_of_its_texts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
