@@ -12,16 +12,17 @@ from typing import Any
 
 import numpy as np
 
-from toolkit.contracts import PASSAGE_MARK, Document, Lines, Unit, parent
-from toolkit.corpus.database import ReadOnly
+from toolkit.contracts import PASSAGE_MARK, Document, Lines, Segmenter, Unit, parent
+from toolkit.corpus.database import ReadOnly, within_limits, write_meta, written_once
 from toolkit.corpus.lines import line_spans, without_break
 from toolkit.corpus.resolve import Heading
 from toolkit.corpus.writer import KIND, VERSION, write_texts
 from toolkit.errors import InputError
+from toolkit.progress import track
 
-UNITS_KIND = "unit table"
-UNITS_VERSION = 1
-SPAN = np.dtype("<u4")
+_UNITS_KIND = "unit table"
+_UNITS_VERSION = 1
+_SPAN = np.dtype("<u4")
 _COMMAND = "python -m experiments.index"
 
 
@@ -39,7 +40,7 @@ class SqliteStore:
         self._units: ReadOnly | None = None
         if self.units_path is not None:
             self._units = ReadOnly(
-                self.units_path, kind=UNITS_KIND, version=UNITS_VERSION, rebuild=_COMMAND
+                self.units_path, kind=_UNITS_KIND, version=_UNITS_VERSION, rebuild=_COMMAND
             )
             _check_same_corpus(self._texts, self._units)
 
@@ -211,8 +212,39 @@ class SqliteStore:
             self._units.close()
 
 
+def build_units(path: Path | str, store: SqliteStore, segmenter: Segmenter) -> int:
+    """Cut every document of `store` and write the spans into the folder `path`, whole or not at
+    all. Returns the number of units."""
+    schema = "CREATE TABLE spans (number INTEGER PRIMARY KEY, spans BLOB NOT NULL)"
+    label = f"Cutting into units ({segmenter.name})"
+    documents = track(store.documents(), label, total=len(store))
+    with written_once(Path(path), schema) as connection:
+        total = 0
+        for number, document in enumerate(documents, start=1):
+            spans = segmenter.spans(document)
+            blob = np.asarray(spans, dtype=_SPAN).tobytes()
+            with within_limits(f"the list of {len(spans):,} units of document {document.docid!r}"):
+                connection.execute("INSERT INTO spans VALUES (?, ?)", (number, blob))
+            total += len(spans)
+        meta = {"kind": _UNITS_KIND, "version": _UNITS_VERSION, "units": total}
+        meta["passages"] = int(_marks_passages(store, segmenter))
+        fingerprints = {
+            "corpus_fingerprint": store.corpus_fingerprint,
+            "segmenter": segmenter.name,
+            "segmenter_fingerprint": segmenter.fingerprint,
+        }
+        write_meta(connection, {**meta, **fingerprints})
+    return total
+
+
+def _marks_passages(store: SqliteStore, segmenter: Segmenter) -> bool:
+    """Whether the segmenter's unit ids are passage ids; all are or none is."""
+    first = next(store.documents())
+    return next(segmenter.units(first)).unit_id != first.docid
+
+
 def _pairs(blob: bytes) -> list[list[int]]:
-    pairs: list[list[int]] = np.frombuffer(blob, dtype=SPAN).reshape(-1, 2).tolist()
+    pairs: list[list[int]] = np.frombuffer(blob, dtype=_SPAN).reshape(-1, 2).tolist()
     return pairs
 
 

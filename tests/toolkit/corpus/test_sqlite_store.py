@@ -20,8 +20,7 @@ from toolkit.contracts import Document, DocumentStore, parent
 from toolkit.corpus import database, writer
 from toolkit.corpus.segmentation import DocumentHead, Passages, WholeDocument
 from toolkit.corpus.sentences import rule_spans
-from toolkit.corpus.store import SqliteStore
-from toolkit.corpus.units import build_units
+from toolkit.corpus.store import SqliteStore, build_units
 from toolkit.errors import InputError
 from toolkit.text import count_tokens
 
