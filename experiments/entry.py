@@ -42,6 +42,7 @@ DEFECT = 1
 INTERRUPTED = 130
 BAD_INPUTS = (InputError, ModelError, OmegaConfBaseException, OSError)
 REFUSED = (InputError, HydraException, OmegaConfBaseException, KeyboardInterrupt)
+_COMMANDS = ("run", "multirun", "cfg", "info", "shell_completion")
 _OF_THE_DISK = {
     *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO),
     *(errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG),
@@ -119,13 +120,25 @@ def _compose_and_run(job: Callable[[DictConfig], None], arguments: Sequence[str]
     setbase("1.3")
     register()
     parser = get_args_parser()
+    flags = parser.parse_intermixed_args(arguments)
+    _check_flags(flags)
     _run_hydra(
-        args=parser.parse_intermixed_args(arguments),
+        args=flags,
         args_parser=parser,
         task_function=job,
         config_path=str(CONF),
         config_name="config",
     )
+
+
+def _check_flags(flags: argparse.Namespace) -> None:
+    """`InputError` for flags that Hydra takes one at a time, which it tells with a traceback."""
+    names = [name for name in _COMMANDS if getattr(flags, name)]
+    if len(names) > 1:
+        flags_given = " and ".join(f"--{name.replace('_', '-')}" for name in names)
+        raise InputError(f"{flags_given} exclude each other", valid="one of them")
+    if flags.resolve and not flags.cfg:
+        raise InputError("--resolve goes with --cfg only", do="add --cfg job, or leave it out")
 
 
 class CommandParser(argparse.ArgumentParser):

@@ -135,6 +135,22 @@ def test_a_mistyped_setting_is_told_and_nothing_is_made(
     assert not Path("runs").exists()
 
 
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (("-m", "--cfg", "job"), "--multirun and --cfg"),
+        (("--cfg", "job", "--info"), "--cfg and --info"),
+        (("--resolve",), "--resolve"),
+    ],
+)
+def test_flags_that_exclude_each_other_are_told(
+    flags: tuple[str, ...], said: str, entry: Entry, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert entry("rank", *TINY, *flags) == 2
+    assert said in told(capsys)
+    assert not Path("runs").exists()
+
+
 @pytest.mark.parametrize("overrides", [["concurrency=0"], ["tool.page=0"], ["agent.max_reads=-1"]])
 def test_an_agent_run_checks_its_settings_first(
     overrides: list[str], entry: Entry, capsys: pytest.CaptureFixture[str]
