@@ -6,6 +6,7 @@ question without a trajectory counts.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -154,6 +155,23 @@ def _effort_of(trajectory: Trajectory) -> dict[str, float]:
         "tokens_exposed": float(sum(call.tokens for call in calls)),
         **(timed if trajectory.seconds or not trajectory.source else {}),
     }
+
+
+def call_counts(recorded: Sequence[Trajectory]) -> dict[str, int]:
+    """`calls` of tools, those of them that were `refused`, and by the refusal's code
+    `refused_<code>`. What a file of others says in a sentence is counted as `refused_other`."""
+    codes = Counter(call.error for trajectory in recorded for call in trajectory.calls)
+    refused = Counter[str]()
+    for error, count in codes.items():
+        if error:
+            refused[f"refused_{error if error.isidentifier() else 'other'}"] += count
+    return {"calls": codes.total(), "refused": refused.total(), **dict(sorted(refused.items()))}
+
+
+def reason_counts(recorded: Sequence[Trajectory]) -> dict[str, int]:
+    """`ended_<reason>`: questions by why they ended, where their status alone does not tell."""
+    reasons = Counter(trajectory.reason for trajectory in recorded if trajectory.reason)
+    return {f"ended_{reason}": count for reason, count in sorted(reasons.items())}
 
 
 def over_answers(

@@ -20,11 +20,13 @@ from toolkit.errors import InputError
 from toolkit.evaluation.agent_measures import (
     PerQuestion,
     answer_measures,
+    call_counts,
     citations,
     effort,
     invented,
     over_answers,
     phrases_with_answer,
+    reason_counts,
     recalls,
     rewrites_with_answer,
     scores,
@@ -98,7 +100,8 @@ def evaluate_run(
       `absent` tells which of some docids the corpus lacks; by default none.
 
     `counts` has `no_call`, the answers that came without any call of a tool, and `reminded`, the
-    questions whose model was reminded of the answer's format.
+    questions whose model was reminded of the answer's format; calls, refused ones and reasons as in
+    `agent_measures.call_counts` and `reason_counts`.
 
     `InputError` where a trajectory belongs to none of `topics`.
     """
@@ -252,4 +255,6 @@ def _counts(
         "unjudged": len(questions) - len(evidence),
         "without_accepted_answer": len(questions) - len(accepted),
         **{status: statuses.get(status, 0) for status in STATUSES},
+        **reason_counts(recorded),
+        **call_counts(recorded),
     }

@@ -151,8 +151,36 @@ def exits_section(data: ReportData) -> Section | None:
         "Exit statuses and failures",
         lead="How the questions ended, as counts out of the cell’s questions. Failed questions "
         "stay in every denominator.",
-        tables=[Table(columns, rows)],
+        tables=[
+            Table(columns, rows),
+            *_by_code(data, "ended", (), note="Why, where the status alone does not tell."),
+            *_by_code(
+                data,
+                "refused",
+                ("calls", "refused"),
+                note="Calls of tools, those that were refused, and the codes of the refusals.",
+            ),
+        ],
     )
+
+
+def _by_code(data: ReportData, kind: str, totals: Sequence[str], note: str) -> list[Table]:
+    """A table of the counts `totals` and `<kind>_<code>`; none where no cell has such a code."""
+    prefix = f"{kind}_"
+    codes = {name for cell in data.cells for name in cell.counts if name.startswith(prefix)}
+    if not codes:
+        return []
+    names = [*totals, *sorted(codes)]
+    titles = [name.removeprefix(prefix).replace("_", " ") for name in names]
+    columns = [Column("cell", numeric=False), *map(Column, titles)]
+    rows = []
+    for style in data.styles:
+        counts = style.cell.counts
+        # Evaluations from before there were these counts say nothing of them.
+        absent = "0" if "calls" in counts else "—"
+        entries = [Entry(f"{counts[name]:,}" if name in counts else absent) for name in names]
+        rows.append([Entry(style.label, style=style), *entries])
+    return [Table(columns, rows, note=note)]
 
 
 def _exits(style: CellStyle, names: Sequence[str]) -> list[Entry]:

@@ -170,6 +170,30 @@ def test_counts_tell_every_status_and_what_is_missing(evaluation: Evaluation) ->
         "out_of_context": 0,
         "out_of_money": 0,
         "failed": 1,
+        "calls": 5,
+        "refused": 1,
+        "refused_other": 1,
+    }
+
+
+def test_refusals_are_counted_by_code_and_ends_by_reason() -> None:
+    calls = [
+        *(ToolCall("search", {}, "", error="missing_argument") for _ in range(2)),
+        ToolCall("google", {}, "", error="unknown_tool"),
+        ToolCall("search", {}, "..."),
+    ]
+    tried = replace(RIGHT, status="out_of_turns", reason="turns", calls=calls)
+    cut = replace(BROKEN, reason="truncated", calls=calls[:1])
+    counts = evaluated(tried, WRONG, cut).counts
+    assert {name: count for name, count in counts.items() if name.startswith("ended_")} == {
+        "ended_truncated": 1,
+        "ended_turns": 1,
+    }
+    assert counts["calls"] == 4 + 1 + 1
+    assert {name: count for name, count in counts.items() if name.startswith("refused")} == {
+        "refused": 4,
+        "refused_missing_argument": 3,
+        "refused_unknown_tool": 1,
     }
 
 
