@@ -7,6 +7,7 @@ an interrupted one stopped.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -38,7 +39,7 @@ from experiments.operators import (
 )
 from experiments.pipeline import Prepared, PreparedPipeline, ranking, stage_counts
 from experiments.recorded import recorded_option
-from experiments.run_progress import RunProgress
+from experiments.run_progress import RunProgress, listed
 from experiments.settings import Settings, plain_values
 from experiments.sweep import seal_cells
 from pipelines.backend import PipelineBackend
@@ -119,10 +120,14 @@ def run(settings: Settings, prepared: Prepared | None = None) -> Cell:
             folder.note_costs({"once": once})
         cell = evaluated(folder, built.benchmark, config, ledger, servers, passages_of(interface))
     console = Console(stderr=True, soft_wrap=True)
-    if failed := cell.counts.get("failed", 0):
+    failures = Counter[str]()
+    for repeat in range(1, config.repeats + 1):
+        failures += folder.repeat(repeat).failures()
+    if failures:
         questions = cell.counts["questions"] * cell.counts.get("repeats", 1)
         console.print(
-            f"{failed} of {questions} questions failed; the same command tries them again"
+            f"{failures.total()} of {questions} questions failed ({listed(failures)}); the same "
+            "command tries them again"
         )
     console.print(f"{folder.path}/metrics.json", highlight=False)
     if last:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 from toolkit.contracts import Trajectory
@@ -32,6 +33,7 @@ class RunProgress:
         self._warned: list[str] = []
         self._warnings = 0
         self._failed = self._judged = self._right = 0
+        self._calls = Counter[str]()  # by the code of the refusal, which is empty for the others
         self._ledger = ledger
         self._accepted = accepted
         self._changed = changed
@@ -56,6 +58,7 @@ class RunProgress:
     def _count(self, trajectory: Trajectory, right: bool) -> None:
         self.trajectories += 1
         self._failed += trajectory.status == "failed"
+        self._calls.update(call.error for call in trajectory.calls)
         self._warnings += len(trajectory.warnings)
         if len(self._warned) < _MOST_WARNINGS:
             self._warned += [f"question {trajectory.qid}: {line}" for line in trajectory.warnings]
@@ -82,15 +85,27 @@ class RunProgress:
         return " · ".join(parts)
 
     def closing(self) -> list[str]:
-        """Lines for the end: the share of input that a prefix cache answered, and the warnings."""
+        """Lines for the end: the share of input that a prefix cache answered, the calls that were
+        refused, and the warnings."""
         lines = []
         share = self._ledger.total.cached_share
         if share is not None:
             lines.append(f"{share:.1%} of the input tokens came from the prefix cache")
+        refused = Counter({code: count for code, count in self._calls.items() if code})
+        if refused:
+            calls = self._calls.total()
+            lines.append(
+                f"{refused.total()} of {calls} tool calls were refused ({listed(refused)})"
+            )
         lines += self._warned[:_MOST_WARNINGS]
         if (more := self._warnings - _MOST_WARNINGS) > 0:
             lines.append(f"and {more} more warnings; each trajectory holds its own")
         return lines
+
+
+def listed(codes: Counter[str]) -> str:
+    """`missing_argument 3, unknown_tool 1`, the most frequent first."""
+    return ", ".join(f"{code} {count}" for code, count in codes.most_common())
 
 
 def expected(costs: Sequence[Mapping[str, float]], questions: int) -> str:

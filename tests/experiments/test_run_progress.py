@@ -11,7 +11,7 @@ import pytest
 
 from experiments.answering import Answering, Asking
 from experiments.run_progress import RunProgress, expected
-from toolkit.contracts import Answer, SearchTool, Topic, Trajectory
+from toolkit.contracts import Answer, SearchTool, ToolCall, Topic, Trajectory
 from toolkit.evaluation.answers import AnswerVerdict, ExactAnswerJudge
 from toolkit.llm import Turn, Usage
 from toolkit.llm.estimate import estimate
@@ -100,6 +100,17 @@ def test_an_answer_is_judged_while_the_event_loop_goes_on(
     monkeypatch.setattr(ExactAnswerJudge, "verdict", slow)
     asyncio.run(run())
     assert lines == ["accuracy 1.00"]
+
+
+def test_refused_calls_are_told_at_the_end_with_their_codes(clock: Clock) -> None:
+    count = tally(clock, Ledger(clock=clock), [])
+    errors = ("missing_argument", "", "unknown_tool", "missing_argument")
+    calls = [ToolCall("search", {}, "", error=error) for error in errors]
+    count.add(Trajectory("x", "?", "completed", calls=calls[:2]))
+    count.add(Trajectory("y", "?", "completed", calls=calls[2:]))
+    assert count.closing() == [
+        "3 of 4 tool calls were refused (missing_argument 2, unknown_tool 1)"
+    ]
 
 
 def test_few_warnings_are_shown_and_the_others_counted(clock: Clock) -> None:

@@ -74,9 +74,13 @@ def test_a_model_whose_replies_fill_its_window_is_refused_before_anything_is_bui
     assert not Path("runs/m").exists() and not Path("indexes").exists()
 
 
-def test_failed_questions_are_counted_and_tried_again(entry: Entry) -> None:
+def test_failed_questions_are_counted_and_tried_again(
+    entry: Entry, capsys: pytest.CaptureFixture[str]
+) -> None:
     benchmark = (*TINY, *MODEL, "name=m", "concurrency=3")
     assert entry("run", *benchmark, "llm.failing=e") == 0
+    told = capsys.readouterr().err
+    assert "6 of 6 questions failed (server_gone 6); the same command tries them again" in told
     assert statuses("runs/m") == ["failed"] * 6
     assert contents("runs/m/evaluation/summary.json")["counts"]["failed"] == 6
     # Another script is another model, so the run is not the same.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from itertools import chain
@@ -202,6 +203,10 @@ class RunFolder:
     def statuses(self) -> dict[str, str]:
         """Exit status by question id, of all recorded trajectories."""
         return {outcome.qid: outcome.status for outcome in sorted(self._outcomes())}
+
+    def failures(self) -> Counter[str]:
+        """How many questions failed, by reason."""
+        return Counter(outcome.reason for outcome in self._outcomes() if outcome.status == "failed")
 
     def done(self) -> frozenset[str]:
         """Questions that ended well: with any status but `failed`, and not because the run's money
