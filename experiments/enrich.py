@@ -17,6 +17,7 @@ from experiments.build import make
 from experiments.collection import PreparedCollection, StoredUnits, prepare
 from experiments.costs import note_phrases
 from experiments.entry import main
+from experiments.models import servers_of_run
 from experiments.naming import RANKING, cell_label, factors, form_of, lasting, run_folder
 from experiments.pipeline import Stages, caches_folder, make_stages, seals
 from experiments.recorded import recorded_option
@@ -106,7 +107,8 @@ def ask_missing(
     with (
         folder.writing(manifest),
         ledger_on_record(folder.ledger_path, cap=cap) as ledger,
-        stages.asking(ledger, folder.path),
+        servers_of_run(settings.multirun) as servers,
+        stages.asking(ledger, folder.path, servers),
     ):
         left = compress(units, lacking)
         sample = list(islice(left, SAMPLE))

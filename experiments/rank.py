@@ -7,7 +7,8 @@ Measures come from `pt.Experiment`; the cell is written like any other, so that
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 
@@ -18,10 +19,12 @@ from experiments.build import make
 from experiments.collection import texts_in
 from experiments.costs import corpus_costs, query_costs
 from experiments.entry import main
+from experiments.models import servers_of_run
 from experiments.naming import RANKING, cell_name, factors, fingerprints, run_folder
-from experiments.pipeline import Prepared, ranking, stage_counts
+from experiments.pipeline import Prepared, Stages, ranking, stage_counts
 from experiments.query_phrases import guessing_rewrites, keep_phrases
 from experiments.recorded import recorded_option
+from experiments.run_progress import RunProgress
 from experiments.settings import Settings, plain_values
 from experiments.sweep import seal_cells
 from pipelines.aggregation import MaxP
@@ -49,7 +52,9 @@ from toolkit.evaluation.sets import (
     with_set_measures,
     with_targets,
 )
+from toolkit.llm.ledger import Ledger
 from toolkit.llm.ledger_file import ledger_on_record
+from toolkit.progress import LiveNote, bar
 from toolkit.report import comparison_table
 from toolkit.runs import make_manifest
 
@@ -74,10 +79,11 @@ def rank(settings: Settings, prepared: Prepared | None = None) -> Cell:
         try:
             with (
                 ledger_on_record(folder.ledger_path, cap=cap) as ledger,
-                built.stages.asking(ledger, folder.path),
+                servers_of_run(settings.multirun) as servers,
+                built.stages.asking(ledger, folder.path, servers),
             ):
                 began = time.monotonic()
-                with collecting() as notes:
+                with collecting() as notes, asking_bar(built.stages, ledger):
                     evaluation = evaluate_pipeline(built.benchmark, built.pipeline, measures)
                 seconds = time.monotonic() - began
         finally:
@@ -107,6 +113,22 @@ def rank(settings: Settings, prepared: Prepared | None = None) -> Cell:
         Console().print(values, highlight=False, soft_wrap=True)
     Console(stderr=True).print(f"{folder.path}/metrics.json", highlight=False, soft_wrap=True)
     return cell
+
+
+@contextmanager
+def asking_bar(stages: Stages, ledger: Ledger) -> Iterator[None]:
+    """Shows what the language models of the stages have answered so far; nothing without one."""
+    if not stages.models:
+        yield
+        return
+    tally = RunProgress(ledger, {}, lambda line: None)
+
+    def note() -> str:
+        return " · ".join(filter(None, (f"{ledger.total.calls} requests", tally.line())))
+
+    with bar(transient=True) as progress:
+        progress.add_task("Ranking", total=None, note=LiveNote(note))
+        yield
 
 
 def evaluate_pipeline(

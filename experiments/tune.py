@@ -18,6 +18,7 @@ from omegaconf import DictConfig
 from experiments.build import make
 from experiments.chosen import TUNED, write_chosen
 from experiments.entry import main
+from experiments.models import servers_of_run
 from experiments.naming import cell_label, factors, run_folder
 from experiments.pipeline import active
 from experiments.rank import evaluate_pipeline
@@ -66,7 +67,8 @@ def tune(settings: Settings) -> None:
     with (
         folder.writing(manifest),
         ledger_on_record(folder.ledger_path, cap=cap) as ledger,
-        built.stages.asking(ledger, folder.path),
+        servers_of_run(settings.multirun) as servers,
+        built.stages.asking(ledger, folder.path, servers),
     ):
         result = tuned(config, built, measures, folder)
         write_results(folder, result, config, built, manifest)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from operator import length_hint
 from typing import TypeVar
 
@@ -28,6 +28,16 @@ class _Words(TextColumn):
 
     def render(self, task: Task) -> Text:
         return Text(visible(self.text_format.format(task=task)))
+
+
+class LiveNote:
+    """A note of a bar that is read anew whenever the bar is drawn."""
+
+    def __init__(self, read: Callable[[], str]) -> None:
+        self._read = read
+
+    def __str__(self) -> str:
+        return self._read()
 
 
 def bar(*, transient: bool = False) -> Progress:

@@ -92,6 +92,27 @@ def test_cells_of_the_demo_share_one_server_which_ends_with_the_run_however_that
         assert asked == 3 * ["chat" in cell.name]
 
 
+def test_rankings_of_a_sweep_share_the_rewriters_server(tmp_path: Path) -> None:
+    from tiny_gguf import save_gguf
+
+    weights = save_gguf(tmp_path / "tiny.gguf", ["fw0000001"])
+    rewriter = (
+        "rewriter=q2q",
+        "llm@rewriter_llm=llamacpp/gguf",
+        f"rewriter_llm.server.gguf='{weights}'",
+        "rewriter_llm.server.threads=1",
+        "rewriter_llm.context_window=4096",
+        "rewriter_llm.settings.max_output_tokens=20",
+    )
+    sweep = ("rank", "-m", *TINY, *rewriter, "retriever=bm25_default,bm25_tuned", "name=s")
+    done = run_command(*sweep, folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert processes_of(weights) == []
+    cells = sorted(path.parent for path in (tmp_path / "runs" / "s").glob("*/metrics.json"))
+    assert len(cells) == 2
+    assert [(cell / "rewriter-server.log").exists() for cell in cells].count(True) == 1
+
+
 def test_a_file_that_is_not_there_is_told_in_one_line(tmp_path: Path) -> None:
     done = run_command(*one_cell(tmp_path / "no.gguf", *SHORT), folder=tmp_path)
     assert done.returncode == 2

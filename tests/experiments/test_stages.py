@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ from tiny_embedder import save_multi_vector, save_sentence_model
 from tiny_llama import save_rankllama
 from tiny_splade import write_splade
 
+from toolkit.console import Console
 from toolkit.contracts import Trajectory
 from toolkit.runs import RunFolder
 
@@ -196,6 +199,21 @@ def test_stages_without_an_agent_are_bounded_by_the_cap_of_a_run_too(
     assert "the run's cap is $0.3" in capsys.readouterr().err
     (start,) = contents("runs/q/ledger.json")["starts"]
     assert start["dollars"] == pytest.approx(6 * 0.048)
+
+
+def test_a_ranking_with_a_model_tells_its_requests_while_it_works(
+    entry: Entry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = io.StringIO()
+    monkeypatch.setattr(
+        "toolkit.progress.Console",
+        lambda **_: Console(file=stream, force_terminal=True, width=200),
+    )
+    assert entry("rank", *TINY, *REWRITER, SAYS, "name=r") == 0
+    assert re.search(r"Ranking.* requests", stream.getvalue())
+    stream.truncate(0)
+    assert entry("rank", *TINY, "name=none") == 0
+    assert "requests" not in stream.getvalue()
 
 
 def test_a_rewriter_asks_the_agents_model_where_it_has_none_of_its_own(

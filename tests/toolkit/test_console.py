@@ -119,6 +119,17 @@ def test_descriptions_and_notes_of_bars_are_shown(attack: str, terminal: io.Stri
     assert list(progress.track([1, 2], f"Storing {attack}")) == [1, 2]
 
 
+def test_a_live_note_is_read_whenever_the_bar_is_drawn(terminal: io.StringIO) -> None:
+    notes = iter(f"note {number} <{CLEAR}>" for number in range(10_000))
+    with progress.bar() as bar:
+        bar.add_task("Ranking", total=None, note=progress.LiveNote(lambda: next(notes)))
+        bar.refresh()
+        bar.refresh()
+    output = terminal.getvalue()
+    assert f"<{CLEAR}>" not in output
+    assert all(f"note {number} <{visible(CLEAR)}>" in output for number in (0, 1, 2))
+
+
 def test_lines_tracebacks_and_logs_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
     tell(f"the server said {CLEAR}")
     assert capsys.readouterr().err == "soundingline: the server said ␛[2J\n"
