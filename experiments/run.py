@@ -59,7 +59,7 @@ from toolkit.llm.language_model import LanguageModel
 from toolkit.llm.ledger import Ledger
 from toolkit.llm.ledger_file import ledger_on_record
 from toolkit.llm.server import Servers
-from toolkit.progress import bar
+from toolkit.progress import LiveNote, bar
 from toolkit.runs import RunFolder, make_manifest
 from toolkit.runs.names import question_of
 from toolkit.runs.rounds import RoundsFile
@@ -185,12 +185,10 @@ def answer(
             else agent
             for repeat, agent in enumerate(agent_of_repeat, start=1)
         ]
-        task = progress.add_task(f"Answering ({folder.name})", total=len(pending), note="")
-
-        def ended(line: str) -> None:
-            progress.update(task, advance=1, note=line)
-
-        tally = RunProgress(ledger, built.benchmark.answers, ended)
+        tally = RunProgress(ledger, built.benchmark.answers, lambda line: progress.advance(task))
+        # A question may take minutes, and its tokens are there with each of its replies.
+        note = LiveNote(tally.line)
+        task = progress.add_task(f"Answering ({folder.name})", total=len(pending), note=note)
         answering = Answering(bound_agents, session, folder, tally, config.concurrency)
         first = config.preflight if llm else 0
         try:

@@ -54,6 +54,14 @@ def test_the_line_tells_failures_accuracy_money_and_speed(clock: Clock) -> None:
     assert count.closing() == ["25.0% of the input tokens came from the prefix cache"]
 
 
+def test_the_line_tells_what_is_spent_before_the_first_question_ends(clock: Clock) -> None:
+    ledger = Ledger(clock=clock)
+    count = tally(clock, ledger, [])
+    spend(ledger, Usage(input=1_000, output=500))
+    clock.now = 10.0
+    assert count.line() == "50 tokens/s"
+
+
 def test_what_is_unknown_is_left_out_of_the_line(clock: Clock) -> None:
     ledger, lines = Ledger(clock=clock), list[str]()
     count = tally(clock, ledger, lines)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import random
 import signal
@@ -14,6 +15,7 @@ import pytest
 from experiment_samples import TINY
 from processes import CommandProcess, run_command
 
+from toolkit.console import Console
 from toolkit.contracts import RUN_OUT_OF_MONEY
 from toolkit.runs import RunFolder, read_trajectory
 
@@ -55,6 +57,20 @@ def test_the_first_questions_tell_what_the_others_will_take(
     told = " ".join(capsys.readouterr().err.split())
     # All questions cost the same here: 600 + 30 tokens, so that the bounds meet.
     assert "6 questions, judged by the first 3: $3.78 ($3.78 to $3.78); 3,600" in told
+
+
+def test_the_bar_tells_of_replies_while_a_question_is_under_way(
+    entry: Entry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = io.StringIO()
+    monkeypatch.setattr(
+        "toolkit.progress.Console",
+        lambda **_: Console(file=stream, force_terminal=True, width=200),
+    )
+    monkeypatch.setattr("experiments.run.RunProgress.line", lambda self: "read anew")
+    assert entry("run", *TINY, *MODEL, "name=m") == 0
+    first = next(line for line in stream.getvalue().split("\r") if "Answering" in line)
+    assert "0/6" in first and "read anew" in first
 
 
 def test_an_agent_that_needs_a_model_says_so(
