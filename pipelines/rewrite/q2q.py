@@ -16,7 +16,7 @@ from typing import NamedTuple
 from pipelines.caching import ResultCache
 from pipelines.prompt_client import BlockingChatModel, PromptClient, Reply
 from pipelines.prompt_template import PromptTemplate, last_words
-from pipelines.rewrite.reading import PROSE, is_empty, lost_numbers, read_question
+from pipelines.rewrite.reading import COPIED, PROSE, is_empty, lost_numbers, read_question
 from pipelines.rewrite.stage import Rewriter, RewriteRequest, RewrittenQuery, check_apply_to
 from pipelines.stage import not_bound
 from toolkit.checks import check_integer
@@ -27,7 +27,11 @@ from toolkit.llm.blocking import identity
 from toolkit.llm.protocol import Settings
 
 PROMPTS = Path(__file__).resolve().parent / "prompts"
-_OF_QUERIES = ("fell_back", "cleaned", "without_reasoning", "lost_numbers", "prose", "errors")
+_TROUBLES = (PROSE, COPIED)
+_OF_QUERIES = (
+    *("fell_back", "cleaned", "without_reasoning", "lost_numbers"),
+    *(*_TROUBLES, "errors"),
+)
 _QUOTED = 500  # characters of a reply that a trajectory keeps
 
 
@@ -38,17 +42,17 @@ class QuestionWriter:
     last `max_reasoning_words` words of the agent's reasoning, and `alone` where there is none.
 
     The query itself is used where no question comes back: after two empty or truncated replies, on
-    a refusal, where the prompt is too long for the model, and for prose (`read_question`,
-    `max_words`). Other errors of the model are raised: a search without a server or money is no
-    experiment. A blank query is left alone.
+    a refusal, where the prompt is too long for the model, and for prose and lines of the prompt
+    (`read_question`, `max_words`). Other errors of the model are raised: a search without a server
+    or money is no experiment. A blank query is left alone.
 
     `cache` is a folder for replies (None: kept nowhere), by prompt, model, settings and input.
     `reasoning_effort` (None: the model's own) and the model's settings say how it samples.
 
     `counts`, since it was made: `queries` (each time one was rewritten), of them `fell_back`,
-    `cleaned`, `prose`, `errors`, `without_reasoning`, `lost_numbers` (a number of the query is not
-    in the question, which is used all the same); prompts `asked`, `retried`, and `shared` with
-    another thread's request; `cache_hits` and `cache_misses` of prompts.
+    `cleaned`, `prose`, `copied`, `errors`, `without_reasoning`, `lost_numbers` (a number of the
+    query is not in the question, which is used all the same); prompts `asked`, `retried`, and
+    `shared` with another thread's request; `cache_hits` and `cache_misses` of prompts.
     """
 
     def __init__(
@@ -104,7 +108,8 @@ class QuestionWriter:
         thoughts = last_words(request.reasoning, self.max_reasoning_words)
         if not thoughts:
             return _FilledPrompt(self._alone.filled(parts), without_reasoning=True)
-        return _FilledPrompt(self._reasoned.filled({**parts, "reasoning": thoughts}))
+        filled = self._reasoned.filled({**parts, "reasoning": thoughts})
+        return _FilledPrompt(filled, reasoning=thoughts)
 
     def _read(
         self, prompt: _FilledPrompt, request: RewriteRequest, reply: Reply | None
@@ -112,7 +117,14 @@ class QuestionWriter:
         """The question in a reply, and what its making has to tell; the query where none came."""
         if reply is None:
             return RewrittenQuery(request.query)
-        reading = read_question(reply.text, request.query, self.max_words)
+        template = self._reasoned if self._reasoned and prompt.reasoning else self._alone
+        reading = read_question(
+            reply.text,
+            request.query,
+            self.max_words,
+            prompt=template.text,
+            reasoning=prompt.reasoning,
+        )
         question = reading.question or request.query
         events = {
             "retried": reply.retried,
@@ -123,13 +135,15 @@ class QuestionWriter:
             "lost_numbers": sorted(lost_numbers(request.query, question)),
             "reply": reply.text[:_QUOTED] if reading.cleaned or reading.trouble else "",
         }
-        counted = {**events, "prose": reading.trouble == PROSE, "errors": reply.error}
+        troubles = {name: reading.trouble == name for name in _TROUBLES}
+        counted = {**events, **troubles, "errors": reply.error}
         self._counts.add(queries=1, **{name: bool(counted[name]) for name in _OF_QUERIES})
         return RewrittenQuery(question, {name: value for name, value in events.items() if value})
 
 
 class _FilledPrompt(NamedTuple):
     text: str
+    reasoning: str = ""
     without_reasoning: bool = False
 
 

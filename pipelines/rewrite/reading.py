@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import NamedTuple
 
-EMPTY, PROSE = "empty", "prose"
+EMPTY, PROSE, COPIED = "empty", "prose", "copied"
 # A reply may be a megabyte of anything: no expression here may look at a character again for each
 # place that a match could start from.
 _THINK = re.compile(r"<(/?)think>", re.IGNORECASE)
@@ -32,23 +33,36 @@ _OPENING = re.compile(
     re.IGNORECASE,
 )
 _NUMBER = re.compile(r"\d+(?:[.,:]\d+)*")
+# They say nothing of what a question is about.
+_FUNCTION_WORDS = """
+    a about all an and any are as at be been but by can could did do does find for from had has have
+    how i in into is it its many me most much of on or some such than that the their them there
+    these they this those to was were what when where which who whom whose why will with would you
+    your
+"""
+_STEM = 5  # letters, so that `shark` and `sharks` are one word
 
 
 class Reading(NamedTuple):
-    """`question` is empty where there is `trouble`: `empty`, or `prose` (text that is not one
-    question). `cleaned`: it is not the reply as it came."""
+    """`question` is empty where there is `trouble`: `empty`, `prose` (text that is not one
+    question), or `copied` (a line of the prompt). `cleaned`: it is not the reply as it came."""
 
     question: str = ""
     cleaned: bool = False
     trouble: str = ""
 
 
-def read_question(reply: str, query: str, max_words: int) -> Reading:
+def read_question(
+    reply: str, query: str, max_words: int, *, prompt: str = "", reasoning: str = ""
+) -> Reading:
     """The question in a reply: its only line, or its first line that is a question, without labels,
     marks and quotation marks around it.
 
     Prose is a reply of several lines without a question, a line of more than `max_words` words, and
-    a line that neither is a question nor shares a word with the query (say, an apology).
+    a line that neither is a question nor shares a word with the query (say, an apology). Copied is
+    a question of which half the words that tell something are neither in the query nor in the
+    `reasoning` but in one line of the `prompt`, and are half of that line's: small models give an
+    example of the prompt back.
     """
     lines = _lines(reply)
     if not lines:
@@ -57,7 +71,29 @@ def read_question(reply: str, query: str, max_words: int) -> Reading:
     off = not is_question(question) and not _words(question) & _words(query)
     if off or len(question.split()) > max_words:
         return Reading(trouble=PROSE)
+    if _is_copied(question, f"{query}\n{reasoning}", prompt):
+        return Reading(trouble=COPIED)
     return Reading(question, question != reply.strip())
+
+
+def _is_copied(question: str, source: str, prompt: str) -> bool:
+    telling = _telling(question)
+    added = telling - _telling(source)
+    for words in _telling_lines(prompt):
+        borrowed = len(added & words)
+        if borrowed and 2 * borrowed >= len(telling) and 2 * borrowed >= len(words):
+            return True
+    return False
+
+
+@lru_cache(maxsize=8)
+def _telling_lines(prompt: str) -> tuple[frozenset[str], ...]:
+    return tuple(map(_telling, prompt.splitlines()))
+
+
+def _telling(text: str) -> frozenset[str]:
+    """The stems of the words that say what a text is about."""
+    return frozenset(word[:_STEM] for word in _words(text) - _words(_FUNCTION_WORDS))
 
 
 def is_empty(reply: str) -> bool:

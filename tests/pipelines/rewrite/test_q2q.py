@@ -35,7 +35,7 @@ ROOT = Path(__file__).resolve().parents[3]
 NOTHING = dict.fromkeys(
     (
         *("queries", "asked", "retried", "shared", "fell_back", "cleaned", "prose", "errors"),
-        *("lost_numbers", "without_reasoning", "cache_hits", "cache_misses"),
+        *("copied", "lost_numbers", "without_reasoning", "cache_hits", "cache_misses"),
     ),
     0,
 )
@@ -232,6 +232,26 @@ def test_prose_is_not_used_and_not_asked_for_again(reply: str) -> None:
     assert told(stage) == {
         **{"queries": 1, "asked": 1, "fell_back": 1, "prose": 1, "cache_misses": 1}
     }
+
+
+def test_an_example_of_the_prompt_is_not_used_and_counted() -> None:
+    """As Qwen2.5-Coder-0.5B-Instruct answered more than half of CACM's questions."""
+    with asking(QuestionModel(replies("What is the most popular food in Switzerland?"))) as llm:
+        stage = Q2Q(model=llm)
+        assert rewritten(stage, "parallel algorithms") == ["parallel algorithms"]
+    assert told(stage) == {
+        **{"queries": 1, "asked": 1, "fell_back": 1, "copied": 1, "cache_misses": 1}
+    }
+
+
+def test_what_the_reasoning_says_is_no_copy_of_the_prompt() -> None:
+    asked = "What is the most popular food in Switzerland?"
+    thoughts = ["The Swiss like a popular food, of which I need the name. Switzerland it is."]
+    with asking(QuestionModel(replies(asked, asked))) as llm:
+        stage = Q2Q(model=llm, reasoning=True)
+        assert rewritten(stage, "dish", reasoning=thoughts) == [asked]
+        assert rewritten(stage, "dish", reasoning=["A dish of some country."]) == ["dish"]
+    assert (stage.counts["copied"], stage.counts["without_reasoning"]) == (1, 0)
 
 
 def test_a_question_that_lost_a_number_is_used_and_counted() -> None:

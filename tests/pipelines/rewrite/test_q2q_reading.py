@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pipelines.rewrite.q2q import PROMPTS
 from pipelines.rewrite.reading import Reading, is_empty, lost_numbers, read_question
 
 QUERY = '"61,880" football attendance'
@@ -85,6 +86,52 @@ def test_white_space_quotation_marks_and_bare_labels_are_empty(reply: str) -> No
 )
 def test_prose_is_no_question(reply: str) -> None:
     assert read(reply) == Reading(trouble="prose")
+
+
+PROMPT = (PROMPTS / "q2q.txt").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("query", "reply"),
+    [
+        # The first five as Qwen2.5-Coder-0.5B-Instruct wrote them.
+        ("Performance evaluation of computer systems", "How long is life cycle of flea?"),
+        ("What is known about it?", "What are the most popular food in Switzerland?"),
+        ("languages that can be used", "What are the types of food that can you cook sous vide?"),
+        ("code optimization", "What are some shark warm blooded?"),
+        ("code optimization", "What are some shark warm blooded foods?"),
+        ("life cycle of software", "how long is life cycle of flea"),
+        ("nitrogen", "Hydrogen is a liquid below what temperature?"),
+    ],
+)
+def test_an_example_of_the_prompt_is_copied(query: str, reply: str) -> None:
+    assert read_question(reply, query, 64, prompt=PROMPT) == Reading(trouble="copied")
+    assert read_question(reply, query, 64).question
+
+
+@pytest.mark.parametrize(
+    ("query", "reply"),
+    [
+        ("popular food France", "What is the most popular food in France?"),
+        ("popular food switzerland", "What is the most popular food in Switzerland?"),
+        ("SQL", "What is the query language SQL?"),
+        ("search engine query", "What is a query of a search engine?"),
+        ("flea bites", "How long do flea bites itch?"),
+        ("Salvation Army", "Who founded the Salvation Army?"),
+        ("parallel", "What are parallel algorithms?"),
+        ("鉄道", "鉄道はいつ開通しましたか？"),
+        ("what", "what?"),
+    ],
+)
+def test_a_question_that_shares_words_with_the_prompt_is_no_copy(query: str, reply: str) -> None:
+    assert read_question(reply, query, 64, prompt=PROMPT) == Reading(reply)
+
+
+def test_no_query_is_a_copy_when_it_comes_back() -> None:
+    for line in PROMPT.splitlines():
+        query = line.removeprefix("- ")
+        if query.strip():
+            assert read_question(query, query, 64, prompt=PROMPT).trouble != "copied"
 
 
 def test_a_line_without_a_question_mark_that_speaks_of_the_query_is_taken() -> None:
