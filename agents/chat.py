@@ -156,10 +156,15 @@ class ChatAgent(BaseAgent):
             episode.warnings += talk.warnings
 
     async def _converse(self, talk: Conversation) -> None:
+        # What to say of the last reply, where it is of no use.
+        unusable: tuple[str, str, Exception | None] | None = None
         while True:
             reason = talk.used_up()
             if reason and not talk.demands.draft:
                 return await self._last_word(talk, reason)
+            if unusable:
+                talk.ask_again(*unusable)
+                unusable = None
             if talk.refused_turns == _MOST_REFUSED_TURNS:
                 return talk.episode.conclude("", status="steered", reason="no_answer")
             talk.steer_if_due()
@@ -167,7 +172,7 @@ class ChatAgent(BaseAgent):
                 closed = talk.refused_turns > 0 or bool(reason)
                 turn = await talk.ask(answer_only=closed)
             except Truncated as cut:
-                talk.ask_again("truncated", cut.code, cut)
+                unusable = "truncated", cut.code, cut
                 continue
             except ContextOverflow as overflow:
                 if talk.demands.draft:
@@ -176,7 +181,7 @@ class ChatAgent(BaseAgent):
             if turn.tool_calls:
                 await talk.serve(turn)
             elif turn.empty:
-                talk.ask_again("empty", "empty_answer")
+                unusable = "empty", "empty_answer", None
             elif not (talk.demands.search_first() or talk.demands.remind(turn.text)):
                 return self._accept(talk, turn.text)
 

@@ -222,6 +222,24 @@ def test_the_same_call_again_and_again_ends_with_the_budget_and_an_answer() -> N
     assert len(trajectory.calls) == 8 and trajectory.answer.exact == "Torvald Brekke"
 
 
+@pytest.mark.parametrize(
+    "useless",
+    [saying(""), llm_errors.Truncated("cut", turn=Turn(text="mill " * 50, finish_reason="length"))],
+    ids=["empty", "repeats itself"],
+)
+def test_after_a_useless_reply_in_the_last_turn_the_answer_alone_is_demanded(useless: Any) -> None:
+    # As Qwen2.5-Coder-0.5B-Instruct did: it was told to call a tool, and that tools are closed.
+    model = ScriptedModel(calling(), useless, saying())
+    trajectory = ask(model, turns=2, remind=True)
+    assert ended(trajectory) == ("out_of_turns", "turns")
+    assert trajectory.answer.exact == "Torvald Brekke"
+    said = [message["content"] for message in model.requests[2].messages[1:]]
+    assert said[-1] == load_prompt("pi_serini").sections["final"]
+    assert not {load_prompt("pi_serini").sections[name] for name in ("empty", "truncated")} & set(
+        said
+    )
+
+
 def test_a_reply_that_repeats_itself_twice_without_any_answer_fails_as_truncated() -> None:
     endless = llm_errors.Truncated("cut", turn=Turn(text="mill " * 50, finish_reason="length"))
     trajectory = ask(ScriptedModel(calling(), endless, endless), remind=True)
