@@ -186,6 +186,7 @@ class ChatAgent(BaseAgent):
                 return self._accept(talk, turn.text)
 
     def _accept(self, talk: Conversation, text: str) -> None:
+        talk.demands.mark(text)
         talk.episode.conclude(text, status="steered" if talk.steered else "completed")
 
     async def _last_word(self, talk: Conversation, reason: str) -> None:
@@ -198,6 +199,7 @@ class ChatAgent(BaseAgent):
             room = text is not None or talk.retreat(demand)
         if text and reason in _ROOM_LEFT and talk.demands.remind(text):
             text = await self._demanded(talk) or talk.demands.settle_for_draft()
+        talk.demands.mark(text or "")
         talk.episode.conclude(text or "", status=_STATUS[reason], reason=reason)
 
     async def _demanded(self, talk: Conversation, demand: str = "") -> str | None:

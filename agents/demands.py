@@ -6,6 +6,7 @@ from agents.base import Episode
 from agents.prompt import AgentPrompt
 from toolkit.errors import InputError
 from toolkit.llm.protocol import user
+from toolkit.runs.records import NO_FORMAT
 from toolkit.search.answers import keeps_format
 
 # Requests of a question that force a search: a model that calls none is heard all the same.
@@ -25,7 +26,7 @@ class Demands:
         self.draft = ""  # The answer without the format of which the model has been reminded.
         self._episode = episode
         self._prompt = prompt
-        self._reminder_left = remind
+        self._reminds = self._reminder_left = remind
         search = episode.tool.abilities.search if first_call and episode.tool.specs() else None
         self._search = search.tool if search else ""
         self._search_demand_left = bool(self._search)
@@ -50,12 +51,17 @@ class Demands:
     def remind(self, text: str) -> bool:
         """Say what an answer looks like, where `text` is none by its format; it is the `draft`
         then. Whether it was said."""
-        listed = self._prompt.asks_for_list
-        if not self._reminder_left or keeps_format(text, self._prompt.placeholders, listed=listed):
+        if not self._reminder_left or self._keeps_format(text):
             return False
         self._reminder_left, self.draft = False, text
         self._say("reminder")
         return True
+
+    def mark(self, text: str) -> None:
+        """Mark the last message where it is an answer `text` that names none even now, so that such
+        answers can be counted."""
+        if self._reminds and text and not self._keeps_format(text):
+            self._episode.messages[-1][NO_FORMAT] = True
 
     def settle_for_draft(self) -> str:
         """The draft, once more as the last message: the reminder has brought nothing better."""
@@ -65,6 +71,10 @@ class Demands:
             "repeats the answer before it"
         )
         return self.draft
+
+    def _keeps_format(self, text: str) -> bool:
+        listed = self._prompt.asks_for_list
+        return keeps_format(text, self._prompt.placeholders, listed=listed)
 
     @property
     def _search_missing(self) -> bool:

@@ -28,10 +28,10 @@ def demands(trajectory: Trajectory) -> list[str]:
     return [message["demand"] for message in trajectory.messages if message.get("demand")]
 
 
-def counts(trajectory: Trajectory) -> Any:
+def counts(trajectory: Trajectory, *names: str) -> Any:
     topics = [Topic("q1", "Who built Grenholm Mill?")]
     evaluation = evaluate_run([trajectory], topics=topics, judgements={}, answers={})
-    return {name: evaluation.counts[name] for name in ("no_call", "reminded")}
+    return {name: evaluation.counts[name] for name in names or ("no_call", "reminded")}
 
 
 # The reminder of the answer format.
@@ -85,6 +85,30 @@ def test_whatever_names_no_answer_is_no_answer_yet(text: str) -> None:
     assert demands(ask(ScriptedModel(calling(), saying(text), saying()), remind=True)) == [
         "reminder"
     ]
+
+
+@pytest.mark.parametrize(
+    ("after", "lacking"),
+    [
+        (saying(), False),
+        (saying(PROSE), True),
+        (saying("Exact Answer: the answer alone\nConfidence: 0% to 100%"), True),
+        (saying(f"Exact Answer: {CALL_AS_TEXT}\nConfidence: 90%"), True),
+        (llm_errors.OutOfMoney("gone"), True),
+        (llm_errors.Truncated("cut", turn=Turn(text="and and", finish_reason="length")), True),
+    ],
+    ids=["format", "prose", "placeholder", "call", "no money", "cut"],
+)
+@pytest.mark.parametrize("limits", [{}, {"turns": 1}], ids=["by itself", "demanded"])
+def test_answers_that_lack_the_format_behind_the_reminder_are_counted(
+    after: Any, lacking: bool, limits: dict[str, int]
+) -> None:
+    trajectory = ask(ScriptedModel(calling(), saying(PROSE), after, after), remind=True, **limits)
+    assert counts(trajectory, "no_format", "answered") == {
+        "no_format": lacking,
+        "answered": not lacking,
+    }
+    assert counts(ask(ScriptedModel(calling(), saying(PROSE))), "no_format") == {"no_format": 0}
 
 
 def test_without_the_option_the_first_reply_without_a_call_is_the_answer() -> None:

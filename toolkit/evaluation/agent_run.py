@@ -51,7 +51,7 @@ from toolkit.evaluation.sets import (
     with_set_measures,
     with_targets,
 )
-from toolkit.runs.records import final_message
+from toolkit.runs.records import NO_FORMAT, final_message
 
 FINAL_DEPTH = 1000
 NO_SETS = DocumentSets()
@@ -99,8 +99,9 @@ def evaluate_run(
     - Where questions ask for documents (`sets`): the measures of `toolkit.evaluation.sets`.
       `absent` tells which of some docids the corpus lacks; by default none.
 
-    `counts` has `no_call`, the answers that came without any call of a tool, and `reminded`, the
-    questions whose model was reminded of the answer's format; calls, refused ones and reasons as in
+    `counts` has `no_call`, the answers that came without any call of a tool, `reminded`, the
+    questions whose model was reminded of the answer's format, and `no_format`, those of them whose
+    answer lacks it even so and is not among those `answered`; calls, refused ones and reasons as in
     `agent_measures.call_counts` and `reason_counts`.
 
     `InputError` where a trajectory belongs to none of `topics`.
@@ -237,6 +238,11 @@ def _reminded(trajectory: Trajectory) -> bool:
     return any(message.get("demand") == "reminder" for message in trajectory.messages)
 
 
+def _formless(trajectory: Trajectory) -> bool:
+    final = final_message(trajectory)
+    return trajectory.status != "failed" and bool(final and final.get(NO_FORMAT))
+
+
 def _counts(
     recorded: Sequence[Trajectory],
     questions: Mapping[str, None],
@@ -244,7 +250,11 @@ def _counts(
     accepted: Mapping[str, Sequence[str]],
 ) -> dict[str, int]:
     statuses = Counter(trajectory.status for trajectory in recorded)
-    answered = sum(t.status != "failed" and _answered(t.answer) for t in recorded)
+    formless = [_formless(trajectory) for trajectory in recorded]
+    answered = sum(
+        trajectory.status != "failed" and _answered(trajectory.answer) and not lacking
+        for trajectory, lacking in zip(recorded, formless, strict=True)
+    )
     return {
         "questions": len(questions),
         "recorded": len(recorded),
@@ -252,6 +262,7 @@ def _counts(
         "answered": answered,
         "no_call": sum(map(_uncalled, recorded)),
         "reminded": sum(map(_reminded, recorded)),
+        "no_format": sum(formless),
         "unjudged": len(questions) - len(evidence),
         "without_accepted_answer": len(questions) - len(accepted),
         **{status: statuses.get(status, 0) for status in STATUSES},

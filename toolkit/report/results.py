@@ -14,6 +14,11 @@ from toolkit.report.data import ReportData, varied_factors
 from toolkit.report.measures import describe, is_usage, number, ordered
 from toolkit.report.tables import CellStyle, Column, Entry, Section, Table
 
+_NO_FORMAT = (
+    " No format: the answer lacked the demanded format behind the reminder too, and is not among "
+    "those answered."
+)
+
 
 def questions(cell: Cell) -> int:
     """How many questions a cell's totals are over."""
@@ -140,7 +145,7 @@ def exits_section(data: ReportData) -> Section | None:
     present = [s for s in STATUSES if any(cell.counts.get(s) for cell in data.cells)]
     if not any(s in cell.counts for s in STATUSES[:-1] for cell in data.cells):
         return None
-    extra = [n for n in ("missing",) if any(cell.counts.get(n) for cell in data.cells)]
+    extra = [n for n in ("missing", "no_format") if any(c.counts.get(n) for c in data.cells)]
     names = list(dict.fromkeys([*present, "failed", *extra]))
     columns = [Column("cell", numeric=False), Column("questions")]
     columns += [Column(name.replace("_", " ")) for name in names]
@@ -150,7 +155,7 @@ def exits_section(data: ReportData) -> Section | None:
         "exits",
         "Exit statuses and failures",
         lead="How the questions ended, as counts out of the cell’s questions. Failed questions "
-        "stay in every denominator.",
+        "stay in every denominator." + (_NO_FORMAT if "no_format" in extra else ""),
         tables=[
             Table(columns, rows),
             *_by_code(data, "ended", (), note="Why, where the status alone does not tell."),

@@ -31,6 +31,7 @@ from toolkit.sealing import open_line, read_text
 
 FORMAT = 1
 SEARCHES = ("search", "grep")  # tools of ours that search, by name
+NO_FORMAT = "no_format"  # marks a final message without an answer in the format asked for
 _NUMBER = (int, float)
 _TRAJECTORY_TYPES: dict[str, Any] = {
     "qid": str,

@@ -162,6 +162,7 @@ def test_counts_tell_every_status_and_what_is_missing(evaluation: Evaluation) ->
         "without_accepted_answer": 0,
         "no_call": 0,
         "reminded": 0,
+        "no_format": 0,
         "without_verdict": 0,
         "completed": 1,
         "steered": 1,

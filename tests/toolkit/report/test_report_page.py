@@ -214,11 +214,20 @@ def test_rankings_without_an_agent_leave_the_agents_sections_out() -> None:
 
 def test_refused_calls_and_reasons_are_told_by_cell() -> None:
     calling, quiet, old = six_cells()[:3]
-    more = {"ended_turns": 1, "calls": 1203, "refused": 7, "refused_missing_argument": 7}
+    more = {
+        "no_format": 2,
+        "ended_turns": 1,
+        "calls": 1203,
+        "refused": 7,
+        "refused_missing_argument": 7,
+    }
     calling = replace(calling, counts={**calling.counts, **more})
     quiet = replace(quiet, counts={**quiet.counts, "calls": 5, "refused": 0})
     report = render([calling, quiet, old])
     tables = {tuple(table[0][1:]): table for table in Page(report.html).tables}
+    assert "No format: the answer lacked" in report.html
+    exits = next(table for titles, table in tables.items() if "answered" in titles)
+    assert [row[exits[0].index("no format")] for row in exits[1:]] == ["2 2%", "—", "—"]
     reasons, refusals = tables[("turns",)], tables[("calls", "refused", "missing argument")]
     assert [row[1:] for row in reasons[1:]] == [["1"], ["0"], ["—"]]
     assert [row[1:] for row in refusals[1:]] == [["1,203", "7", "7"], ["5", "0", "0"], 3 * ["—"]]
