@@ -9,10 +9,10 @@ from typing import Any, cast
 from agents.base import Resources, play
 from agents.chat import ChatAgent
 from toolkit.contracts import Answer, SearchTool, Topic, Trajectory
-from toolkit.corpus.resolve import Resolver
+from toolkit.corpus.resolve import AMBIGUOUS, UNRESOLVED, Resolution, Resolver
 from toolkit.search.answers import list_part
 
-UNRESOLVED = "unresolved:"
+MOST_MEANT = 3  # documents that one line can stand for
 
 
 class ClosedBookAgent(ChatAgent):
@@ -78,16 +78,27 @@ class _NoTools:
 def recalled(listed: str, resolver: Resolver, most: int = 1000) -> Sequence[str]:
     """The documents that the first `most` lines mean, each once, in their order.
 
-    A line that means no document of the corpus, or that several could be meant by, keeps its place
-    as `unresolved:<number of the line>`: an id that the corpus lacks, so that it counts as wrong
-    and as hallucinated. Lines that say that there are none (`none`, `N/A`) are left out.
+    A line that up to `MOST_MEANT` documents could be meant by, such as those of one title, stands
+    for all of them: nobody can be asked which, and each takes a place in the list. One that more
+    could be meant by keeps its place as `ambiguous:<number of the line>`, which counts as wrong,
+    and not as hallucinated, because the corpus has what it names. A line that means no document of
+    the corpus keeps it as `unresolved:<number of the line>`, which counts as both. Lines that say
+    that there are none (`none`, `N/A`) are left out.
     """
     lines = [line for line in listed.splitlines() if any(map(str.isalnum, line))]
     if len(lines) == 1 and lines[0].strip().strip(".").casefold() in ("none", "n/a"):
         return ()
     resolutions = resolver.resolve_lines("\n".join(lines[:most]))
-    return tuple(
-        dict.fromkeys(
-            one.docid or f"{UNRESOLVED}{number}" for number, one in enumerate(resolutions, start=1)
-        )
-    )
+    documents: dict[str, None] = {}
+    for number, resolution in enumerate(resolutions, start=1):
+        documents.update(dict.fromkeys(_meant(resolution, number)))
+    return tuple(documents)
+
+
+def _meant(resolution: Resolution, number: int) -> Sequence[str]:
+    """What stands in the list for the line of that number."""
+    if resolution.docid:
+        return [resolution.docid]
+    if len(resolution.candidates) > MOST_MEANT:
+        return [f"{AMBIGUOUS}{number}"]
+    return resolution.candidates or [f"{UNRESOLVED}{number}"]

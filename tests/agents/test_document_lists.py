@@ -164,8 +164,8 @@ Confidence: 30%
 
 def test_what_a_model_remembers_is_resolved_and_the_rest_is_hallucinated() -> None:
     trajectory = recall_from_memory(MEMORY)
-    # The fourth could be two documents, and the fifth is the first again.
-    expected = ("m1", "unresolved:2", "m2", "unresolved:4")
+    # The fourth is the title of two documents, and the fifth is the first again.
+    expected = ("m1", "unresolved:2", "m2", "m3", "m4")
     assert trajectory.answer.documents == expected
     assert len(trajectory.calls) == 0 and not trajectory.tiers["previewed"]
     evaluation = evaluate_run(
@@ -176,9 +176,39 @@ def test_what_a_model_remembers_is_resolved_and_the_rest_is_hallucinated() -> No
         sets=TARGETS,
         absent=lambda docids: set(docids) - set(TITLES),
     )
-    assert evaluation.metrics["hallucination_rate"] == 0.5
+    assert evaluation.metrics["hallucination_rate"] == 0.2
     assert evaluation.metrics["P@1"] == 1.0 and evaluation.metrics["R@5"] == 1.0
     assert evaluation.metrics["P@5"] == pytest.approx(2 / 5)
+
+
+@pytest.mark.parametrize(
+    ("count", "documents", "rate"),
+    [
+        (1, ["t0"], 0.5),
+        (2, ["t0", "t1"], 1 / 3),
+        (3, ["t0", "t1", "t2"], 1 / 4),
+        (4, ["ambiguous:1"], 0.5),
+    ],
+)
+def test_a_title_of_several_documents_is_not_hallucinated(
+    count: int, documents: list[str], rate: float
+) -> None:
+    titles = {f"t{number}": "Annual Report" for number in range(count)}
+    resolver = Resolver(Heading(docid, title) for docid, title in titles.items())
+    trajectory = recall_from_memory("Documents:\nAnnual Report\nA Book of Nobody's", resolver)
+    assert list(trajectory.answer.documents) == [*documents, "unresolved:2"]
+    evaluation = evaluate_run(
+        [trajectory],
+        topics=[TOPIC],
+        judgements={"evidence": {"q": {"t0": 1}}},
+        answers={},
+        sets=DocumentSets(targets={"q": {"t0"}}),
+        absent=lambda docids: set(docids) - set(titles),
+    )
+    assert evaluation.metrics["hallucination_rate"] == pytest.approx(rate)
+    # One of them is the target; what nobody can tell apart is wrong.
+    assert evaluation.metrics["P@1"] == (1.0 if count <= 3 else 0.0)
+    assert evaluation.metrics["documents_returned"] == len(documents) + 1
 
 
 @pytest.mark.parametrize("nothing", ["Documents: none", "Documents: N/A.", "Documents:\n\n", "no"])

@@ -30,8 +30,9 @@ _IDENTIFIER = re.compile(r"10\.\d{4,9}/[^\s<>\"'\])}]+|(?<![\d.])\d{4}\.\d{4,5}(
 _LABELLED = re.compile(r"(?:\b(?:docid|doc|id)\s*[=:]\s*|[\[【])([^\s\]】,;]+)", re.IGNORECASE)
 _QUOTED = re.compile(r"[\"“«‘]([^\"”»’]{3,300})[\"”»’]")
 _TRAILING = ".,;:!?"
+# Beginnings of ids that stand in a list for a line of which no document can be told.
+UNRESOLVED, AMBIGUOUS = "unresolved:", "ambiguous:"
 _FEWEST_WORDS = 2  # of a title that is found inside a longer text
-_NO_MORE = 3  # candidates that a refusal names
 _TABLES = ("_urls", "_identifiers", "_titles")
 
 
@@ -46,7 +47,7 @@ class Heading(NamedTuple):
 class Resolution(NamedTuple):
     """What became of a finding. `docid` is a document of the corpus, and empty where the finding is
     refused; `how` is `id`, `url`, `identifier`, `title` or `similar title`, and of a refused one
-    `unknown` or `ambiguous`, with the `candidates` that it could be."""
+    `unknown` or `ambiguous`, with all the `candidates` that it could be."""
 
     finding: str
     docid: str
@@ -121,7 +122,7 @@ class Resolver:
             if len(docids) == 1:
                 return Resolution(finding, next(iter(docids)), how)
             if docids:
-                return Resolution(finding, "", "ambiguous", sorted(docids)[:_NO_MORE])
+                return Resolution(finding, "", "ambiguous", sorted(docids))
         return Resolution(finding, "", "unknown")
 
     def resolve_lines(self, text: str) -> list[Resolution]:

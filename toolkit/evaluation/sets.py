@@ -24,6 +24,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from toolkit.contracts import DocumentSets
+from toolkit.corpus.resolve import AMBIGUOUS
 
 CUTOFFS = (1, 5, 10, 20, 50)
 SET_MEASURES = tuple(f"{name}@{k}" for name in ("P", "R", "F1", "nDCG") for k in CUTOFFS)
@@ -67,7 +68,9 @@ def list_measures(rankings: Rankings, sets: DocumentSets, absent: Absent) -> Per
     set_rankings = {qid: docids for qid, docids in rankings.items() if qid in sets.targets}
     if not set_rankings:
         return {}
-    lacking = set(absent({docid for docids in set_rankings.values() for docid in docids}))
+    returned = {docid for docids in set_rankings.values() for docid in docids}
+    # What several documents of the corpus could be meant by is wrong, and not invented.
+    lacking = {docid for docid in absent(returned) if not docid.startswith(AMBIGUOUS)}
     return {
         "hallucination_rate": {
             qid: sum(docid in lacking for docid in docids) / len(docids)

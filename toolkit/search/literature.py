@@ -58,6 +58,7 @@ _READ, _LOCATE, _EXPAND, _RESOLVE, _SCORE, _ORDER = (
     "score",
     "order",
 )
+_CANDIDATES = 3  # of an ambiguous finding, that are named
 MOST_DOCIDS = 50  # of a call that takes several
 _IDS = re.compile(r"[^\s,;\[\]]+")
 
@@ -400,8 +401,9 @@ class LiteratureSession(ToolSession[Literature]):
         if one.docid:
             title = one_line(self.layers.metadata(one.docid).title)
             return f"{finding}: docid={one.docid} {title} (by {one.how})"
-        could = f": {', '.join(one.candidates)}" if one.candidates else ""
-        return f"{finding}: {one.how}{could}"
+        could = f": {', '.join(one.candidates[:_CANDIDATES])}" if one.candidates else ""
+        more = len(one.candidates) - _CANDIDATES
+        return f"{finding}: {one.how}{could}" + (f" and {more} more" if more > 0 else "")
 
     def _named(self, docids: str, tool: str) -> list[str]:
         """The documents that an argument names, each once; at most `MOST_DOCIDS`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -135,6 +136,14 @@ def test_findings_become_documents_or_are_refused() -> None:
     assert result.call.shown == ("b", "a")
     assert "[2 of 3 found]" in result.text and '"The Lost Book": unknown' in result.text
     assert tool.evidence.tiers["previewed"] == ("b", "a")
+
+
+def test_a_title_of_many_documents_is_refused_with_the_first_of_them() -> None:
+    headings = [Heading(f"r{number}", "Annual Report") for number in range(5)]
+    tool = session(replace(OPERATORS, resolver=Resolver(headings)))
+    result = tool.call("resolve", {"findings": "Annual Report"})
+    assert result.text.endswith('"Annual Report": ambiguous: r0, r1, r2 and 2 more')
+    assert result.call.shown == ()
 
 
 def test_a_tool_without_its_operator_is_not_offered() -> None:
