@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
 from typing import Any, TypeVar
 
 from experiments.serving.errors import RequestRefused
@@ -14,10 +15,17 @@ _MOST_PENDING = 2000  # pieces of work that run or wait
 
 
 class Threads:
-    """As many threads as there may be searches at once. Every method belongs to the event loop."""
+    """As many threads as there may be searches at once. Every method belongs to the event loop.
+
+    All are started here: starting one holds up the event loop, and with it every other request.
+    """
 
     def __init__(self, count: int) -> None:
         self._pool = ThreadPoolExecutor(count, "search")
+        all_started = Barrier(count + 1)
+        for _ in range(count):
+            self._pool.submit(all_started.wait)
+        all_started.wait()
         self._pending = 0
         self._tasks: set[asyncio.Task[Any]] = set()
 
