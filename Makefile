@@ -74,7 +74,7 @@ bench-enrich: $(DEV)  ## overlays, weighted calls, and our own time a document t
 	$(BIN)/python -m experiments.bench.enrich --documents $(or $(DOCUMENTS),100000)
 
 bench-serve: $(DEV)  ## what the server adds to a search with 64 clients, and its memory; REQUESTS=n for fewer
-	$(BIN)/python -m experiments.bench.serve --requests $(or $(REQUESTS),100000)
+	$(BIN)/python -m experiments.bench.serve --requests $(or $(REQUESTS),100000) --write
 
 bench-startup: $(DEV)  ## how long a command takes to start, against importing PyTerrier and Hydra
 	$(BIN)/python -m experiments.bench.startup --write
@@ -95,7 +95,7 @@ bench-all: $(BENCH) $(ANSERINI)  ## every benchmark at a small size (15 minutes 
 	$(BIN)/python -m experiments.bench.agent --questions 100 --write
 	$(BIN)/python -m experiments.bench.startup --rounds 5 --write
 # Its exit code tells of a server that is late or grows, which a busy machine may make it.
-	-$(BIN)/python -m experiments.bench.serve --requests 20000 --seconds 5
+	-$(BIN)/python -m experiments.bench.serve --requests 20000 --seconds 5 --write
 
 bench-agent: $(DEV)  ## the agent's own time a turn, and what 1,000 questions leave open
 	$(BIN)/python -m experiments.bench.agent

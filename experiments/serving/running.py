@@ -36,9 +36,10 @@ _GRACE = 5  # seconds that open connections have at the end
 # default of 5 ms would be most of a short request.
 _SWITCH_SECONDS = 0.0005
 _BACKLOG = 2048
-# The oldest generation of objects is left to `SessionTable.keep_tidy`: walking the sessions takes
-# tens of milliseconds, which every request under way would wait for.
-_GARBAGE_THRESHOLDS = (700, 1, 1_000_000)
+# Requests under way wait while garbage is searched for. A search of the middle generation takes
+# milliseconds where it comes often; one of the oldest, which holds all sessions, takes tens of them
+# and should be rare.
+_GARBAGE_THRESHOLDS = (700, 1, 100)
 
 
 class Parts(NamedTuple):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import secrets
 import time
 from collections.abc import Callable
@@ -119,8 +118,7 @@ class SessionTable:
                 self.drop(session)
 
     async def keep_tidy(self) -> None:
-        """Close idle sessions, and free what they held, for ever, until cancelled."""
+        """Close idle sessions for ever, until cancelled."""
         while True:
             await asyncio.sleep(min(30.0, self._idle_seconds / 4))
             self.drop_idle()
-            gc.collect()
