@@ -74,7 +74,9 @@ class PromptClient:
     whether asked for now or kept: what they cost where nothing is kept.
 
     `telling` chooses those of a reply's tokens that its reader wants, for a long reply has many;
-    one without any is kept then as well. `as_far`: prompts for which the money of their question
+    one without any is kept then as well. `keeps_empty`: whether a second reply that is empty too is
+    kept; without it the next who wants it asks again, and one that was kept earlier is passed over.
+    `as_far`: prompts for which the money of their question
     does not reach come back with the error `out_of_money`; without it, that is raised.
     """
 
@@ -88,9 +90,11 @@ class PromptClient:
         is_empty: Callable[[str], bool],
         counts: Counts,
         telling: Telling | None = None,
+        keeps_empty: bool = True,
         as_far: bool = False,
     ) -> None:
         self._telling = telling
+        self._keeps_empty = keeps_empty
         self._as_far = as_far
         self._model = model
         self._settings = settings
@@ -162,10 +166,15 @@ class PromptClient:
 
     def _from_cache(self, prompts: Sequence[str]) -> dict[str, Reply]:
         values = self._cache.get([(self._key, prompt) for prompt in prompts])
-        return {
+        replies = {
             prompt: _kept_reply(value)
             for prompt, value in zip(prompts, values, strict=True)
             if value is not None
+        }
+        if self._keeps_empty:
+            return replies
+        return {
+            prompt: reply for prompt, reply in replies.items() if not self._is_empty(reply.text)
         }
 
     def _from_model(self, prompts: Mapping[str, str]) -> dict[str, Reply]:
@@ -193,7 +202,7 @@ class PromptClient:
 
         def keep(position: int, turn: Turn) -> None:
             # At once, so that nothing is paid for twice whatever becomes of the others.
-            if retried or not self._worth_another(turn):
+            if (retried and self._keeps_empty) or not self._worth_another(turn):
                 self._keep(texts[position], self._reply(turn)._replace(retried=retried))
 
         requests = [[user(prompt)] for prompt in texts]
@@ -240,7 +249,7 @@ class PromptClients:
     The cache is `<folder>/<name>-<key>.sqlite`; `key` hashes `parts` (what stage it is, and what
     changes a reply and is not in the prompt), the model, and how it samples. `settings` are fields
     of `Settings` that every request has, whatever the model's; `extra` is added to the model's.
-    `telling`, `as_far`: see `PromptClient`.
+    `telling`, `keeps_empty`, `as_far`: see `PromptClient`.
     """
 
     def __init__(
@@ -251,9 +260,11 @@ class PromptClients:
         counts: Counts,
         settings: Mapping[str, Any] | None = None,
         telling: Telling | None = None,
+        keeps_empty: bool = True,
         as_far: bool = False,
     ) -> None:
         self._telling = telling
+        self._keeps_empty = keeps_empty
         self._as_far = as_far
         self._name, self._parts, self._is_empty = name, parts, is_empty
         self._changed = dict(settings or {})
@@ -296,6 +307,7 @@ class PromptClients:
             is_empty=self._is_empty,
             counts=self._counts,
             telling=self._telling,
+            keeps_empty=self._keeps_empty,
             as_far=self._as_far,
         )
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pipelines.prompt_client import PromptClient, PromptClients, Reply, json_answer
+from pipelines.prompt_client import PromptClients, Reply, json_answer
 from pipelines.prompt_template import PromptTemplate
 from pipelines.rerank.rank1_relevance import closing_token, verdict
 from pipelines.scorers.cached import CachedScorer
@@ -80,9 +80,10 @@ class ChatScorer:
       none, the number that the model states is taken, and the judgement says which.
 
     An answer without any score is asked for once more; requirements that an answer leaves out are
-    asked for alone, once. What then has no score makes the document's error `unreadable`; a reply
-    that fails leaves its own document alone unscored. Errors that every request would meet (a wrong
-    setting, no money, no such model) are raised.
+    asked for alone, once. What then has no score makes the document's error `unreadable`. No cache
+    keeps such an answer, so that who scores the document next asks again, and keeps what is good. A
+    reply that fails leaves its own document alone unscored. Errors that every request would meet (a
+    wrong setting, no money, no such model) are raised.
 
     `counts`: `documents`; of these `unreadable`, `refused` and `failed`, and those asked for what
     their answer left out (`completed`); prompts `asked`, `retried`, and `shared` with another
@@ -103,7 +104,7 @@ class ChatScorer:
         self._prompt = PromptTemplate(prompt, _PROMPT, _PLACES)
         self._resources = ScorerResources()
         self._counts = Counts(*_COUNTS)
-        self._clients = self._prompt_clients(log_probabilities)
+        self._ask_for(log_probabilities)
 
     @property
     def fingerprint(self) -> str:
@@ -127,7 +128,7 @@ class ChatScorer:
         bound = copy.copy(self)
         bound._resources = resources
         if not resources.gives_logprobs:
-            bound._clients = self._prompt_clients(False)
+            bound._ask_for(False)
         return CachedScorer(bound, resources.caches)
 
     def score(self, candidates: Sequence[Candidate]) -> list[Judgement]:
@@ -154,7 +155,17 @@ class ChatScorer:
         accounts = {
             prompt: candidate.qid for prompt, candidate in zip(prompts, candidates, strict=True)
         }
-        replies = self._replies(accounts) if prompts else {}
+        without = {
+            prompt
+            for candidate, prompt in zip(candidates, prompts, strict=True)
+            if not candidate.evidence
+        }
+        overall = {prompt: qid for prompt, qid in accounts.items() if prompt in without}
+        scored = {prompt: qid for prompt, qid in accounts.items() if prompt not in without}
+        replies = {
+            **(self._replies(scored, self._clients) if scored else {}),
+            **(self._replies(overall, self._clients_of_overall) if overall else {}),
+        }
         return [
             _judgement(candidate, replies[prompt])
             for candidate, prompt in zip(candidates, prompts, strict=True)
@@ -163,13 +174,10 @@ class ChatScorer:
     def close(self) -> None:
         """See `RequirementScorer`: the model is closed by its owner."""
 
-    def _client(self) -> PromptClient:
+    def _replies(self, accounts: Mapping[str, str], clients: PromptClients) -> dict[str, Reply]:
         if self._resources.model is None:
             raise RuntimeError("the scorer has no model: bind it to one")
-        return self._clients.of(self._resources.model, self._resources.caches)
-
-    def _replies(self, accounts: Mapping[str, str]) -> dict[str, Reply]:
-        client = self._client()
+        client = clients.of(self._resources.model, self._resources.caches)
         try:
             return client.replies(accounts)
         except BadRequest as error:
@@ -185,7 +193,7 @@ class ChatScorer:
                 return {prompt: Reply("", error=error.code) for prompt in accounts}
         # One of several failed, and took what came of the others with it: each by itself now, those
         # that came from the cache.
-        one_by_one = [self._replies({prompt: qid}) for prompt, qid in accounts.items()]
+        one_by_one = [self._replies({prompt: qid}, clients) for prompt, qid in accounts.items()]
         return {prompt: reply for replies in one_by_one for prompt, reply in replies.items()}
 
     def _filled(self, candidate: Candidate) -> str:
@@ -206,17 +214,23 @@ class ChatScorer:
             }
         )
 
-    def _prompt_clients(self, log_probabilities: bool) -> PromptClients:
-        return PromptClients(
-            "requirements-chat",
-            ["requirements", self._prompt.text],
-            lambda answer: read_answer(answer) is None,
-            self._counts,
-            {
-                **(json_answer("judgement", _ANSWER) if self.structured else {}),
-                **({"logprobs": _LIKELIEST} if log_probabilities else {}),
-            },
-            _telling,
+    def _ask_for(self, log_probabilities: bool) -> None:
+        """Make what asks: for requirements, and for the overall probability alone."""
+        settings = {
+            **(json_answer("judgement", _ANSWER) if self.structured else {}),
+            **({"logprobs": _LIKELIEST} if log_probabilities else {}),
+        }
+        self._clients, self._clients_of_overall = (
+            PromptClients(
+                "requirements-chat",
+                ["requirements", self._prompt.text],
+                is_empty,
+                self._counts,
+                settings,
+                _telling,
+                keeps_empty=False,
+            )
+            for is_empty in (_without_scores, _unread)
         )
 
 
@@ -231,6 +245,15 @@ def read_answer(text: str) -> ReadAnswer | None:
             readable = bool(scores) or not rows
             answer = ReadAnswer(scores, _unit(value.get("probability"))) if readable else None
     return answer
+
+
+def _unread(text: str) -> bool:
+    return read_answer(text) is None
+
+
+def _without_scores(text: str) -> bool:
+    answer = read_answer(text)
+    return answer is None or not answer.scores
 
 
 def _read_row(row: Any) -> tuple[int, RequirementScore] | None:

@@ -12,6 +12,7 @@ import pytest
 from scripted_model import ScriptedModel, saying
 from scripted_prompts import ScriptedPrompts
 
+from pipelines.caching import ResultCache
 from pipelines.scorers.chat import ChatScorer, read_answer
 from toolkit.errors import InputError
 from toolkit.llm.blocking import BlockingModel
@@ -154,10 +155,11 @@ def test_requirements_that_an_answer_leaves_out_are_asked_for_alone(tmp_path: Pa
 
 
 def test_requirements_that_are_left_out_twice_stay_unscored(tmp_path: Path) -> None:
-    texts = iter([answer(0.5), "No.", "No."])
+    texts = iter([answer(0.5), *["No."] * 4])
     model = ScriptedPrompts(lambda prompt: next(texts))
-    for _ in range(2):  # What was paid for is not paid again.
+    for requests in (3, 5):  # What was scored is not paid again.
         (judgement,) = scorer(model, tmp_path).score([candidate()])
+        assert len(asked(model)) == requests
         assert judgement.error == "unreadable" and not judgement.complete
         assert [row and row.score for row in judgement.requirements] == [0.5, None]
 
@@ -224,3 +226,46 @@ def test_the_last_object_of_an_answer_counts() -> None:
     read = read_answer(f"First {answer(0.1)}, or rather {answer(0.8)}")
     assert read is not None and read.scores[1].score == 0.8
     assert read_answer('{"requirements": [{"number": true, "score": 2}]}') is None
+
+
+@pytest.mark.parametrize("unreadable", ["I cannot tell.", '{"requirements": []}'])
+def test_what_was_unreadable_twice_is_asked_again_and_what_is_good_then_is_kept(
+    unreadable: str, tmp_path: Path
+) -> None:
+    bad = ScriptedPrompts(lambda prompt: unreadable)
+    (judgement,) = scorer(bad, tmp_path).score([candidate()])
+    assert judgement.error == "unreadable" and len(asked(bad)) == 2
+    good = ScriptedPrompts(lambda prompt: answer(0.9, 0.2))
+    for model in (good, ScriptedPrompts(lambda prompt: unreadable)):
+        (judgement,) = scorer(model, tmp_path).score([candidate()])
+        assert [row.score for row in judgement.requirements if row] == [0.9, 0.2]
+    assert len(asked(good)) == 1 and not asked(model)  # the third has all from the cache
+
+
+def test_the_rest_of_an_answer_is_asked_again_where_it_was_unreadable(tmp_path: Path) -> None:
+    def partial(prompt: str) -> str:
+        return answer(0.9) if "2. " in prompt else "I cannot tell."
+
+    (judgement,) = scorer(ScriptedPrompts(partial), tmp_path).score([candidate()])
+    assert [row is None for row in judgement.requirements] == [False, True]
+    for texts in ([answer(0.3)], []):
+        replies = iter(texts)
+        model = ScriptedPrompts(lambda prompt, replies=replies: next(replies))
+        (judgement,) = scorer(model, tmp_path).score([candidate()])
+        assert [row.score for row in judgement.requirements if row] == [0.9, 0.3]
+
+
+def test_an_unreadable_answer_in_a_cache_of_an_earlier_version_is_passed_over(
+    tmp_path: Path,
+) -> None:
+    model = ScriptedPrompts(lambda prompt: answer(0.9, 0.2))
+    scorer(model, tmp_path).score([candidate()])
+    (prompt,) = asked(model)
+    (replies,) = tmp_path.glob("requirements-chat-*.sqlite")
+    key = replies.stem.removeprefix("requirements-chat-")
+    old = {"text": "I cannot tell.", "retried": True, "tokens": (1, 1)}
+    ResultCache(replies).put([((key, prompt), old)])
+    for path in tmp_path.glob("requirements-[!c]*.sqlite"):
+        path.unlink()  # The scores: what is left is the reply.
+    (judgement,) = scorer(model, tmp_path).score([candidate()])
+    assert judgement.complete and len(asked(model)) == 2
