@@ -24,6 +24,9 @@ composition_memo.install()
 # the client's repeated tries where there is no network, and asks the network where there is one.
 os.environ["HF_HUB_OFFLINE"] = "1"
 
+# Machines of Java work for seconds here: the second compiler and parallel collection do not pay.
+os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+
 
 def pytest_collection_finish() -> None:
     """What collection has imported stays, and need not be searched for garbage again and again."""
