@@ -8,6 +8,7 @@ from toolkit.errors import InputError
 from toolkit.llm.protocol import user
 from toolkit.runs.records import NO_FORMAT
 from toolkit.search.answers import keeps_format
+from toolkit.search.schemas import call_text
 
 # Requests of a question that force a search: a model that calls none is heard all the same.
 _MOST_FORCED = 3
@@ -27,8 +28,10 @@ class Demands:
         self._episode = episode
         self._prompt = prompt
         self._reminds = self._reminder_left = remind
-        search = episode.tool.abilities.search if first_call and episode.tool.specs() else None
+        self._specs = episode.tool.specs() if first_call else []
+        search = episode.tool.abilities.search if self._specs else None
         self._search = search.tool if search else ""
+        self._query_argument = search.argument if search else ""
         self._search_demand_left = bool(self._search)
         self._forced = 0
 
@@ -45,7 +48,9 @@ class Demands:
         if not self._search_demand_left or not self._search_missing:
             return False
         self._search_demand_left = False
-        self._say("first_call")
+        words = self._prompt.words("first_call")
+        words = words.replace("{call}", self._search_call())
+        self._say("first_call", words.replace("{argument}", self._query_argument))
         return True
 
     def remind(self, text: str) -> bool:
@@ -54,7 +59,7 @@ class Demands:
         if not self._reminder_left or self._keeps_format(text):
             return False
         self._reminder_left, self.draft = False, text
-        self._say("reminder")
+        self._say("reminder", self._prompt.words("reminder"))
         return True
 
     def mark(self, text: str) -> None:
@@ -82,9 +87,17 @@ class Demands:
             call.name != self._search for call in self._episode.tool.calls
         )
 
-    def _say(self, section: str) -> None:
+    def _search_call(self) -> str:
+        """`search(reason="...", query="...")`: the search with the arguments that it needs."""
+        functions = [spec.get("function", spec) for spec in self._specs]
+        function = next(each for each in functions if each["name"] == self._search)
+        properties = function["parameters"]["properties"]
+        needed = [name for name, schema in properties.items() if "null" not in schema["type"]]
+        return call_text(self._search, **dict.fromkeys(needed, "..."))
+
+    def _say(self, section: str, words: str) -> None:
         # Marked, so that demands can be counted.
-        self._episode.messages.append({**user(self._prompt.words(section)), "demand": section})
+        self._episode.messages.append({**user(words), "demand": section})
 
 
 def check_first_call(first_call: str | None) -> None:

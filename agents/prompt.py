@@ -26,9 +26,10 @@ _OPTIONAL = {
         "Exact Answer: the answer alone\n"
         "Confidence: 0% to 100%"
     ),
+    # Small models repeat a demand in words as the call's reason, and leave the query out.
     "first_call": (
-        "You have not searched yet, and what you believe you know does not count here. Call the "
-        "search tool now, with the words of the question that tell most."
+        "You have not searched yet, and what you believe you know does not count here. Call "
+        "{call} now: the {argument} is the words of the question that tell most."
     ),
 }
 
@@ -42,7 +43,8 @@ class AgentPrompt:
     calls from then on; `final` asks for the answer when another budget is used up; `empty` and
     `truncated` answer replies without content and replies that the output limit cut. Where the
     agent is set so, `reminder` asks once for the answer's format, and `first_call` for a search
-    before the first answer; a prompt without these two has our words.
+    before the first answer, where `{call}` stands for that call and `{argument}` for its argument
+    that takes the query; a prompt without these two has our words.
     """
 
     name: str

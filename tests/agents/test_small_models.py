@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from scripted_model import ANSWER, ScriptedModel, call, calling, saying, search
-from test_chat import Clock, ask, ended, roles, tool
+from test_chat import CORPUS, TEXTS, Clock, ask, ended, roles, tool
 
 from agents.chat import ChatAgent
 from agents.closed_book import ClosedBookAgent
@@ -19,6 +20,7 @@ from toolkit.evaluation.agent_run import evaluate_run
 from toolkit.llm import errors as llm_errors
 from toolkit.llm.protocol import Turn
 from toolkit.runs.records import final_response
+from toolkit.search import DictionaryBackend, DictionaryStore, Grep, RankedBrowsing, TopK
 
 PROSE = "Torvald Brekke built the mill."
 CALL_AS_TEXT = '{"name": "search", "arguments": {"reason": "", "query": "mill"}}'
@@ -184,6 +186,34 @@ def test_a_model_that_answers_before_it_searched_is_told_so_once() -> None:
     assert demands(trajectory) == ["first_call"]
     assert roles(trajectory)[:5] == ["system", "user", "assistant", "user", "assistant"]
     assert counts(trajectory) == {"no_call": 0, "reminded": 0}
+
+
+@pytest.mark.parametrize(
+    ("interface", "form", "argument"),
+    [
+        (RankedBrowsing, 'search(reason="...", query="...")', "query"),
+        (TopK, 'search(query="...")', "query"),
+        (partial(Grep, syntax="words"), 'grep(reason="...", words="...")', "words"),
+    ],
+)
+def test_the_demand_shows_the_call_that_the_tool_takes(
+    interface: Any, form: str, argument: str
+) -> None:
+    """Told in words alone, Qwen2.5-Coder-0.5B-Instruct repeated them as the reason, without query;
+    shown the call, it searched."""
+    session = interface().session(DictionaryBackend(TEXTS), DictionaryStore(CORPUS))
+    trajectory = ask(ScriptedModel(saying(PROSE), saying()), session=session, first_call="search")
+    (demand,) = [message for message in trajectory.messages if message.get("demand")]
+    assert f"Call {form} now: the {argument} is" in demand["content"]
+
+
+def test_a_demand_in_words_of_ones_own_shows_the_call_where_it_wants_to(tmp_path: Path) -> None:
+    path = tmp_path / "mine.txt"
+    text = (FOLDER / "pi_serini.txt").read_text()
+    path.write_text(f"{text}\n=== first_call ===\nSearch {{braces}} by {{argument}}: {{call}}\n")
+    trajectory = ask(ScriptedModel(saying(PROSE), saying()), prompt=str(path), first_call="search")
+    (demand,) = [message for message in trajectory.messages if message.get("demand")]
+    assert demand["content"] == 'Search {braces} by query: search(reason="...", query="...")'
 
 
 def test_one_that_never_searches_is_heard_and_counted() -> None:
