@@ -33,6 +33,7 @@ CELLS = ".cells"
 RECORD = "multirun.yaml"
 JOBS = ".submitit"  # as our presets of launchers name it; a folder a job
 RUNNING, DONE, FAILED = "running", "done", "failed"
+_INTERRUPTED = "interrupted"  # the reason of a cell that Ctrl-C ended
 
 
 class CellStatus(NamedTuple):
@@ -109,6 +110,9 @@ def recorded_cell(settings: Settings) -> Iterator[None]:
     except CellFailed as error:
         write_json(path, CellStatus(overrides, FAILED, str(error))._asdict())
         raise
+    except KeyboardInterrupt:  # no defect, whose traceback would be worth reading
+        write_json(path, CellStatus(overrides, FAILED, _INTERRUPTED)._asdict())
+        raise
     except BaseException as error:
         reason = f"{type(error).__name__}: {error}"
         defect = traceback.format_exc()
@@ -167,9 +171,9 @@ def end_sweep(sweep: Path) -> list[CellStatus]:
         if status.defect:
             console.print(status.defect)
     if unfinished:
+        cells_text = "1 cell" if len(unfinished) == 1 else f"{len(unfinished)} cells"
         console.print(
-            f"{len(unfinished)} cells did not finish; the same command completes them and keeps "
-            "what is done"
+            f"{cells_text} did not finish; the same command goes on and keeps what is done"
         )
     return unfinished
 
@@ -179,11 +183,14 @@ def _published(sweep: Path, unfinished: Sequence[CellStatus]) -> list[str]:
     if is_sealed(sweep / CELLS / "any"):
         reason = f"its reason is sealed, in {CELLS}"
         unfinished = [
-            status._replace(reason=reason) if status.reason else status for status in unfinished
+            status._replace(reason=reason) if status.reason not in ("", _INTERRUPTED) else status
+            for status in unfinished
         ]
     return [_line(status) for status in unfinished]
 
 
 def _line(status: CellStatus) -> str:
-    reason = status.reason or "it was killed, or its job never ended"
-    return f"The cell {' '.join(status.overrides) or 'without overrides'} failed: {reason}"
+    cell = f"The cell {' '.join(status.overrides) or 'without overrides'}"
+    if status.reason == _INTERRUPTED:
+        return f"{cell} was interrupted"
+    return f"{cell} failed: {status.reason or 'it was killed, or its job never ended'}"

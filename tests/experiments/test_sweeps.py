@@ -164,6 +164,9 @@ def test_an_interrupted_sweep_says_so_and_goes_on(folder: Path) -> None:
     process.send_signal(signal.SIGINT)
     ended = process.wait(timeout=120)
     assert ended.returncode == 130 and "the same command goes on" in ended.stderr
+    assert "retriever.way=slow was interrupted" in " ".join(ended.stderr.split())
+    assert "1 cell did not finish" in ended.stderr
+    assert "Traceback" not in ended.stderr
     assert sweep(folder, "retriever=failing", "retriever.way=slow,''").returncode == 0
     assert len(cells(folder)) == 2
 
