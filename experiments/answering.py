@@ -15,7 +15,7 @@ from omegaconf import DictConfig
 from agents.base import BaseAgent, Resources
 from agents.budget import Budget
 from experiments.build import make
-from experiments.run_progress import RunProgress, expected
+from experiments.run_progress import RunProgress, duration, expected
 from toolkit.contracts import RUN_OUT_OF_MONEY, Agent, SearchTool, Topic, Trajectory
 from toolkit.errors import InputError
 from toolkit.llm.errors import ModelError
@@ -176,9 +176,12 @@ async def answer_all(
     loop.set_default_executor(ThreadPoolExecutor(2 * answering.concurrency, "question"))
     try:
         if 0 < first < len(askings):
+            began = loop.time()
             await answering.answer(askings[:first])
             if estimated := expected(answering.tally.costs, len(askings)):
-                tell(f"{len(askings)} questions, judged by the first {first}: {estimated}")
+                took = duration((loop.time() - began) / first * len(askings))
+                line = f"{len(askings)} questions, judged by the first {first}: {estimated}"
+                tell(f"{line}; about {took}")
             askings = askings[first:]
         await answering.answer(askings)
     finally:

@@ -21,7 +21,7 @@ from experiments.models import servers_of_run
 from experiments.naming import RANKING, cell_label, factors, form_of, lasting, run_folder
 from experiments.pipeline import Stages, caches_folder, make_stages, seals
 from experiments.recorded import recorded_option
-from experiments.run_progress import expected
+from experiments.run_progress import duration, expected
 from experiments.settings import Settings, plain_values
 from pipelines.enrich.model_phrases import ModelPhrases
 from pipelines.enrich.overlay_engine import REASONS
@@ -148,9 +148,8 @@ def tell_estimate(
 ) -> None:
     """What all missing documents will take, judged by the first."""
     costs = [ledger.usage(unit_id) for unit_id in sample]
-    minutes = seconds / len(sample) * missing / 60
-    duration = f"{minutes / 60:.1f} hours" if minutes >= 90 else f"{minutes:.1f} minutes"
-    amounts = [part for part in (expected(costs, missing), f"{duration} at most") if part]
+    longest = duration(seconds / len(sample) * missing)
+    amounts = [part for part in (expected(costs, missing), f"{longest} at most") if part]
     console.print(
         f"{missing:,} documents will take about {'; '.join(amounts)} "
         f"(by the first {len(sample)}, which were asked for together)",

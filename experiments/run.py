@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from omegaconf import DictConfig
@@ -191,10 +192,9 @@ def answer(
         task = progress.add_task(f"Answering ({folder.name})", total=len(pending), note=note)
         answering = Answering(bound_agents, session, folder, tally, config.concurrency)
         first = config.preflight if llm else 0
+        estimated = partial(progress.console.print, highlight=False, soft_wrap=True)
         try:
-            asyncio.run(
-                answer_all(answering, pending, first, progress.console.print, served.get("model"))
-            )
+            asyncio.run(answer_all(answering, pending, first, estimated, served.get("model")))
         except asyncio.CancelledError:
             raise KeyboardInterrupt from None
         finally:

@@ -123,3 +123,8 @@ def expected(costs: Sequence[Mapping[str, float]], questions: int) -> str:
         unit = "" if sign else f" {name.replace('_', ' ')}"
         parts.append(f"{sign}{guess.total:{form}}{spread}{unit}")
     return "; ".join(parts)
+
+
+def duration(seconds: float) -> str:
+    """`12.5 minutes`, or `3.0 hours`."""
+    return f"{seconds / 3600:.1f} hours" if seconds >= 5400 else f"{seconds / 60:.1f} minutes"

@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from experiments.answering import Answering, Asking
-from experiments.run_progress import RunProgress, expected
+from experiments.run_progress import RunProgress, duration, expected
 from toolkit.contracts import Answer, SearchTool, ToolCall, Topic, Trajectory
 from toolkit.evaluation.answers import AnswerVerdict, ExactAnswerJudge
 from toolkit.llm import Turn, Usage
@@ -140,3 +140,9 @@ def test_the_estimate_has_the_bounds_of_the_prediction_interval() -> None:
 
 def test_a_cost_that_some_question_does_not_tell_is_not_estimated() -> None:
     assert "$" not in expected([{"dollars": 1.0, "input_tokens": 5}, {"input_tokens": 7}], 30)
+
+
+def test_durations_are_told_in_minutes_and_long_ones_in_hours() -> None:
+    assert duration(750) == "12.5 minutes"
+    assert duration(5399) == "90.0 minutes"
+    assert duration(10_800) == "3.0 hours"

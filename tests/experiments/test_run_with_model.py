@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import random
+import re
 import signal
 import time
 from collections.abc import Callable
@@ -54,9 +55,11 @@ def test_the_first_questions_tell_what_the_others_will_take(
     entry: Entry, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert entry("run", *TINY, *MODEL, "name=m", "preflight=3", "llm.price=1000") == 0
-    told = " ".join(capsys.readouterr().err.split())
+    lines = capsys.readouterr().err.splitlines()
+    (line,) = [line for line in lines if "judged by the first" in line]
     # All questions cost the same here: 600 + 30 tokens, so that the bounds meet.
-    assert "6 questions, judged by the first 3: $3.78 ($3.78 to $3.78); 3,600" in told
+    assert "6 questions, judged by the first 3: $3.78 ($3.78 to $3.78); 3,600" in line
+    assert re.search(r"output tokens; about 0\.\d minutes$", line)
 
 
 def test_the_bar_tells_of_replies_while_a_question_is_under_way(
