@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -164,6 +165,39 @@ def varied_factors(cells: Sequence[Cell]) -> list[str]:
     """Factors that differ between cells, in order of first mention."""
     names = dict.fromkeys(name for cell in cells for name in cell.factors)
     return [n for n in names if len({cell.factors.get(n, "") for cell in cells}) > 1]
+
+
+def factor_value(cell: Cell, name: str) -> str:
+    """What a cell has of a factor: of a setting that it leaves as its option has it, the value in
+    its configuration; a dash where it has none, or has not the stage."""
+    if name in cell.factors:
+        return str(cell.factors[name])
+    group, *keys = name.split(".")
+    if not keys or cell.factors.get(group, "none") == "none":
+        return "—"
+    value: Any = cell.manifest.get("config", {}).get(group)
+    for key in keys:
+        value = value.get(key) if isinstance(value, Mapping) else None
+    return "—" if value is None else str(value)
+
+
+def telling_factors(cells: Sequence[Cell]) -> list[str]:
+    """`varied_factors`, without those that are the same in all cells that have them where another
+    tells these from the others already: the seed of the only language model, say, beside the agents
+    of which one asks it."""
+    telling: list[str] = []
+    for name in varied_factors(cells):
+        values = {cell.factors[name] for cell in cells if name in cell.factors}
+        if len(values) > 1 or not any(_tells_apart(other, name, cells) for other in telling):
+            telling.append(name)
+    return telling
+
+
+def _tells_apart(other: str, name: str, cells: Sequence[Cell]) -> bool:
+    """Whether no cell with the factor `name` has the same value of `other` as one without."""
+    having = {cell.factors.get(other) for cell in cells if name in cell.factors}
+    lacking = {cell.factors.get(other) for cell in cells if name not in cell.factors}
+    return not having & lacking
 
 
 def _styles(cells: Sequence[Cell], main: str, baseline: str) -> list[CellStyle]:

@@ -10,7 +10,7 @@ import numpy as np
 from toolkit.contracts import STATUSES
 from toolkit.evaluation.cells import Cell
 from toolkit.evaluation.repeats import OF_QUESTIONS, variance_components
-from toolkit.report.data import ReportData, varied_factors
+from toolkit.report.data import ReportData, factor_value, varied_factors
 from toolkit.report.measures import describe, is_usage, number, ordered
 from toolkit.report.tables import CellStyle, Column, Entry, Section, Table
 
@@ -83,16 +83,22 @@ def _cells_note(data: ReportData) -> str:
 
 
 def cells_table(
-    data: ReportData, measures: Sequence[str], *, counts: bool, folded: str = ""
+    data: ReportData,
+    measures: Sequence[str],
+    *,
+    counts: bool,
+    folded: str = "",
+    factors: Sequence[str] | None = None,
 ) -> Table:
-    """One row a cell. `counts` adds `count_names`, out of all questions."""
-    factors = varied_factors(data.cells)
+    """One row a cell. `counts` adds `count_names`, out of all questions. `factors`: those that are
+    shown (None: all that vary)."""
+    factors = varied_factors(data.cells) if factors is None else factors
     marks = {measure: data.marks(measure) for measure in measures}
     columns = [*(Column(f, numeric=False) for f in factors), *(Column(m) for m in measures)]
     rows = []
     for style in data.styles:
         cell = style.cell
-        row = [Entry(str(cell.factors.get(factor, "—"))) for factor in factors]
+        row = [Entry(factor_value(cell, factor)) for factor in factors]
         row += [_measured(cell, measure, marks[measure].get(cell.name, "")) for measure in measures]
         rows.append(row)
     if counts:  # beside the first measure, since they say how much it can be trusted

@@ -14,7 +14,7 @@ from toolkit.console import visible
 from toolkit.evaluation.cells import Cell
 from toolkit.evaluation.compare import Verdict
 from toolkit.report.benchmarks import benchmarks_table, comparable
-from toolkit.report.data import ReportData, report_data
+from toolkit.report.data import ReportData, report_data, telling_factors
 from toolkit.report.results import cells_table, count_names, counted_over
 from toolkit.report.tables import Column, Entry, Table
 
@@ -56,10 +56,13 @@ def comparison_table(
     counted = count_names(data)
     chosen = list(measures) or _few(data)[: 7 - len(counted)]
     table = cells_table(data, chosen, counts=False)
-    # Many factors leave room for fewer measures.
-    while not measures and len(chosen) > 1 and _width(table, counted) > _WIDEST:
-        chosen.pop()
-        table = cells_table(data, chosen, counts=False)
+    # Many factors leave room for fewer of them, and for fewer measures.
+    if _width(table, counted) > _WIDEST:
+        factors = telling_factors(data.cells)
+        table = cells_table(data, chosen, counts=False, factors=factors)
+        while not measures and len(chosen) > 1 and _width(table, counted) > _WIDEST:
+            chosen.pop()
+            table = cells_table(data, chosen, counts=False, factors=factors)
     columns_shown = _shown(table)
     rich_table = RichTable(
         title=Text(visible(title)) if title else None,

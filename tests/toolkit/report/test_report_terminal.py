@@ -93,6 +93,45 @@ def test_many_factors_cost_measures_and_never_digits() -> None:
         assert f"{cell.counts['failed']}/100" in line
 
 
+def test_a_setting_that_a_cell_leaves_as_it_is_has_the_value_of_its_configuration() -> None:
+    both = {"config": {"rewriter": {"apply_to": "both"}}}
+    none = {"config": {"rewriter": {"apply_to": None}}}
+    cells = [
+        replace(cell, factors=factors, manifest=manifest)
+        for cell, factors, manifest in zip(
+            six_cells(),
+            [
+                {"rewriter": "none"},
+                {"rewriter": "q2q", "rewriter.apply_to": "retriever"},
+                {"rewriter": "q2q"},
+            ],
+            [none, both, both],
+            strict=False,
+        )
+    ]
+    (column,) = [c for c in comparison_table(cells).columns if str(c.header) == "rewriter apply to"]
+    assert [str(cell) for cell in column.cells] == ["—", "retriever", "both"]
+
+
+def test_where_room_is_short_factors_that_tell_nothing_more_are_left_out() -> None:
+    """As those of a sweep over an agent with a language model and one without."""
+    asks = {
+        "agent": "chat",
+        "llm": "llamacpp-gguf",
+        "llm.settings.temperature": "0.0",
+        "llm.server.gguf": "qwen2.5-coder-0.5b-instruct-q4.gguf",
+    }
+    settings = [{"agent": "keyword"}, {**asks, "llm.seed": "7"}, {**asks, "llm.seed": "8"}]
+    cells = [
+        replace(cell, factors=factors) for cell, factors in zip(six_cells(), settings, strict=False)
+    ]
+    headers = [str(column.header) for column in comparison_table(cells).columns]
+    assert headers[:3] == ["agent", "llm seed", "accuracy"]
+    few = [replace(cell, factors=dict(list(cell.factors.items())[:2])) for cell in cells[:2]]
+    headers = [str(column.header) for column in comparison_table(few).columns]
+    assert headers[:2] == ["agent", "llm"]
+
+
 def test_a_factor_that_a_cell_has_not_is_not_in_its_label() -> None:
     cells = [
         replace(cell, factors=factors)
