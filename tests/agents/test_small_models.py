@@ -294,6 +294,21 @@ def test_after_a_useless_reply_in_the_last_turn_the_answer_alone_is_demanded(use
     )
 
 
+def test_a_call_where_the_answer_was_demanded_is_no_answer_and_no_failure() -> None:
+    # As Qwen2.5-Coder-0.5B-Instruct did, whose server cannot be told to keep it from calling.
+    model = ScriptedModel(calling(), last=calling(search("Brekke", "c2")))
+    trajectory = ask(model, turns=1, remind=True)
+    assert ended(trajectory) == ("out_of_turns", "turns")
+    assert model.requests[-1].settings.tool_choice == "none" and len(model.requests) == 2
+    assert [each.name for each in trajectory.calls] == ["search"]
+    assert final_response(trajectory) == ""
+    assert counts(trajectory, "answered", "no_format", "failed") == {
+        "answered": 0,
+        "no_format": 0,
+        "failed": 0,
+    }
+
+
 def test_a_reply_that_repeats_itself_twice_without_any_answer_fails_as_truncated() -> None:
     endless = llm_errors.Truncated("cut", turn=Turn(text="mill " * 50, finish_reason="length"))
     trajectory = ask(ScriptedModel(calling(), endless, endless), remind=True)
