@@ -33,9 +33,9 @@ class ClosedBookAgent(ChatAgent):
         *,
         prompt: str = "closed_book",
         answer_extra: Mapping[str, Any] | None = None,
-        **given: Any,
+        **options: Any,
     ) -> None:
-        super().__init__(prompt=prompt, answer_extra=answer_extra, **given)
+        super().__init__(prompt=prompt, answer_extra=answer_extra, **options)
         self._resolver: Callable[[], Resolver] | None = None
 
     def bind(self, resources: Resources) -> ClosedBookAgent:

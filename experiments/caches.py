@@ -32,10 +32,10 @@ def caches(
     """Prune where that is asked for; then print each cache's path, entries, size and last use."""
     if len(paths) > 1:
         raise InputError(f"{len(paths)} folders were named", valid="one folder of caches")
-    place = paths[0] if paths else settings.config.paths.caches
-    if place is None:
+    chosen = paths[0] if paths else settings.config.paths.caches
+    if chosen is None:
         raise InputError("paths.caches is null: nothing is kept", do="name a folder of caches")
-    folder = Path(place)
+    folder = Path(chosen)
     gb, days = checked_amount("--keep-gb", keep_gb), checked_amount("--keep-days", keep_days)
     if not folder.is_dir():
         raise InputError(f"there is no folder of caches at {folder}", do="name one that is there")

@@ -233,19 +233,19 @@ def link_graph(
 def title_resolver(store: SqliteStore, corpus: str, folder: Path) -> Callable[[], Resolver]:
     """What gives the resolver of a store when it is first asked for; `corpus` is the fingerprint of
     its documents."""
-    place = folder / f"headings-{fingerprint(corpus, HEADINGS_FORMAT)}"
-    return _once(lambda: kept(place, Resolver.open, lambda: Resolver(store.headings())))
+    path = folder / f"headings-{fingerprint(corpus, HEADINGS_FORMAT)}"
+    return _once(lambda: kept(path, Resolver.open, lambda: Resolver(store.headings())))
 
 
-def kept(place: Path, open_: Callable[[Path], Part], build: Callable[[], Part]) -> Part:
-    """What the folder `place` holds, opened; built and left there where it is missing or damaged.
+def kept(path: Path, open_: Callable[[Path], Part], build: Callable[[], Part]) -> Part:
+    """What the folder `path` holds, opened; built and left there where it is missing or damaged.
     One process at a time."""
-    with waiting_lock(place.parent / f".{place.name}.lock"):
+    with waiting_lock(path.parent / f".{path.name}.lock"):
         try:
-            return open_(place)
+            return open_(path)
         except _DAMAGE:
             part = build()
-        with folder_made_whole(place) as temporary:
+        with folder_made_whole(path) as temporary:
             part.write(temporary)
     return part
 

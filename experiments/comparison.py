@@ -59,13 +59,13 @@ def compare_folders(
         traces=trace_links(cells, paths, folder),
         by=by,
     )
-    place = write_report(folder, report)
+    report_path = write_report(folder, report)
     console = Console()
     console.print(comparison_table(cells, verdicts, baseline=baseline))
     shown = list(dict.fromkeys(tested or ()))
     for table in benchmark_tables(cells, verdicts, baseline=baseline, measures=shown, by=by):
         console.print(table)
-    console.print(f"Report: {place}", highlight=False, soft_wrap=True)
+    console.print(f"Report: {report_path}", highlight=False, soft_wrap=True)
 
 
 def cell_with(cells: Sequence[Cell], factors: Mapping[str, str]) -> str | None:
@@ -82,8 +82,10 @@ def cell_with(cells: Sequence[Cell], factors: Mapping[str, str]) -> str | None:
 def trace_links(cells: Sequence[Cell], paths: Sequence[Path], folder: Path) -> dict[str, str]:
     """Addresses, seen from a report in `folder`, of the traces of those cells that have some. The
     cells are those of `load_cells(paths)`."""
-    places = dict.fromkeys(path.resolve() for path in paths)
-    pages = {cell.name: place / PAGE for cell, place in zip(cells, places, strict=True)}
+    cell_folders = dict.fromkeys(path.resolve() for path in paths)
+    pages = {
+        cell.name: cell_folder / PAGE for cell, cell_folder in zip(cells, cell_folders, strict=True)
+    }
     return {
         name: quote(os.path.relpath(page, folder.resolve()))
         for name, page in pages.items()

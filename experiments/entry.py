@@ -58,9 +58,9 @@ def main(task: Callable[[Settings], Any], arguments: Sequence[str] | None = None
     others go on, and the report tells of it; the exit code is then 2, or 1 where a defect or a kill
     ended a cell.
     """
-    given = _given(arguments)
-    if FLAGS.intersection(given):
-        print(usage(task, given))
+    words = _given(arguments)
+    if FLAGS.intersection(words):
+        print(usage(task, words))
         return
     refused: list[str] = []
 
@@ -84,10 +84,10 @@ def main(task: Callable[[Settings], Any], arguments: Sequence[str] | None = None
     SweepStart.folder = None
     unfinished: list[CellStatus] = []
     try:
-        refuse_secrets(given)
-        check_choices(given)
+        refuse_secrets(words)
+        check_choices(words)
         try:
-            _compose_and_run(one_job, given)
+            _compose_and_run(one_job, words)
         except Exception:
             if SweepStart.folder:
                 wait_for_jobs(SweepStart.folder)

@@ -36,13 +36,13 @@ _RETRIEVAL = ("unit", "rewriter", "retriever", "reranker")
 
 def export(settings: Settings, paths: Sequence[str], *, format: str, out: str) -> None:
     """Write the run in the folder `paths[0]` into the folder `out`, whole or not at all."""
-    folder, place = RunFolder(one_path(paths, "a run folder")), Path(out)
+    folder, target = RunFolder(one_path(paths, "a run folder")), Path(out)
     folder.manifest()
-    if place.exists() and any(place.iterdir() if place.is_dir() else [place]):
+    if target.exists() and any(target.iterdir() if target.is_dir() else [target]):
         raise InputError(f"{out} exists and is not empty", do="name another out=")
     if folder.manifest().get("sealed"):
         tell(f"{folder.path} is of a sealed benchmark; the export holds its texts in the clear")
-    with folder_made_whole(place) as unfinished:
+    with folder_made_whole(target) as unfinished:
         message = _WRITERS[format](folder, unfinished, settings)
     Console(stderr=True, soft_wrap=True).print(f"{out}: {message}")
 

@@ -75,15 +75,15 @@ def _write(folder: RunFolder, reader: Iterable[Recorded], benchmark: Benchmark) 
         if recorded.qid not in questions:
             others += 1
             continue
-        place = str(recorded.source.get("file", recorded.qid))
+        location = str(recorded.source.get("file", recorded.qid))
         if recorded.qid in written:
             raise InputError(
-                f"{place} is a second file of question {recorded.qid!r}, after "
+                f"{location} is a second file of question {recorded.qid!r}, after "
                 f"{written[recorded.qid]}",
                 valid="one a question",
                 do="move one away; python -m experiments.lint lists all of them",
             )
-        written[recorded.qid] = place
+        written[recorded.qid] = location
         folder.write(_trajectory(recorded, questions[recorded.qid], documents))
     if not written:
         raise InputError(

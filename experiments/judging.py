@@ -177,9 +177,9 @@ def _stopped(error: ModelError, folder: RunFolder, judged: str, ledger: Ledger) 
 
 
 def _cap(config: DictConfig, folder: RunFolder) -> float | None:
-    given: float | None = make(config.budget).run_dollars
-    if given is not None:
-        return given
+    cap: float | None = make(config.budget).run_dollars
+    if cap is not None:
+        return cap
     budget = folder.manifest().get("config", {}).get("budget") or {}
     recorded = Budget(run_dollars=budget.get("run_dollars"))
     return last_cap(folder.ledger_path, otherwise=recorded.run_dollars)

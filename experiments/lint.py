@@ -82,11 +82,11 @@ class _Reading:
             if file.suffix == ".eval":
                 yield from map(self._row, inspect_log.read(file))
                 continue
-            for place, content in _objects(file):
+            for location, content in _objects(file):
                 if isinstance(judge := _judge(content), str):
-                    self.verdicts.append((place, judge))
+                    self.verdicts.append((location, judge))
                 else:
-                    yield from self._file(place, content)
+                    yield from self._file(location, content)
 
     def _ours(self, folder: RunFolder) -> Iterator[LintRow]:
         for verdicts in sorted((folder.path / "evaluation").glob("verdicts-*.json*")):
@@ -94,17 +94,17 @@ class _Reading:
         for trajectory in folder.trajectories():
             yield linted(str(trajectory.source.get("file", trajectory.qid)), trajectory)
 
-    def _file(self, place: str, content: Any) -> Iterator[LintRow]:
+    def _file(self, location: str, content: Any) -> Iterator[LintRow]:
         if not isinstance(content, dict) or not {"query_id", "result"} <= content.keys():
-            self.foreign.append(place)
+            self.foreign.append(location)
             return
         read = pi_serini.read if "surfaced_docids" in content else self._browsecomp_plus
         try:
-            yield from map(self._row, read([RunFile(place, content)]))
+            yield from map(self._row, read([RunFile(location, content)]))
         except InputError:
             if self._seal is None and _is_obfuscated(content):
                 raise
-            self.foreign.append(place)
+            self.foreign.append(location)
 
     def _browsecomp_plus(self, files: Sequence[RunFile]) -> Iterator[Transcript | Trajectory]:
         return browsecomp_plus.read(files, self._seal)
@@ -137,7 +137,7 @@ def _objects(file: Path) -> Iterator[tuple[str, Any]]:
         except InputError:
             yield str(file), None
         return
-    yield from ((str(place), _parsed(text)) for place, text in lines(file))
+    yield from ((str(location), _parsed(text)) for location, text in lines(file))
 
 
 def _parsed(text: str) -> Any:

@@ -64,10 +64,10 @@ def cell_name(settings: Settings, groups: Sequence[str] = AGENT) -> str:
 
 def run_folder(settings: Settings, name: str) -> RunFolder:
     """`runs/<name>`, or `runs/<name=>/<name>` in a sweep, where `name` is the cell's own."""
-    root, given = Path(settings.config.paths.runs), settings.config.name
+    root, run_name = Path(settings.config.paths.runs), settings.config.name
     if settings.multirun:
-        return RunFolder.named(RunFolder.named(root, str(given)).path, name)
-    return RunFolder.named(root, given or name)
+        return RunFolder.named(RunFolder.named(root, str(run_name)).path, name)
+    return RunFolder.named(root, run_name or name)
 
 
 def cell_label(settings: Settings, groups: Sequence[str] = AGENT) -> str:
@@ -93,8 +93,8 @@ def lasting(settings: Settings, groups: Sequence[str] = AGENT) -> dict[str, Any]
         if settings.config[group] is not None
     }
     for group, key in _PLACES:
-        if isinstance(place := values.get(group, {}).get(key), str):
-            values[group][key] = PurePath(place).name
+        if isinstance(path := values.get(group, {}).get(key), str):
+            values[group][key] = PurePath(path).name
         elif key == "tokenizer" and group in values:
             values[group].pop(key, None)  # As in runs from before there was this setting.
     if values.get("benchmark", {}).get("sets") is False:
@@ -124,8 +124,8 @@ def changed(settings: Settings, groups: Sequence[str] = AGENT) -> dict[str, Any]
         usual = dict(_flat(lasting(settings.chosen_only, groups)))
     except (InputError, HydraException, OmegaConfBaseException):
         # An option may need the value that the command line gives it: all that were given count.
-        given = set(map(key_of, settings.overrides))
-        usual = {key: value for key, value in values.items() if key not in given}
+        overridden = set(map(key_of, settings.overrides))
+        usual = {key: value for key, value in values.items() if key not in overridden}
     different = {key: value for key, value in values.items() if usual.get(key) != value}
     return {key: masked(value, key) for key, value in different.items()}
 
@@ -207,9 +207,9 @@ def _lasting(value: Any, group: str) -> Any:
     return without_free(masked(value) if group.endswith("llm") else value)
 
 
-def _flat(value: Any, place: str = "") -> Iterator[tuple[str, Any]]:
+def _flat(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
     if isinstance(value, Mapping):
         for key, inner in value.items():
-            yield from _flat(inner, f"{place}.{key}".lstrip("."))
+            yield from _flat(inner, f"{prefix}.{key}".lstrip("."))
     else:
-        yield place, value
+        yield prefix, value

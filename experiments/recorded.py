@@ -97,10 +97,10 @@ def recorded_benchmark(folder: RunFolder, settings: Settings, options: Options) 
     option, and where the content is not what it was when the run was made.
     """
     manifest = folder.manifest()
-    given = any(key_of(item).partition(".")[0] == GROUP for item in settings.overrides)
+    is_chosen = any(key_of(item).partition(".")[0] == GROUP for item in settings.overrides)
     try:
         benchmark: Benchmark = make(
-            settings.config[GROUP] if given else _recorded(manifest, options)
+            settings.config[GROUP] if is_chosen else _recorded(manifest, options)
         )
         fingerprint = benchmark.fingerprint
     except (InputError, InstantiationException, OmegaConfBaseException) as error:
@@ -144,14 +144,14 @@ def _mapping(value: Any) -> dict[str, Any]:
     return dict(value) if isinstance(value, dict) else {}
 
 
-def _check_plain(value: Any, place: str, depth: int = 0) -> None:
+def _check_plain(value: Any, argument: str, depth: int = 0) -> None:
     """`InputError` for what could be more than a value: keys that Hydra reads as instructions,
     interpolations, nesting without end."""
     if depth > _DEEPEST:
-        raise InputError(f"its argument {place[:_SHOWN]} is nested too deeply")
+        raise InputError(f"its argument {argument[:_SHOWN]} is nested too deeply")
     if isinstance(value, str) and "${" in value:
         raise InputError(
-            f"its argument {place[:_SHOWN]} is {value[:_SHOWN]!r}", valid="text without ${...}"
+            f"its argument {argument[:_SHOWN]} is {value[:_SHOWN]!r}", valid="text without ${...}"
         )
     if isinstance(value, Mapping):
         for key, inner in value.items():
@@ -160,10 +160,10 @@ def _check_plain(value: Any, place: str, depth: int = 0) -> None:
                     f"its arguments have the key {key[:_SHOWN]!r}",
                     valid="keys that do not begin with an underscore",
                 )
-            _check_plain(inner, f"{place}.{key}".lstrip("."), depth + 1)
+            _check_plain(inner, f"{argument}.{key}".lstrip("."), depth + 1)
     elif isinstance(value, list):
         for inner in value:
-            _check_plain(inner, place, depth + 1)
+            _check_plain(inner, argument, depth + 1)
 
 
 def _merged(values: Mapping[str, Any], arguments: Mapping[str, Any]) -> dict[str, Any]:

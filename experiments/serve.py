@@ -142,13 +142,13 @@ def _manifest(
 
 def read_command(arguments: Sequence[str]) -> Command:
     """The command line; `InputError` and what Hydra raises for a wrong one."""
-    given = _parser().parse_args(arguments)
-    refuse_secrets(given.overrides)
-    own = [item for item in given.overrides if key_of(item) in _OWN]
-    others = [item for item in given.overrides if key_of(item) not in _OWN]
+    flags = _parser().parse_args(arguments)
+    refuse_secrets(flags.overrides)
+    own = [item for item in flags.overrides if key_of(item) in _OWN]
+    others = [item for item in flags.overrides if key_of(item) not in _OWN]
     for item in others:
         _check_known(re.split("[./@]", key_of(item))[0])
-    search = [f"file://{Path(given.config_dir).resolve()}"] if given.config_dir else []
+    search = [f"file://{Path(flags.config_dir).resolve()}"] if flags.config_dir else []
     return Command(_options(own), Settings.compose(others, search))
 
 
@@ -187,15 +187,15 @@ def _parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The entry point; its exit code: 0 when it ended well, Ctrl-C included, 2 for bad input."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
+    words = list(sys.argv[1:] if arguments is None else arguments)
     sys.excepthook = tell_defect
-    flags = _parser().parse_args(given)
+    flags = _parser().parse_args(words)
     if flags.help:
-        print(usage(serve, given))
+        print(usage(serve, words))
         print(f"The server's own settings:\n\n{ServerOptions.__doc__}")
         return 0
     try:
-        command = read_command(given)
+        command = read_command(words)
         if flags.cfg:
             own = dataclasses.replace(command.options, token=None)
             print(OmegaConf.to_yaml(command.settings.config), OmegaConf.to_yaml(own), sep="")

@@ -79,8 +79,8 @@ class Settings:
         check_choices(overrides)
         register()
         with _composing():
-            given = [*_search(search_path), *overrides]
-            config = compose(_ROOT, overrides=given, return_hydra_config=True)
+            all_overrides = [*_search(search_path), *overrides]
+            config = compose(_ROOT, overrides=all_overrides, return_hydra_config=True)
             unresolved = _unresolved(config)
             with _hydra_config(config):
                 values = {key: _resolved(config, key) for key in config if key != "hydra"}
@@ -113,8 +113,10 @@ class Settings:
         """The options of a group, or of a folder below one, that this command line can choose."""
         with _composing():
             loader: Any = GlobalHydra.instance().config_loader()
-            given = _search(self.search_path)
-            return sorted(loader.get_group_options(group, config_name=_ROOT, overrides=given))
+            search_overrides = _search(self.search_path)
+            return sorted(
+                loader.get_group_options(group, config_name=_ROOT, overrides=search_overrides)
+            )
 
     def option(self, group: str, name: str) -> dict[str, Any]:
         """The resolved values of an option, its `_target_` included, with this command line's
@@ -172,13 +174,13 @@ def _chosen_options(text: str) -> list[Any]:
 
 
 def _no_option(key: str, value: Any) -> InputError:
-    group, _, place = key.partition("@")
+    group, _, package = key.partition("@")
     folder = CONF / group
     files = folder.rglob("*.yaml")
     known = sorted(path.relative_to(folder).with_suffix("").as_posix() for path in files)
     do = "name one of them"
     if group == "llm":
-        do += f", or write {place}=null for none" if place else ", or write ~llm for none"
+        do += f", or write {package}=null for none" if package else ", or write ~llm for none"
     elif "none" in known:
         do += f", or write {key}=none for none"
     shown = "null" if value is None else value

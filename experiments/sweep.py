@@ -60,16 +60,16 @@ class SweepStart(Callback):
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
         if config.name is None:
-            given: Any = OmegaConf.to_container(config.hydra.overrides.task, resolve=False)
+            overrides: Any = OmegaConf.to_container(config.hydra.overrides.task, resolve=False)
             with flag_override(config, ["readonly", "struct"], [False, False]):
-                config.name = sweep_name(given)
+                config.name = sweep_name(overrides)
                 config.hydra.overrides.task.append(f"name={config.name}")  # for each cell
         mask(config)
         SweepStart.folder = Path(config.hydra.sweep.dir)
         SweepStart.baseline = {str(key): str(value) for key, value in config.baseline.items()}
-        for place in (SweepStart.folder / RECORD, SweepStart.folder / CELLS):
-            if place.is_symlink():  # What is written there would land elsewhere.
-                place.unlink()
+        for path in (SweepStart.folder / RECORD, SweepStart.folder / CELLS):
+            if path.is_symlink():  # What is written there would land elsewhere.
+                path.unlink()
         shutil.rmtree(SweepStart.folder / CELLS, ignore_errors=True)
         # Launchers hand the environment on to the processes and jobs that they start.
         os.environ[SWEEP] = fingerprint(os.getpid(), os.urandom(8).hex())

@@ -205,8 +205,8 @@ def write_cells(path: Path, result: Study) -> None:
 
     rows = pd.DataFrame(list(result.cells), columns=list(result.grid.names))
     for table, side in ((result.selecting, "selecting"), (result.reported, "reported")):
-        for place, measure in enumerate(table.measures):
-            rows[f"{measure} {side}"] = table.values[place].mean(axis=0)
+        for index, measure in enumerate(table.measures):
+            rows[f"{measure} {side}"] = table.values[index].mean(axis=0)
     write_atomic(path, rows.to_csv(index=False))
 
 

@@ -49,21 +49,21 @@ def _computed(
 ) -> list[RankTable]:
     docids = {question.qid: question.docids for question in pending}
     parts: list[RankTable] = []
-    found: dict[str, NDArray[np.int32]] = {}
+    ranks_of: dict[str, NDArray[np.int32]] = {}
 
     def keep() -> None:
-        if found:
-            part = RankTable(grid.cells, {qid: docids[qid] for qid in found}, dict(found))
+        if ranks_of:
+            part = RankTable(grid.cells, {qid: docids[qid] for qid in ranks_of}, dict(ranks_of))
             part.save(folder / f"{number + len(parts):05d}.npz")
             parts.append(part)
-            found.clear()
+            ranks_of.clear()
 
     with bar() as progress:
         task = progress.add_task(f"Ranking {len(grid.cells):,} cells", total=len(pending), note="")
         last = time.monotonic()
         try:
             for qid, ranks in grid.ranks(pending, threads):
-                found[qid] = ranks
+                ranks_of[qid] = ranks
                 progress.advance(task)
                 if time.monotonic() - last > _SECONDS:
                     keep()

@@ -125,12 +125,12 @@ class ListOrder:
         return list(map(str, ranked["docno"]))
 
 
-def _queries(ranking: pd.DataFrame, asked: str) -> dict[str, Any]:
+def _queries(ranking: pd.DataFrame, original: str) -> dict[str, Any]:
     """The queries of a ranking by column; empty where all are the one that was asked."""
     columns = [name for name in ranking.columns if _QUERY.fullmatch(str(name))]
     queries = {name: ranking[name].iloc[0] for name in columns if len(ranking)}
     texts = {name: query for name, query in queries.items() if isinstance(query, str)}
-    return texts if set(texts.values()) - {asked} else {}
+    return texts if set(texts.values()) - {original} else {}
 
 
 def _ordered(ranking: pd.DataFrame, depth: int) -> tuple[list[str], list[float]]:

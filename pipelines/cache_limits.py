@@ -86,16 +86,16 @@ def _pragma(connection: sqlite3.Connection, name: str) -> int:
     return int(value)
 
 
-def keep_bound(place: Path | str | None, gigabytes: float | None) -> None:
-    """Hold the caches at `place` (None: there are none) at `paths.caches_gb` (None: at no size),
+def keep_bound(caches: Path | str | None, gigabytes: float | None) -> None:
+    """Hold the caches at `caches` (None: there are none) at `paths.caches_gb` (None: at no size),
     and tell once what their file system asks for.
 
     Caches that cannot be pruned are told and stop nothing: the stage that needs one refuses it.
     """
     limit = checked_amount("paths.caches_gb", gigabytes)
-    if place is None:
+    if caches is None:
         return
-    folder = Path(place)
+    folder = Path(caches)
     tell_once(network_note(folder))
     if limit is None:
         return

@@ -82,7 +82,7 @@ class OracleRetriever(Stage):
             if unit not in evidence
         ]
         top = max([*base.scores, 0.0])
-        scores = [top + len(first) - place for place in range(len(first))]
+        scores = [top + len(first) - index for index in range(len(first))]
         units = [*first, *(unit for unit, _ in rest)]
         return RankedList(
             units[: self.depth], [*scores, *(score for _, score in rest)][: self.depth]

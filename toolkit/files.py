@@ -161,7 +161,7 @@ def recorded_fingerprint(path: Path, record: Path | None) -> str:
     """`file_fingerprint` of one large file, read again only where its place, size or times have
     changed since the hash went into `record`, a JSON file of such hashes (None: it is kept
     nowhere). A record that cannot be read is begun again."""
-    place, status = str(path.resolve()), path.stat()
+    key, status = str(path.resolve()), path.stat()
     # A copy may keep size and time of the content, but not the time of its own change.
     state = [status.st_size, status.st_mtime_ns, status.st_ctime_ns]
     known: Any = None
@@ -169,12 +169,12 @@ def recorded_fingerprint(path: Path, record: Path | None) -> str:
         with suppress(OSError, ValueError):
             known = json.loads(record.read_text(encoding="utf-8"))
     hashes: dict[str, Any] = known if isinstance(known, dict) else {}
-    row = hashes.get(place)
+    row = hashes.get(key)
     if isinstance(row, dict) and row.get("state") == state:
         return str(row.get("hash"))
     digest = file_fingerprint(path)
     if record is not None:
-        write_json(record, {**hashes, place: {"state": state, "hash": digest}}, clear=True)
+        write_json(record, {**hashes, key: {"state": state, "hash": digest}}, clear=True)
     return digest
 
 

@@ -65,8 +65,8 @@ def main(arguments: Sequence[str]) -> None:
         LexicalIndex.build(units(corpus), folder)
     index, store = LexicalIndex.open(folder), store_of(corpus, options.documents)
     queries = queries_of(options.documents, options.seed)["search, 8 words"]
-    with tempfile.TemporaryDirectory() as place:
-        run_folder = RunFolder(Path(place) / "run")
+    with tempfile.TemporaryDirectory() as directory:
+        run_folder = RunFolder(Path(directory) / "run")
         topics = recorded(run_folder, index, store, queries, options.questions)
         backend = PipelineBackend(index.bm25(k1=25, b=1, depth=1000))
         evidence = {topic.qid: frozenset(["fw0000001"]) for topic in topics}

@@ -41,7 +41,7 @@ def start(arguments: Sequence[str], more: Sequence[str] = ()) -> float:
 def main(arguments: Sequence[str]) -> None:
     parser = Arguments("startup", rounds=(7, 5))
     options = parser.read(arguments)
-    systems = {name: partial(start, given) for name, (given, _) in COMMANDS.items()}
+    systems = {name: partial(start, words) for name, (words, _) in COMMANDS.items()}
     turns = take_turns(systems, [[()]] * options.rounds, [()], "Starting")
     elapsed = {name: statistics.median(turn.seconds) for name, turn in turns.items()}
     computed = {name: statistics.median(turn.results) for name, turn in turns.items()}

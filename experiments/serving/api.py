@@ -83,9 +83,9 @@ async def _submit(service: Service, body: Body, query: Mapping[str, str]) -> Any
 
 async def _bcp_search(service: Service, body: Body, query: Mapping[str, str]) -> Any:
     k = body.get("k", 10)
-    asked = body["query"]
+    text = body["query"]
     return await service.run(
-        lambda: browsecomp_plus.whole_hits(service.backend, service.store, asked, k)
+        lambda: browsecomp_plus.whole_hits(service.backend, service.store, text, k)
     )
 
 
@@ -117,14 +117,14 @@ async def _pi(service: Service, tool: str, body: Body, query: Mapping[str, str])
     return text_reply(result.text)
 
 
-def handout(given: Handout) -> dict[str, Any]:
+def handout(question: Handout) -> dict[str, Any]:
     """A question as clients get it; null where none is left."""
     return {
-        "session": given.session.handle if given.session else None,
-        "qid": given.topic.qid if given.topic else None,
-        "question": given.topic.text if given.topic else None,
-        "waiting": given.waiting,
-        "under_way": given.under_way,
+        "session": question.session.handle if question.session else None,
+        "qid": question.topic.qid if question.topic else None,
+        "question": question.topic.text if question.topic else None,
+        "waiting": question.waiting,
+        "under_way": question.under_way,
     }
 
 

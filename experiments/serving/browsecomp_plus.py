@@ -37,7 +37,7 @@ class BrowseCompPlusTools(TopK):
         """With the settings of another interface, where that is a `TopK`."""
         if not isinstance(other, TopK):
             return cls(get_document=True)
-        return cls(**{each.name: getattr(other, each.name) for each in fields(TopK)})
+        return cls(**{field.name: getattr(other, field.name) for field in fields(TopK)})
 
     def session(
         self,

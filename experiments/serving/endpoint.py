@@ -54,8 +54,8 @@ class Endpoint:
             body = await read_json(request, service.options.max_request_bytes)
             error = next(self._validator.iter_errors(body), None)
             if error is not None:
-                place = ".".join(map(str, error.absolute_path)) or "the body"
-                message = f"{place}: {error.message[:200]}"
+                location = ".".join(map(str, error.absolute_path)) or "the body"
+                message = f"{location}: {error.message[:200]}"
                 raise RequestRefused(400, "wrong_body", message)
         result = await self.serve(service, body, request.query_params)
         if isinstance(result, Response):

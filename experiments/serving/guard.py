@@ -57,8 +57,8 @@ class Guard:
     def _check(self, headers: Headers) -> None:
         token = self._options.token
         if token:
-            given = headers.get("authorization", "").encode("latin-1", "replace")
-            if not secrets.compare_digest(given, f"Bearer {token}".encode()):
+            authorization = headers.get("authorization", "").encode("latin-1", "replace")
+            if not secrets.compare_digest(authorization, f"Bearer {token}".encode()):
                 message = "send the header Authorization: Bearer <token>, with the server's token"
                 raise RequestRefused(401, "no_token", message)
         else:

@@ -91,8 +91,8 @@ class McpTools:
             return json.dumps({"session": opened.handle}), False
         if name == "question" and service.questions is not None:
             session = session or self._of(connection)
-            given = await service.question(session, self._interface, connection)
-            return json.dumps(handout(given), ensure_ascii=False), False
+            question = await service.question(session, self._interface, connection)
+            return json.dumps(handout(question), ensure_ascii=False), False
         session = session or self._of(connection)
         if session is None:
             raise RequestRefused(

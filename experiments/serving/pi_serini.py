@@ -58,7 +58,7 @@ class PiSeriniTools(RankedBrowsing):
         """With the settings of another interface, where that is a `RankedBrowsing`."""
         if not isinstance(other, RankedBrowsing):
             return cls(excerpt="first_match")
-        return cls(**{each.name: getattr(other, each.name) for each in fields(RankedBrowsing)})
+        return cls(**{field.name: getattr(other, field.name) for field in fields(RankedBrowsing)})
 
     def session(
         self,

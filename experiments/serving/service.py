@@ -160,9 +160,9 @@ class Service:
     async def _served(self, session: ServedSession, name: str, arguments: Any) -> ToolResult:
         episode = session.episode
         named = name if isinstance(name, str) else repr(name)
-        given = arguments if isinstance(arguments, Mapping) else {"arguments": arguments}
+        mapping = arguments if isinstance(arguments, Mapping) else {"arguments": arguments}
         try:
-            return await self._threads.run(lambda: episode.call(named, given))
+            return await self._threads.run(lambda: episode.call(named, mapping))
         except RequestRefused:
             raise
         except Exception as error:

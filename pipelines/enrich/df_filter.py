@@ -81,12 +81,12 @@ class DfFilter:
             terms = tuple(dict.fromkeys(index.analyzer.terms(phrase)))
             frequencies = tuple(int(index.document_frequency(term)) for term in terms)
             if not terms:
-                kept, reason = False, NO_TERMS
+                keep, reason = False, NO_TERMS
             elif not any(frequencies):
-                kept, reason = keep_unseen, UNKNOWN
+                keep, reason = keep_unseen, UNKNOWN
             else:
-                kept, reason = rule(frequencies, limit)
-            decisions.append(Decision(phrase, kept, KEPT if kept else reason, terms, frequencies))
+                keep, reason = rule(frequencies, limit)
+            decisions.append(Decision(phrase, keep, KEPT if keep else reason, terms, frequencies))
         return decisions
 
     def __repr__(self) -> str:

@@ -185,10 +185,10 @@ class _Feedback:
     ) -> list[str]:
         """The `count` heaviest words, n-grams aside; equal ones in the order of the index."""
         heaviest: list[str] = []
-        for place in np.lexsort((numbers, -weights)).tolist():
-            if len(heaviest) == count or weights[place] <= 0:
+        for index in np.lexsort((numbers, -weights)).tolist():
+            if len(heaviest) == count or weights[index] <= 0:
                 break
-            term = self._base.vocabulary[int(numbers[place])]
+            term = self._base.vocabulary[int(numbers[index])]
             if not is_ngram(term):
                 heaviest.append(term)
         return heaviest

@@ -108,11 +108,11 @@ class PhraseFile(PhraseSource):
     def _by_id(self) -> dict[str, tuple[str, ...]]:
         if self._read is None:
             listed: dict[str, list[Any]] = {}
-            for place, record in records(Path(self.path)):
+            for location, record in records(Path(self.path)):
                 key, phrases = record.get("id"), record.get("phrases")
                 if not isinstance(key, str) or not isinstance(phrases, list):
                     raise InputError(
-                        f"{place} has no id with phrases",
+                        f"{location} has no id with phrases",
                         valid='lines as {"id": "d1", "phrases": ["harbour light"]}',
                     )
                 listed.setdefault(key, []).extend(phrases)

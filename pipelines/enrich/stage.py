@@ -234,16 +234,16 @@ class Enrichment(Stage):
     def _expansion(self, query: str, decisions: Sequence[Decision]) -> Expansion:
         assert self.collection is not None
         index = self.collection.index
-        kept = [decision for decision in decisions if decision.kept]
+        accepted = [decision for decision in decisions if decision.kept]
         own: Counter[str] = Counter(index.analyzer.terms(query))
         if self.form == "published":
             own = Counter(own.keys())
-            joined = " ".join(decision.phrase for decision in kept)
+            joined = " ".join(decision.phrase for decision in accepted)
             added = Counter(set(index.analyzer.terms(joined)))
         elif self.form == "joined":
-            added = Counter(term for d in kept for term in index.analyzer.terms(d.phrase))
+            added = Counter(term for d in accepted for term in index.analyzer.terms(d.phrase))
         else:
-            added = Counter(term for decision in kept for term in decision.terms)
+            added = Counter(term for decision in accepted for term in decision.terms)
         return Expansion(own, added)
 
 

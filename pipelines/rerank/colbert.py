@@ -59,7 +59,7 @@ class ColbertScorer:
             for text, tokens in zip(part, self.encoder.encode(part), strict=True):
                 document = DocumentVectors(tokens, np.array([0, len(tokens)]))
                 positions = positions_of[text]
-                of_text = maxsim([vectors[pairs[each].query] for each in positions], document)
+                of_text = maxsim([vectors[pairs[index].query] for index in positions], document)
                 for position, score in zip(positions, of_text[:, 0].tolist(), strict=True):
                     scores[position] = score
         self._counts.add(pairs=len(pairs))

@@ -236,8 +236,8 @@ class Q2Q(Rewriter):
 
 def _sampling(settings: Settings) -> dict[str, object]:
     """The settings that change a reply: not how long one waits for it."""
-    given = settings.given()
-    return {name: given[name] for name in sorted(set(given) - {"timeout", "tool_choice"})}
+    values = settings.given()
+    return {name: values[name] for name in sorted(set(values) - {"timeout", "tool_choice"})}
 
 
 def _check_words(max_words: int, max_reasoning_words: int) -> None:

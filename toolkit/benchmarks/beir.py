@@ -69,9 +69,9 @@ class BeirBenchmark(JudgedBenchmark):
         self._qrels = _qrels_files(self.path, split)
         tiers = {tier: read_qrels(files) for tier, files in self._qrels.items()}
         topics, answers = read_queries(self._queries)
-        asked = read_asked_sets(self._queries)
+        asked_sets = read_asked_sets(self._queries)
         tiers["evidence"] = with_targets(
-            tiers["evidence"], self._in_split(asked, tiers["evidence"])
+            tiers["evidence"], self._in_split(asked_sets, tiers["evidence"])
         )
         self._satisfaction = self._optional("satisfaction.jsonl")
         self._links = self._optional("links.tsv")
@@ -82,17 +82,19 @@ class BeirBenchmark(JudgedBenchmark):
             answers,
             limit=limit,
             known=[topic.qid for topic in topics],
-            sets=sets or asked.qids,
-            checklists=asked.checklists,
-            satisfaction=read_satisfaction(self._satisfaction, asked.checklists)
+            sets=sets or asked_sets.qids,
+            checklists=asked_sets.checklists,
+            satisfaction=read_satisfaction(self._satisfaction, asked_sets.checklists)
             if self._satisfaction
             else None,
         )
 
-    def _in_split(self, asked: AskedSets, evidence: Judgements) -> Mapping[str, Sequence[str]]:
+    def _in_split(self, asked_sets: AskedSets, evidence: Judgements) -> Mapping[str, Sequence[str]]:
         """The targets of the questions that the split selects; qrels alone name those."""
-        chosen = asked.targets if self.split is None else set(evidence) & set(asked.targets)
-        return {qid: asked.targets[qid] for qid in chosen}
+        chosen = (
+            asked_sets.targets if self.split is None else set(evidence) & set(asked_sets.targets)
+        )
+        return {qid: asked_sets.targets[qid] for qid in chosen}
 
     def _optional(self, name: str) -> Path | None:
         path = self.path / name
@@ -139,11 +141,11 @@ class BeirBenchmark(JudgedBenchmark):
         return distinct(self._documents(), self._corpus)
 
     def _documents(self) -> Iterator[tuple[Place, Document]]:
-        for place, record in records(self._corpus):
-            docid = identifier(place, record)
-            title = text_field(place, record, "title", default="")
-            text = text_field(place, record, "text")
-            yield place, Document(docid, title, text, _url(place, record))
+        for location, record in records(self._corpus):
+            docid = identifier(location, record)
+            title = text_field(location, record, "title", default="")
+            text = text_field(location, record, "text")
+            yield location, Document(docid, title, text, _url(location, record))
 
 
 def _required(folder: Path, name: str, origin: str) -> Path:
@@ -196,8 +198,8 @@ def _qrels_files(folder: Path, split: str | None) -> dict[str, list[Path]]:
     return {"evidence": evidence, **({"gold": present} if present else {})}
 
 
-def _url(place: Place, record: dict[str, Any]) -> str:
+def _url(location: Place, record: dict[str, Any]) -> str:
     metadata = record.get("metadata")
     if isinstance(metadata, dict) and metadata.get("url"):
-        return text_field(place, metadata, "url", default="")
-    return text_field(place, record, "url", default="")
+        return text_field(location, metadata, "url", default="")
+    return text_field(location, record, "url", default="")

@@ -75,16 +75,16 @@ class BrowseCompPlus(JudgedBenchmark):
             raise InputError("questions is null", do="give questions, or both topics and qrels")
         self._corpus, self._corpus_revision = corpus, corpus_revision
         rows = _Rows(obfuscated, published_files(questions, revision) if questions else [])
-        asked = read_topics(_existing("topics", topics)) if topics else rows.topics
+        known_topics = read_topics(_existing("topics", topics)) if topics else rows.topics
         judged = {"evidence": qrels, "gold": gold_qrels}
         tiers = {
             tier: read_qrels([_existing(f"{tier} qrels", path)]) if path else rows.judgements[tier]
             for tier, path in judged.items()
         }
         chosen = sliced(
-            asked, split=split, dev_share=dev_share, sample=sample, seed=seed, limit=limit
+            known_topics, split=split, dev_share=dev_share, sample=sample, seed=seed, limit=limit
         )
-        known = [topic.qid for topic in asked]
+        known = [topic.qid for topic in known_topics]
         super().__init__(name, chosen, tiers, rows.answers, known=known)
 
     @cached_property
@@ -118,57 +118,65 @@ class _Rows:
             self.topics, self.answers = united_topics(self._read(files), str(files[0]))
 
     def _read(self, files: Sequence[Path]) -> Iterator[tuple[Place, Topic, list[str]]]:
-        for place, row in published_rows(files, ("query_id", "query", "answer", *_TIERS.values())):
+        for location, row in published_rows(
+            files, ("query_id", "query", "answer", *_TIERS.values())
+        ):
             topic = Topic(
-                identifier(place, row, "query_id"), self._opened(place, row, row, "query")
+                identifier(location, row, "query_id"), self._opened(location, row, row, "query")
             )
             for tier, field in _TIERS.items():
-                documents = _listed(place, row, field)
-                docids = [self._opened(place, row, document, "docid") for document in documents]
+                documents = _listed(location, row, field)
+                docids = [self._opened(location, row, document, "docid") for document in documents]
                 if docids:
                     self.judgements[tier][topic.qid] = dict.fromkeys(docids, 1)
-            answer = self._opened(place, row, row, "answer")
-            yield place, topic, [answer] if answer else []
+            answer = self._opened(location, row, row, "answer")
+            yield location, topic, [answer] if answer else []
 
-    def _opened(self, place: Place, row: dict[str, Any], inner: dict[str, Any], field: str) -> str:
-        text = text_field(place, inner, field)
+    def _opened(
+        self, location: Place, row: dict[str, Any], inner: dict[str, Any], field: str
+    ) -> str:
+        text = text_field(location, inner, field)
         if not self._obfuscated:
             return text
         try:
             opened = seal().open(text)
         except NotSealed:
-            raise self._not_opened(place, row, field) from None
+            raise self._not_opened(location, row, field) from None
         self._canary_is_right |= len(text) >= _TELLING
         return opened
 
-    def _not_opened(self, place: Place, row: dict[str, Any], field: str) -> InputError:
+    def _not_opened(self, location: Place, row: dict[str, Any], field: str) -> InputError:
         if self._canary_is_right or any(map(_opens, _strings(row))):
             return InputError(
-                f"{place} is damaged: the canary opens other texts, and not its {field!r}",
+                f"{location} is damaged: the canary opens other texts, and not its {field!r}",
                 do="fetch the file again",
             )
         return InputError(
-            f"the canary in ${VARIABLE} does not open {place}",
+            f"the canary in ${VARIABLE} does not open {location}",
             valid="the canary string that the benchmark's authors publish with it",
             do="set it to that, or obfuscated=false for rows in plain text",
         )
 
 
 def _documents(files: Sequence[Path]) -> Iterator[tuple[Place, Document]]:
-    for place, row in published_rows(files, ("docid", "title", "text", "url")):
-        title = text_field(place, row, "title", default="")
-        url = text_field(place, row, "url", default="")
-        docid = identifier(place, row, "docid")
-        yield place, Document(docid, title, text_field(place, row, "text"), url)
+    for location, row in published_rows(files, ("docid", "title", "text", "url")):
+        title = text_field(location, row, "title", default="")
+        url = text_field(location, row, "url", default="")
+        docid = identifier(location, row, "docid")
+        yield location, Document(docid, title, text_field(location, row, "text"), url)
 
 
-def _listed(place: Place, row: dict[str, Any], field: str) -> list[dict[str, Any]]:
+def _listed(location: Place, row: dict[str, Any], field: str) -> list[dict[str, Any]]:
     """The documents of a list, which may be empty or null."""
     if field not in row:
-        raise InputError(f"{place} has no field {field!r}", valid="its fields: " + ", ".join(row))
+        raise InputError(
+            f"{location} has no field {field!r}", valid="its fields: " + ", ".join(row)
+        )
     documents = row[field] or []
-    if not isinstance(documents, list) or not all(isinstance(each, dict) for each in documents):
-        raise InputError(f"{place} has a {field!r} that is no list of documents")
+    if not isinstance(documents, list) or not all(
+        isinstance(document, dict) for document in documents
+    ):
+        raise InputError(f"{location} has a {field!r} that is no list of documents")
     return documents
 
 

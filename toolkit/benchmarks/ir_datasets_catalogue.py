@@ -109,7 +109,7 @@ def with_split(dataset: str, split: str | None) -> str:
     if source is None:
         return dataset  # whose message is that of `complete`
     beside = [dataset.rpartition("/")[0]] if "/" in dataset else []
-    ids = [f"{place}/{split}" for place in (dataset, *beside)]
+    ids = [f"{prefix}/{split}" for prefix in (dataset, *beside)]
     present = [name for name in ids if _same_documents(source, _load(name))]
     if len(present) > 1:
         raise InputError(

@@ -133,16 +133,18 @@ def check_direction(direction: object) -> None:
 def read_links(path: Path) -> Iterable[Link]:
     """The rows of a `links.tsv`: two ids with a tab between, a header line `docid, linked` where
     there is one. Anything else is an `InputError` with its line."""
-    for number, (place, line) in enumerate(lines(path)):
+    for number, (location, line) in enumerate(lines(path)):
         ends = tuple(part.strip() for part in line.split("\t"))
         if number == 0 and ends == HEADER:
             continue
-        yield _link(place, ends)
+        yield _link(location, ends)
 
 
-def _link(place: Place, ends: Sequence[str]) -> Link:
+def _link(location: Place, ends: Sequence[str]) -> Link:
     if len(ends) != 2 or not all(ends):
-        raise InputError(f"{place} is no link", valid="a docid, a tab, and the docid it links to")
+        raise InputError(
+            f"{location} is no link", valid="a docid, a tab, and the docid it links to"
+        )
     return Link(*ends)
 
 

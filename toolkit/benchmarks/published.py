@@ -16,21 +16,21 @@ _PATTERNS = ("*.parquet", "*.jsonl")
 _BATCH = 128  # rows that are held at once
 
 
-def published_files(place: str, revision: str | None = None) -> list[Path]:
-    """The files of a data set, in the order of their names: `place` is a file, a folder with such
+def published_files(source: str, revision: str | None = None) -> list[Path]:
+    """The files of a data set, in the order of their names: `source` is a file, a folder with such
     files at any depth, or, where no such path exists, the name of a data set on the hub at
     `revision`. `InputError` where there is none."""
-    path = Path(place).expanduser()
+    path = Path(source).expanduser()
     if path.is_file() and path.suffix in _SUFFIXES:
         return [path]
-    if not path.exists() and is_hub_name(place):
-        path = hub_dataset(place, _PATTERNS, revision)
+    if not path.exists() and is_hub_name(source):
+        path = hub_dataset(source, _PATTERNS, revision)
     if path.is_dir():
         files = sorted(file for file in path.rglob("*") if file.suffix in _SUFFIXES)
         if len({file.suffix for file in files}) == 1:
             return files
     raise InputError(
-        f"there are no rows at {place}",
+        f"there are no rows at {source}",
         valid="a .parquet or .jsonl file, a folder with files of one of these kinds, or the name "
         "of a data set on the Hugging Face hub",
         do="check the path",
@@ -45,8 +45,8 @@ def published_rows(
     read raises `InputError` where the reading gets to it."""
     for path in files:
         rows = _parquet_rows(path, columns) if path.suffix == ".parquet" else records(path)
-        for place, row in rows:
-            yield place, {name: row[name] for name in columns if name in row}
+        for location, row in rows:
+            yield location, {name: row[name] for name in columns if name in row}
 
 
 def _parquet_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[Place, dict[str, Any]]]:

@@ -45,66 +45,69 @@ def lines(path: Path) -> Iterator[tuple[Place, str]]:
     """
     with path.open("rb") as stream:
         for number, raw in enumerate(stream, start=1):
-            place = Place(path, number)
+            location = Place(path, number)
             try:
                 line = raw.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
             except UnicodeDecodeError as error:
                 raise InputError(
-                    f"{place} is not UTF-8 ({error.reason})", do="Convert the file to UTF-8"
+                    f"{location} is not UTF-8 ({error.reason})", do="Convert the file to UTF-8"
                 ) from None
             if line.strip():
-                yield place, line
+                yield location, line
 
 
 def records(path: Path) -> Iterator[tuple[Place, dict[str, Any]]]:
     """The objects of a JSON-lines file."""
-    for place, line in lines(path):
+    for location, line in lines(path):
         try:
             record = json.loads(line)
         except (ValueError, RecursionError) as error:
             raise InputError(
-                f"{place} is not JSON ({error})", valid="one JSON object a line", do="Repair it"
+                f"{location} is not JSON ({error})", valid="one JSON object a line", do="Repair it"
             ) from None
         if not isinstance(record, dict):
             raise InputError(
-                f"{place} is a JSON {type(record).__name__}", valid="one JSON object a line"
+                f"{location} is a JSON {type(record).__name__}", valid="one JSON object a line"
             )
-        yield place, record
+        yield location, record
 
 
 def text_field(
-    place: object, record: Mapping[str, Any], field: str, default: str | None = None
+    location: object, record: Mapping[str, Any], field: str, default: str | None = None
 ) -> str:
-    """A string field of the record at `place`. Integers are taken as their digits; absent (or null)
-    gives `default`."""
+    """A string field of the record at `location`. Integers are taken as their digits; absent (or
+    null) gives `default`."""
     value = record.get(field)
     if value is None:
         if default is not None:
             return default
         raise InputError(
-            f"{place} has no field {field!r}", valid="its fields: " + (", ".join(record) or "none")
+            f"{location} has no field {field!r}",
+            valid="its fields: " + (", ".join(record) or "none"),
         )
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
     if not isinstance(value, str):
-        raise InputError(f"{place} has {field!r} of type {type(value).__name__}", valid="a string")
-    return _encodable(place, field, value)
+        raise InputError(
+            f"{location} has {field!r} of type {type(value).__name__}", valid="a string"
+        )
+    return _encodable(location, field, value)
 
 
-def identifier(place: object, record: Mapping[str, Any], field: str = "_id") -> str:
+def identifier(location: object, record: Mapping[str, Any], field: str = "_id") -> str:
     """The id of a record, which must not be empty."""
-    value = text_field(place, record, field)
+    value = text_field(location, record, field)
     if not value:
-        raise InputError(f"{place} has an empty {field!r}", valid="any non-empty string")
+        raise InputError(f"{location} has an empty {field!r}", valid="any non-empty string")
     return value
 
 
-def _encodable(place: object, field: str, value: str) -> str:
+def _encodable(location: object, field: str, value: str) -> str:
     try:
         value.encode()
     except UnicodeEncodeError:
         raise InputError(
-            f"{place} has half a surrogate pair in {field!r}", do="Repair the broken \\u escape"
+            f"{location} has half a surrogate pair in {field!r}", do="Repair the broken \\u escape"
         ) from None
     return value
 
@@ -115,23 +118,23 @@ def judgements(path: Path) -> Iterator[tuple[Place, Judgement]]:
     Three columns (`query-id, corpus-id, score`, with or without the header line) or TREC's four
     (`qid, iteration, docid, grade`); separated by tabs, or by white space where there is no tab.
     """
-    for number, (place, line) in enumerate(lines(path)):
+    for number, (location, line) in enumerate(lines(path)):
         fields = [part.strip() for part in line.split("\t")] if "\t" in line else line.split()
         if number == 0 and fields[0].lower() in HEADERS:
             continue
         if len(fields) not in (3, 4) or not all(fields):
             raise InputError(
-                f"{place} has {sum(map(bool, fields))} fields",
+                f"{location} has {sum(map(bool, fields))} fields",
                 valid="query-id, corpus-id, score; or TREC's qid, iteration, docid, grade",
             )
-        yield place, Judgement(fields[0], fields[-2], _grade(place, fields[-1]))
+        yield location, Judgement(fields[0], fields[-2], _grade(location, fields[-1]))
 
 
-def _grade(place: Place, value: str) -> int:
+def _grade(location: Place, value: str) -> int:
     try:
         return int(value)
     except ValueError:
-        raise InputError(f"{place} has the grade {value!r}", valid="an integer") from None
+        raise InputError(f"{location} has the grade {value!r}", valid="an integer") from None
 
 
 def read_qrels(files: Sequence[Path]) -> Judgements:
@@ -143,11 +146,11 @@ def united(rows: Iterable[tuple[object, Judgement]]) -> Judgements:
     """Grades by qid and docid of rows that come with their places. A pair may repeat with the same
     grade."""
     grades: Judgements = {}
-    for place, row in rows:
+    for location, row in rows:
         known = grades.setdefault(row.qid, {}).setdefault(row.docid, row.grade)
         if known != row.grade:
             raise InputError(
-                f"{place} gives {row.docid!r} the grade {row.grade} for question {row.qid!r},"
+                f"{location} gives {row.docid!r} the grade {row.grade} for question {row.qid!r},"
                 f" an earlier line {known}",
                 valid="one grade for a pair",
             )
@@ -157,13 +160,14 @@ def united(rows: Iterable[tuple[object, Judgement]]) -> Judgements:
 def read_queries(path: Path) -> tuple[list[Topic], dict[str, list[str]]]:
     """The questions of a queries.jsonl, in its order, and the answers of those that have any."""
     rows = (
-        (place, _topic(place, record), record.get("answers")) for place, record in records(path)
+        (location, _topic(location, record), record.get("answers"))
+        for location, record in records(path)
     )
     return united_topics(rows, str(path))
 
 
-def _topic(place: Place, record: Mapping[str, Any]) -> Topic:
-    return Topic(identifier(place, record), text_field(place, record, "text"))
+def _topic(location: Place, record: Mapping[str, Any]) -> Topic:
+    return Topic(identifier(location, record), text_field(location, record, "text"))
 
 
 def united_topics(
@@ -173,34 +177,36 @@ def united_topics(
     a place, a question, and its answers or None."""
     topics: dict[str, Topic] = {}
     answers: dict[str, list[str]] = {}
-    for place, topic, texts in rows:
+    for location, topic, texts in rows:
         if topic.qid in topics:
-            raise InputError(f"{place} has the qid {topic.qid!r} a second time", do="Rename it")
+            raise InputError(f"{location} has the qid {topic.qid!r} a second time", do="Rename it")
         topics[topic.qid] = topic
         if texts is not None:
-            answers[topic.qid] = _answers(place, texts)
+            answers[topic.qid] = _answers(location, texts)
     if not topics:
         raise InputError(f"{source} holds no question", valid="at least one")
     return list(topics.values()), answers
 
 
-def _answers(place: object, value: Any) -> list[str]:
+def _answers(location: object, value: Any) -> list[str]:
     if not isinstance(value, (list, tuple)) or not all(isinstance(text, str) for text in value):
-        raise InputError(f"{place} has 'answers' that are no list of strings", valid='["one", ...]')
+        raise InputError(
+            f"{location} has 'answers' that are no list of strings", valid='["one", ...]'
+        )
     return list(value)
 
 
 def read_topics(path: Path) -> list[Topic]:
     """The questions of a file `qid<TAB>question`, in its order. There is no header and no quoting:
     all behind the first tab is the question, quotation marks and further tabs included."""
-    rows = ((place, _tabbed_topic(place, line), None) for place, line in lines(path))
+    rows = ((location, _tabbed_topic(location, line), None) for location, line in lines(path))
     return united_topics(rows, str(path))[0]
 
 
-def _tabbed_topic(place: Place, line: str) -> Topic:
+def _tabbed_topic(location: Place, line: str) -> Topic:
     qid, tab, text = line.partition("\t")
     if not (qid and tab and text.strip()):
-        raise InputError(f"{place} is no question", valid="qid, a tab, and its text")
+        raise InputError(f"{location} is no question", valid="qid, a tab, and its text")
     return Topic(qid, text)
 
 
@@ -209,8 +215,8 @@ def distinct(documents: Iterable[tuple[Mark, Document]], corpus: object) -> Iter
     comes again raises `InputError`: at once, or up to 65,536 documents later where more than that
     lie between the two. So does a corpus without any document, at its end."""
     ids = DistinctIds[Mark]()
-    for place, document in documents:
-        _refuse(ids.add(document.docid, place))
+    for location, document in documents:
+        _refuse(ids.add(document.docid, location))
         yield document
     _refuse(ids.close())
     if not len(ids):
@@ -219,8 +225,8 @@ def distinct(documents: Iterable[tuple[Mark, Document]], corpus: object) -> Iter
 
 def _refuse(doubled: tuple[str, object] | None) -> None:
     if doubled:
-        docid, place = doubled
-        raise InputError(f"{place} has the docid {docid!r} a second time", do="Rename it")
+        docid, location = doubled
+        raise InputError(f"{location} has the docid {docid!r} a second time", do="Rename it")
 
 
 def content_hash(path: Path) -> str:

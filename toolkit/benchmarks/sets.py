@@ -30,12 +30,12 @@ def read_asked_sets(path: Path) -> AskedSets:
     """The fields of a `queries.jsonl`. `InputError` for a checklist that is no list of 1 to
     `LONGEST_CHECKLIST` texts, and for targets that are no list of ids."""
     sets = AskedSets({}, {})
-    for place, record in records(path):
-        qid = identifier(place, record)
+    for location, record in records(path):
+        qid = identifier(location, record)
         if record.get("checklist") is not None:
-            sets.checklists[qid] = _checklist(place, record["checklist"])
+            sets.checklists[qid] = _checklist(location, record["checklist"])
         if record.get("targets") is not None:
-            sets.targets[qid] = _targets(place, record["targets"])
+            sets.targets[qid] = _targets(location, record["targets"])
     return sets
 
 
@@ -58,8 +58,8 @@ def read_satisfaction(path: Path, checklists: Mapping[str, Sequence[str]]) -> Sa
     """The rows of a `satisfaction.jsonl`: `query-id`, `corpus-id`, and `satisfied`, one true or
     false for each requirement of the question's checklist."""
     satisfaction: Satisfaction = {}
-    for place, record in records(path):
-        qid, docid = (identifier(place, record, name) for name in ("query-id", "corpus-id"))
+    for location, record in records(path):
+        qid, docid = (identifier(location, record, name) for name in ("query-id", "corpus-id"))
         wanted = len(checklists.get(qid, ()))
         values = record.get("satisfied")
         if (
@@ -68,28 +68,28 @@ def read_satisfaction(path: Path, checklists: Mapping[str, Sequence[str]]) -> Sa
             or not all(isinstance(value, bool) for value in values)
         ):
             raise InputError(
-                f"{place} does not fit the checklist of question {qid!r}",
+                f"{location} does not fit the checklist of question {qid!r}",
                 valid=f"'satisfied' as a list of {wanted} values, true or false",
             )
         satisfaction.setdefault(qid, {})[docid] = tuple(values)
     return satisfaction
 
 
-def _checklist(place: Place, value: Any) -> list[str]:
+def _checklist(location: Place, value: Any) -> list[str]:
     texts = value if isinstance(value, list) else []
     valid = all(isinstance(text, str) and text.strip() for text in texts)
     if not valid or not 1 <= len(texts) <= LONGEST_CHECKLIST:
         count = f" with {len(texts)} items" if isinstance(value, list) else ""
         raise InputError(
-            f"{place} has a 'checklist'{count} that is none",
+            f"{location} has a 'checklist'{count} that is none",
             valid=f"a list of 1 to {LONGEST_CHECKLIST} texts",
             do="Leave the field out where the requirements are not known",
         )
     return list(texts)
 
 
-def _targets(place: Place, value: Any) -> list[str]:
+def _targets(location: Place, value: Any) -> list[str]:
     ids = value if isinstance(value, list) else [None]
     if not all(isinstance(one, (str, int)) and not isinstance(one, bool) for one in ids):
-        raise InputError(f"{place} has 'targets' that are no list of ids", valid='["d1", "d2"]')
+        raise InputError(f"{location} has 'targets' that are no list of ids", valid='["d1", "d2"]')
     return list(dict.fromkeys(map(str, ids)))

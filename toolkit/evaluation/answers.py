@@ -100,8 +100,8 @@ class ExactAnswerJudge:
         """The verdict against the accepted answer that fits best. `ValueError` without any."""
         if not accepted:
             raise ValueError(f"question {qid!r} has no accepted answer to judge by")
-        given = answer_tokens(answer.exact)
-        fits = [(*_fit(given, answer_tokens(text)), text) for text in accepted]
+        tokens = answer_tokens(answer.exact)
+        fits = [(*_fit(tokens, answer_tokens(text)), text) for text in accepted]
         exact, contained, f1, best = max(fits, key=lambda fit: fit[:3])
         correct = exact or (contained and self.rule == "contained")
         return AnswerVerdict(
@@ -140,13 +140,13 @@ def phrase_of(text: str) -> str:
     return f" {' '.join(answer_tokens(text))} "
 
 
-def token_f1(given: Sequence[str], accepted: Sequence[str]) -> float:
+def token_f1(tokens: Sequence[str], accepted: Sequence[str]) -> float:
     """SQuAD's F1 of two token bags; 0 where one is empty, and for `yes` and `no` 1 or 0 only, as
     in HotpotQA's evaluation (Yang et al., 2018)."""
-    if _is_polar(accepted) or _is_polar(given):
-        return float(list(given) == list(accepted))
-    shared = sum((Counter(given) & Counter(accepted)).values())
-    return 2 * shared / (len(given) + len(accepted)) if shared else 0.0
+    if _is_polar(accepted) or _is_polar(tokens):
+        return float(list(tokens) == list(accepted))
+    shared = sum((Counter(tokens) & Counter(accepted)).values())
+    return 2 * shared / (len(tokens) + len(accepted)) if shared else 0.0
 
 
 def _stream_safe(text: str) -> str:
@@ -169,18 +169,18 @@ def _is_combining(character: str) -> bool:
     return unicodedata.combining(unicodedata.normalize("NFKD", character)[0]) > 0
 
 
-def _fit(given: list[str], accepted: list[str]) -> tuple[bool, bool, float]:
-    exact = bool(given) and given == accepted
-    return exact, exact or _contains(given, accepted), token_f1(given, accepted)
+def _fit(tokens: list[str], accepted: list[str]) -> tuple[bool, bool, float]:
+    exact = bool(tokens) and tokens == accepted
+    return exact, exact or _contains(tokens, accepted), token_f1(tokens, accepted)
 
 
-def _contains(given: list[str], accepted: list[str]) -> bool:
+def _contains(tokens: list[str], accepted: list[str]) -> bool:
     if not accepted or _is_polar(accepted):
         return False
     if len(accepted) == 1 and _is_number(accepted[0]):
-        return set(filter(_is_number, given)) == set(accepted)
+        return set(filter(_is_number, tokens)) == set(accepted)
     width = len(accepted)
-    return any(given[at : at + width] == accepted for at in range(len(given) - width + 1))
+    return any(tokens[at : at + width] == accepted for at in range(len(tokens) - width + 1))
 
 
 def _tokens(text: str) -> Iterator[str]:

@@ -150,12 +150,12 @@ def _questions(cell: Cell) -> set[str]:
 
 def _adjusted(p_values: Sequence[tuple[str, float]], family: str) -> list[float]:
     members: dict[str, list[int]] = {}
-    for place, (measure, _) in enumerate(p_values):
-        members.setdefault(measure if family == "measure" else "", []).append(place)
+    for index, (measure, _) in enumerate(p_values):
+        members.setdefault(measure if family == "measure" else "", []).append(index)
     adjusted = [1.0] * len(p_values)
-    for places in members.values():
-        for place, p in zip(places, holm([p_values[at][1] for at in places]), strict=True):
-            adjusted[place] = p
+    for indexes in members.values():
+        for index, p in zip(indexes, holm([p_values[at][1] for at in indexes]), strict=True):
+            adjusted[index] = p
     return adjusted
 
 

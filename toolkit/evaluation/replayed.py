@@ -109,7 +109,9 @@ class _Adapter:
     def __init__(self, tool: SearchTool, foreign: bool) -> None:
         self._search, self._read = tool.abilities
         functions = [spec.get("function", spec) for spec in tool.specs()]
-        self._known = {each["name"]: each["parameters"]["properties"] for each in functions}
+        self._known = {
+            function["name"]: function["parameters"]["properties"] for function in functions
+        }
         self._foreign = foreign
 
     def __call__(self, call: ToolCall) -> tuple[str, Mapping[str, Any]]:

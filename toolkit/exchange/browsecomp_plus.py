@@ -150,19 +150,19 @@ def is_obfuscated(file: RunFile) -> bool:
     return any(_SEALED.fullmatch(text) for text in texts)
 
 
-def _ours(file: RunFile, kept: Any) -> Trajectory:
+def _ours(file: RunFile, own_record: Any) -> Trajectory:
     items = file.objects("result")
     outputs = [item.get("output") for item in items if item.get("type") == "tool_call"]
     if not all(isinstance(output, str) for output in outputs):
         raise changed(file.place)
-    trajectory = restored(file.place, kept, [str(output) for output in outputs])
+    trajectory = restored(file.place, own_record, [str(output) for output in outputs])
     again = write(trajectory, {})
     if any(again[name] != file.content.get(name) for name in _PLAIN):
         raise changed(file.place)
     return trajectory
 
 
-def _step(place: str, item: Mapping[str, Any]) -> Step:
+def _step(location: str, item: Mapping[str, Any]) -> Step:
     kind, output = item.get("type"), item.get("output")
     if kind == "reasoning":
         return Reasoning(output_text(output))
@@ -171,7 +171,7 @@ def _step(place: str, item: Mapping[str, Any]) -> Step:
     if kind == "tool_call" and isinstance(item.get("tool_name"), str):
         return Call(item["tool_name"], item.get("arguments"), output, _error(output))
     raise InputError(
-        f"{place} has an item of type {str(kind)[:40]!r}",
+        f"{location} has an item of type {str(kind)[:40]!r}",
         valid="reasoning, output_text, and tool_call with a tool_name",
     )
 

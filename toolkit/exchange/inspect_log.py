@@ -118,11 +118,11 @@ def write_json_log(
 def read(path: Path) -> Iterator[Transcript | Trajectory]:
     """Each sample of a log: a trajectory where we wrote it, else its transcript. `InputError` where
     it is no log, or holds several epochs."""
-    for place, content in _samples(path):
-        file = RunFile(place, content)
+    for location, content in _samples(path):
+        file = RunFile(location, content)
         if content.get("epoch", 1) != 1:
             raise InputError(
-                f"{place} is epoch {str(content['epoch'])[:20]} of its question",
+                f"{location} is epoch {str(content['epoch'])[:20]} of its question",
                 valid="a log with one epoch",
                 do="import each epoch as a run of its own",
             )
@@ -154,10 +154,10 @@ def transcript(file: RunFile) -> Transcript:
     )
 
 
-def _ours(file: RunFile, kept: Any) -> Trajectory:
+def _ours(file: RunFile, own_record: Any) -> Trajectory:
     messages = file.objects("messages")
     outputs = [str(row.get("content")) for row in messages if row.get("role") == "tool"]
-    trajectory = restored(file.place, kept, outputs)
+    trajectory = restored(file.place, own_record, outputs)
     again = json.loads(dump_json(sample_messages(trajectory)))
     if file.content.get("id") != trajectory.qid or again != messages:
         raise changed(file.place)
@@ -171,7 +171,7 @@ def _status(file: RunFile) -> str:
     return _LIMITS.get(str(limit), "out_of_turns") if limit else "completed"
 
 
-def _steps(place: str, messages: list[dict[str, Any]]) -> Iterator[Step]:
+def _steps(location: str, messages: list[dict[str, Any]]) -> Iterator[Step]:
     results = {
         row["tool_call_id"]: row
         for row in messages
@@ -183,7 +183,7 @@ def _steps(place: str, messages: list[dict[str, Any]]) -> Iterator[Step]:
         yield from _said(message.get("content"))
         calls = message.get("tool_calls") or []
         if not isinstance(calls, list) or not all(_is_call(call) for call in calls):
-            raise InputError(f"{place} has 'tool_calls' that are no calls of functions")
+            raise InputError(f"{location} has 'tool_calls' that are no calls of functions")
         for call in calls:
             arguments, result = call.get("arguments"), results.get(call.get("id", ""))
             answer = arguments.get("answer") if isinstance(arguments, dict) else None
@@ -275,17 +275,17 @@ def _members(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
             if not members:
                 raise InputError(f"{path} holds no samples", valid="a whole log of Inspect AI")
             for member in members:
-                place = f"{path}, {member.filename}"
+                location = f"{path}, {member.filename}"
                 if member.file_size > LARGEST:
                     raise InputError(
-                        f"{place} has {member.file_size:,} bytes", valid=f"{LARGEST:,}"
+                        f"{location} has {member.file_size:,} bytes", valid=f"{LARGEST:,}"
                     )
                 packed = member.compress_type == _ZSTANDARD
                 text = _unpacked(stream, member) if packed else archive.read(member)
                 content = json.loads(text)
                 if not isinstance(content, dict):
-                    raise InputError(f"{place} is no sample")
-                yield place, content
+                    raise InputError(f"{location} is no sample")
+                yield location, content
     except (zipfile.BadZipFile, zipfile.LargeZipFile, NotImplementedError, OSError) as error:
         raise InputError(f"{path} is no whole log: {error}", do="copy it again") from None
     except (ValueError, RecursionError, EOFError, struct.error) as error:

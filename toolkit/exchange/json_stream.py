@@ -86,8 +86,8 @@ class _Reader:
             self._more(_CHUNK)
 
     def _expect(self, character: str) -> None:
-        if (found := self._peek()) != character:
-            raise ValueError(f"{character!r} was expected, {found!r} came")
+        if (actual := self._peek()) != character:
+            raise ValueError(f"{character!r} was expected, {actual!r} came")
         self._at += 1
 
     def _more(self, count: int) -> None:

@@ -75,7 +75,7 @@ class Truth:
     documents: Collection[str] | None = None
 
 
-def linted(place: str, trajectory: Trajectory) -> LintRow:
+def linted(location: str, trajectory: Trajectory) -> LintRow:
     """The row of one file."""
     metadata = trajectory.source.get("metadata") or {}
     settings = {name: metadata.get(name) for name in ("model", "reasoning", "prompt_variant", "k")}
@@ -83,14 +83,14 @@ def linted(place: str, trajectory: Trajectory) -> LintRow:
     text = str(trajectory.messages[-1].get("content") or "") if trajectory.messages else ""
     shown = {docid for tier in ("surfaced", "opened") for docid in trajectory.tiers.get(tier, ())}
     return LintRow(
-        place=place,
+        place=location,
         trajectory=lean(trajectory),
         settings=f"{settings['model'] or 'unnamed'} ({fingerprint(settings)[:6]})",
         cited=cited_ids(text) if trajectory.answer.exact else frozenset(),
         shown=frozenset(shown),
         ends_with_answer=bool(trajectory.source.get("ends_with_answer", True)),
         answered=bool(trajectory.answer.exact.strip()),
-        seconds=_written(place),
+        seconds=_written(location),
     )
 
 
@@ -196,9 +196,9 @@ def _mixed(rows: Sequence[LintRow], truth: Truth, before: Figures) -> Finding:
 def _not_last(rows: Sequence[LintRow], truth: Truth, before: Figures) -> Finding:
     """An answer behind which the file goes on is taken for none."""
     ignored = [row for row in rows if row.answered and not row.ends_with_answer]
-    places = {row.place for row in ignored}
+    locations = {row.place for row in ignored}
     mended = [
-        _said(row.trajectory, ends_with_answer=True) if row.place in places else row.trajectory
+        _said(row.trajectory, ends_with_answer=True) if row.place in locations else row.trajectory
         for row in rows
     ]
     return _finding("answers_without_a_last_output_text", ignored, before, _figures(mended, truth))
@@ -232,10 +232,10 @@ def _retrieved(rows: Sequence[LintRow], truth: Truth, before: Figures) -> Findin
         if row.trajectory.source.get("retrieved_docids") is not None
         if set(retrieved_docids(row.trajectory)) != set(_recorded(row.trajectory))
     ]
-    places = {row.place for row in wrong}
+    locations = {row.place for row in wrong}
     mended = [
         _said(row.trajectory, retrieved_docids=_recorded(row.trajectory))
-        if row.place in places
+        if row.place in locations
         else row.trajectory
         for row in rows
     ]
@@ -250,10 +250,10 @@ def _lacking(rows: Sequence[LintRow], truth: Truth, before: Figures) -> Finding:
     lacking = [
         row for row in rows if any(d not in documents for d in retrieved_docids(row.trajectory))
     ]
-    places = {row.place for row in lacking}
+    locations = {row.place for row in lacking}
     mended = [
         _said(row.trajectory, retrieved_docids=_in_corpus(row.trajectory, documents))
-        if row.place in places
+        if row.place in locations
         else row.trajectory
         for row in rows
     ]
@@ -263,8 +263,8 @@ def _lacking(rows: Sequence[LintRow], truth: Truth, before: Figures) -> Finding:
 
 def _uncited(rows: Sequence[LintRow], truth: Truth, before: Figures) -> Finding:
     invented = [row for row in rows if any(not _was_shown(docid, row) for docid in row.cited)]
-    places = {row.place for row in invented}
-    mended = [_citing_shown(row) if row.place in places else row.trajectory for row in rows]
+    locations = {row.place for row in invented}
+    mended = [_citing_shown(row) if row.place in locations else row.trajectory for row in rows]
     after = _figures(mended, truth) if invented else None
     return _finding("citations_never_shown", invented, before, after)
 
@@ -288,14 +288,14 @@ _CHECKS: tuple[Callable[[Sequence[LintRow], Truth, Figures], Finding], ...] = (
 
 def judges_of(verdicts: Iterable[tuple[str, str]]) -> Finding:
     """Verdicts by different judges: pairs of a place and the judge's name."""
-    places: dict[str, list[str]] = {}
-    for place, judge in verdicts:
-        places.setdefault(judge, []).append(place)
-    if len(places) < 2:
+    locations: dict[str, list[str]] = {}
+    for location, judge in verdicts:
+        locations.setdefault(judge, []).append(location)
+    if len(locations) < 2:
         return Finding("verdicts_of_different_judges", 0, ())
-    named = [f"{judge}: {len(files)}" for judge, files in places.items()]
-    most = max(len(files) for files in places.values())
-    total = sum(len(files) for files in places.values())
+    named = [f"{judge}: {len(files)}" for judge, files in locations.items()]
+    most = max(len(files) for files in locations.values())
+    total = sum(len(files) for files in locations.values())
     at_most = f"accuracy by up to {(total - most) / total:.3f}"
     return Finding("verdicts_of_different_judges", total - most, named, at_most=at_most)
 
@@ -363,8 +363,8 @@ def _seconds(row: LintRow) -> float:
     return row.seconds or 0.0
 
 
-def _written(place: str) -> float | None:
-    match = _TIME.search(place.replace("\\", "/").rpartition("/")[2])
+def _written(location: str) -> float | None:
+    match = _TIME.search(location.replace("\\", "/").rpartition("/")[2])
     try:
         return datetime.strptime(match[1], "%Y%m%dT%H%M%S").timestamp() if match else None
     except ValueError:

@@ -29,10 +29,10 @@ def kept_beside(trajectory: Trajectory, outputs: Sequence[str]) -> dict[str, Any
     return record
 
 
-def restored(place: str, kept: Any, outputs: Sequence[str]) -> Trajectory:
+def restored(location: str, own_record: Any, outputs: Sequence[str]) -> Trajectory:
     """The trajectory that `kept_beside` was given; `InputError` where it is damaged."""
     try:
-        record = dict(kept)
+        record = dict(own_record)
         record["calls"] = [_completed(call, "output", outputs) for call in record["calls"]]
         record["messages"] = [
             _completed(message, "content", outputs) for message in record["messages"]
@@ -40,15 +40,15 @@ def restored(place: str, kept: Any, outputs: Sequence[str]) -> Trajectory:
         return from_record(record)
     except (TypeError, ValueError, KeyError, IndexError, AttributeError, RecursionError) as error:
         raise InputError(
-            f"{place} was written by us, and its {KEY!r} is damaged: {error}",
+            f"{location} was written by us, and its {KEY!r} is damaged: {error}",
             do=f"export the run again, or remove {KEY!r} to read it as a foreign file",
         ) from None
 
 
-def changed(place: str) -> InputError:
+def changed(location: str) -> InputError:
     """For a file that says another thing than what we keep beside it."""
     return InputError(
-        f"{place} was changed after it was exported: its content and its {KEY!r} differ",
+        f"{location} was changed after it was exported: its content and its {KEY!r} differ",
         do=f"export the run again, or remove {KEY!r} to read it as a foreign file",
     )
 

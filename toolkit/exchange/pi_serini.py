@@ -57,7 +57,7 @@ def transcript(file: RunFile) -> Transcript:
     )
 
 
-def _steps(place: str, items: Sequence[Mapping[str, Any]]) -> list[Step]:
+def _steps(location: str, items: Sequence[Mapping[str, Any]]) -> list[Step]:
     steps: list[Step] = []
     for item in items:
         kind, text = item.get("type"), output_text(item.get("output"))
@@ -70,7 +70,7 @@ def _steps(place: str, items: Sequence[Mapping[str, Any]]) -> list[Step]:
                 steps.append(Said(text))
         else:
             raise InputError(
-                f"{place} has an item of type {str(kind)[:40]!r}",
+                f"{location} has an item of type {str(kind)[:40]!r}",
                 valid="output_text, and tool_call with a tool_name",
             )
     return steps

@@ -74,8 +74,8 @@ def run_files(paths: Collection[Path]) -> Iterator[RunFile]:
     """The objects of the files, one at a time; `InputError` for the first that is none."""
     for path in paths:
         if path.suffix == ".jsonl":
-            for place, content in records(path):
-                yield RunFile(str(place), content)
+            for location, content in records(path):
+                yield RunFile(str(location), content)
         else:
             yield RunFile(str(path), json_object(path))
 
@@ -101,9 +101,11 @@ def json_object(path: Path) -> dict[str, Any]:
     return content
 
 
-def counts(place: str, values: Mapping[str, Any], name: str) -> dict[str, int]:
+def counts(location: str, values: Mapping[str, Any], name: str) -> dict[str, int]:
     """Whole numbers by tool; `InputError` for anything else."""
     for tool, count in values.items():
         if isinstance(count, bool) or not isinstance(count, int) or count < 0:
-            raise InputError(f"{place} counts {str(count)[:40]!r} calls of {tool[:40]!r} in {name}")
+            raise InputError(
+                f"{location} counts {str(count)[:40]!r} calls of {tool[:40]!r} in {name}"
+            )
     return dict(values)

@@ -227,8 +227,8 @@ def _messages(steps: Sequence[Step], question: str) -> Iterator[dict[str, Any]]:
             yield {**message, "content": step.text}
             continue
         number += 1
-        given = step.arguments if isinstance(step.arguments, str) else None
-        arguments = given or json.dumps(arguments_of(step.arguments), ensure_ascii=False)
+        written = step.arguments if isinstance(step.arguments, str) else None
+        arguments = written or json.dumps(arguments_of(step.arguments), ensure_ascii=False)
         function = {"name": step.tool, "arguments": arguments}
         call = {"id": f"call_{number}", "type": "function", "function": function}
         yield {**message, "tool_calls": [call]}

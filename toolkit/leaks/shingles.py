@@ -76,8 +76,8 @@ class Shingles:
     def _hits(self, words: Hashes) -> Iterator[tuple[_Source, int]]:
         for length, hashes in runs(words, max(self._tables, default=0)):
             if length in self._tables:
-                for place, number in self._tables[length].lookup(hashes):
-                    yield self._sources[number], place
+                for position, number in self._tables[length].lookup(hashes):
+                    yield self._sources[number], position
 
     def _add_whole(
         self, gathered: dict[int, list[tuple[Hashes, int]]], kind: str, name: str, text: str

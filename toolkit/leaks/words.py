@@ -81,5 +81,5 @@ def _tables() -> tuple[Hashes, Hashes]:
         character = chr(byte)
         if character.isascii() and character.isalnum():
             values[byte] = ord(character.lower())
-    powers = [pow(_BASE, place + 1, 2**64) for place in range(_LONGEST)]
+    powers = [pow(_BASE, position + 1, 2**64) for position in range(_LONGEST)]
     return values, np.array([*powers, 0], np.uint64)

@@ -24,7 +24,7 @@ Row = dict[str, Any]
 _TEXTS = ("started", "id")
 _BY_ROLE = ("known_dollars", "dearest")
 _ACCOUNT = {"role", "qid"}  # whose account a line belongs to
-_COUNTS = {each.name for each in fields(Account)}
+_COUNTS = {field.name for field in fields(Account)}
 
 
 @contextmanager

@@ -83,8 +83,10 @@ class RunFolder:
 
     def repeats(self) -> list[RunFolder]:
         """All repeats that have a trajectory, in order; this folder first."""
-        places = [place for place in (self.path / _REPEATS).glob("*/queries") if any(_json(place))]
-        names = [place.parent.name for place in places]
+        folders = [
+            queries for queries in (self.path / _REPEATS).glob("*/queries") if any(_json(queries))
+        ]
+        names = [queries.parent.name for queries in folders]
         numbers = sorted(int(name) for name in names if re.fullmatch(r"[1-9]\d{0,5}", name))
         return [self, *(self.repeat(number) for number in numbers if number > 1)]
 

@@ -65,18 +65,18 @@ def checklist_of(row: Mapping[str, Any]) -> list[str]:
 
 def last_checklist(rounds: Rows) -> list[str]:
     """The requirements of the last round that has any."""
-    return next((found for row in reversed(rounds) if (found := checklist_of(row))), [])
+    return next((checklist for row in reversed(rounds) if (checklist := checklist_of(row))), [])
 
 
 def scored_documents(rounds: Rows) -> dict[str, ScoredDocument]:
     """By docid, in order of first appearance."""
     documents: dict[str, ScoredDocument] = {}
     for row in rounds:
-        for docid, told in mapping(row.get("documents")).items():
+        for docid, record in mapping(row.get("documents")).items():
             before = documents.get(docid, ScoredDocument({}))
-            cells = mapping(told.get("requirements")) if isinstance(told, Mapping) else {}
+            cells = mapping(record.get("requirements")) if isinstance(record, Mapping) else {}
             scored = {need: cell for need, cell in cells.items() if isinstance(cell, Mapping)}
-            facts = mapping(told)
+            facts = mapping(record)
             documents[docid] = ScoredDocument(
                 {**before.requirements, **scored},
                 number_of(facts.get("score")),

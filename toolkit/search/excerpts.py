@@ -54,7 +54,7 @@ class Query:
         for word, stem in enumerate(self.stems):
             if len(stem) >= _PREFIX:
                 self._long.setdefault(stem[:_PREFIX], []).append(word)
-        self._tables = [_table(self._long, place) for place in range(_PREFIX)]
+        self._tables = [_table(self._long, position) for position in range(_PREFIX)]
 
     def places(self, lowered: str, most: int = sys.maxsize) -> Iterator[Iterator[tuple[int, int]]]:
         """Where `lowered` holds the stems, for each the first `most` places: the stem's number and
@@ -94,18 +94,18 @@ class Query:
             return []
         codes = _last_bytes(lowered)
         bits: NDArray[np.uint8] = np.full(length, 255, np.uint8)
-        for place, table in enumerate(self._tables):
-            bits &= np.frombuffer(codes.translate(table), np.uint8)[place : place + length]
+        for position, table in enumerate(self._tables):
+            bits &= np.frombuffer(codes.translate(table), np.uint8)[position : position + length]
         # As booleans, because numpy finds those several times faster than bytes.
         candidates: list[int] = np.flatnonzero(bits != 0).tolist()
         return candidates
 
 
-def _table(prefixes: Iterable[str], place: int) -> bytes:
-    """For the last byte of a character's code: the bits of the prefixes that have it at `place`."""
+def _table(prefixes: Iterable[str], position: int) -> bytes:
+    """For the last byte of a character's code: the bits of the prefixes that have it there."""
     bits = bytearray(256)
     for number, prefix in enumerate(prefixes):
-        bits[ord(prefix[place]) % 256] |= 1 << number % 8
+        bits[ord(prefix[position]) % 256] |= 1 << number % 8
     return bytes(bits)
 
 

@@ -220,18 +220,18 @@ class GrepSession(BrowsingSession[Grep]):
         return self.first_page(text, f"Call grep with other {SYNTAXES[self.settings.syntax]}.")
 
     def remark(self, ranking: CachedRanking) -> str:
-        notes, kept = ranking.notes, len(ranking.hits)
+        notes, count = ranking.notes, len(ranking.hits)
         if stopped := notes.get("stopped"):
             return f"\n[only {notes['documents']} documents were searched: limit of {stopped}]"
-        return f"\n[{notes['matching']} documents match]" if notes["matching"] > kept else ""
+        return f"\n[{notes['matching']} documents match]" if notes["matching"] > count else ""
 
     def filled(self, query: str, first: int, hits: Sequence[Hit]) -> list[Hit]:
         """The hits from rank `first` with the first lines that match, numbered."""
         pattern = self.settings.compile(query)
         shown = max(0, self.settings.excerpt_depth - first + 1)
         return [
-            hit._replace(excerpt=self._lines(pattern, hit.docid) if place < shown else "")
-            for place, hit in enumerate(hits)
+            hit._replace(excerpt=self._lines(pattern, hit.docid) if index < shown else "")
+            for index, hit in enumerate(hits)
         ]
 
     def _lines(self, pattern: Any, docid: str) -> str:

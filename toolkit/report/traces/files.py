@@ -67,22 +67,22 @@ def write_traces(
     again writes the table (`index.js`) and the verdicts (`verdicts.js`) alone. `InputError` where
     the folder cannot be written.
     """
-    place = folder.path / PAGE
+    page = folder.path / PAGE
     try:
-        with waiting_lock(place.parent / ".lock"):
-            writer = _Writer(place.parent, benchmark, recorded_price(cell.manifest), passages)
-            _write(folder, place, writer, benchmark, cell, reasons)
+        with waiting_lock(page.parent / ".lock"):
+            writer = _Writer(page.parent, benchmark, recorded_price(cell.manifest), passages)
+            _write(folder, page, writer, benchmark, cell, reasons)
     except OSError as error:
         raise InputError(
             f"cannot write the traces of {folder.path}: {error.strerror or error}",
             do="free or change the disk, or set traces=false; then evaluate again",
         ) from error
-    return place
+    return page
 
 
 def _write(
     folder: RunFolder,
-    place: Path,
+    page: Path,
     writer: _Writer,
     benchmark: Benchmark,
     cell: Cell,
@@ -106,8 +106,8 @@ def _write(
     }
     writer.script(VERDICT_DETAILS, details)
     writer.script(INDEX, table)
-    if not place.is_file() or place.read_text(encoding="utf-8") != trace_page():
-        write_atomic(place, trace_page(), clear=True)
+    if not page.is_file() or page.read_text(encoding="utf-8") != trace_page():
+        write_atomic(page, trace_page(), clear=True)
 
 
 class _Writer:
@@ -210,13 +210,13 @@ def _word(verdict: Mapping[str, Any] | None) -> str:
     return "right" if verdict.get("correct") else "wrong"
 
 
-def _recall(cell: Cell, measure: str, qid: str, place: int) -> float | None:
+def _recall(cell: Cell, measure: str, qid: str, position: int) -> float | None:
     if not cell.repeats:
         value = cell.per_question.get(measure, {}).get(qid)
     else:
         # Recall has a value in every repeat, so that places are those of the repeats.
         values = cell.repeats.get(measure, {}).get(qid, ())
-        value = values[place] if place < len(values) else None
+        value = values[position] if position < len(values) else None
     return None if value is None else round(value, 4)
 
 
@@ -238,8 +238,8 @@ def _detail(part: _Part, qid: str) -> dict[str, Any]:
 
 
 def _by_question(topics: Sequence[Topic]) -> Callable[[list[Any]], tuple[int, int]]:
-    places = {topic.qid: place for place, topic in enumerate(topics)}
-    return lambda row: (places[row[1]], row[2])
+    positions = {topic.qid: position for position, topic in enumerate(topics)}
+    return lambda row: (positions[row[1]], row[2])
 
 
 def _cut(text: str) -> str:

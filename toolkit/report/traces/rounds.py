@@ -35,7 +35,7 @@ def round_values(trajectory: Trajectory) -> list[dict[str, Any]]:
     queries with what they brought and the first call that made them."""
     return [
         {
-            "number": int(number_of(row.get("round")) or place),
+            "number": int(number_of(row.get("round")) or position),
             "note": text_of(row.get("reason")),
             "queries": [
                 _query(mapping(query), trajectory.calls) for query in items(row.get("librarians"))
@@ -43,7 +43,7 @@ def round_values(trajectory: Trajectory) -> list[dict[str, Any]]:
             "checklist": checklist_of(row),
             "facts": pairs({name.replace("_", " "): row[name] for name in _FACTS if row.get(name)}),
         }
-        for place, row in enumerate(trajectory.rounds, start=1)
+        for position, row in enumerate(trajectory.rounds, start=1)
     ]
 
 
@@ -56,9 +56,9 @@ def matrix_values(
     stands on, and `texts` has each passage's text once, as pairs, where `passages` has it."""
     checklist = last_checklist(trajectory.rounds)
     documents = scored_documents(trajectory.rounds)
-    places = {docid: place for place, docid in enumerate(trajectory.answer.documents, start=1)}
+    ranks = {docid: rank for rank, docid in enumerate(trajectory.answer.documents, start=1)}
     order = sorted(documents, key=lambda docid: -(documents[docid].score or 0.0))
-    order.sort(key=lambda docid: places.get(docid, len(places) + 1))
+    order.sort(key=lambda docid: ranks.get(docid, len(ranks) + 1))
     rows = []
     shown: dict[str, str] = {}
     for docid in order[:_MOST_DOCUMENTS]:
@@ -69,7 +69,7 @@ def matrix_values(
                 "docid": docid,
                 "title": next((unit.title for unit in units.values()), ""),
                 "judged": list(labels.get(parent(docid), ())),
-                "listed": places.get(docid),
+                "listed": ranks.get(docid),
                 "score": _rounded(documents[docid].score),
                 "overall": _rounded(documents[docid].probability),
                 "cells": [_cell(documents[docid], need) for need in checklist],
