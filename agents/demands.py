@@ -90,7 +90,7 @@ class Demands:
     def _search_call(self) -> str:
         """`search(reason="...", query="...")`: the search with the arguments that it needs."""
         functions = [spec.get("function", spec) for spec in self._specs]
-        function = next(each for each in functions if each["name"] == self._search)
+        function = next(spec for spec in functions if spec["name"] == self._search)
         properties = function["parameters"]["properties"]
         needed = [name for name, schema in properties.items() if "null" not in schema["type"]]
         return call_text(self._search, **dict.fromkeys(needed, "..."))
