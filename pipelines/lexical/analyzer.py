@@ -10,10 +10,11 @@ import re
 from collections.abc import Callable
 from typing import Protocol
 
+from pipelines.lexical.byte_roles import make_byte_roles
 from pipelines.lexical.porter import stem
 from pipelines.lexical.sira_analyzer import SiraAnalyzer
 from pipelines.lexical.strings import to_bytes
-from pipelines.lexical.word_break import MAX_LENGTH, pieces, segment
+from pipelines.lexical.word_break import BYTE_ROLES, MAX_LENGTH, segment
 from pipelines.lexical.word_break_data import VERSION
 from toolkit.errors import InputError
 from toolkit.extras import require
@@ -30,6 +31,7 @@ _RULES = 1  # counts changes of this room's rules, so that an older index is not
 # Character.isWhitespace of Java: no-break spaces are not white space.
 _BLANK = r"\t-\r\x1c-\x20\u1680\u2000-\u2006\u2008-\u200a\u2028\u2029\u205f\u3000"
 _NOT_BLANK = re.compile(f"[^{_BLANK}]+")
+_BLANK_ROLES = make_byte_roles(parts="".join(filter(_NOT_BLANK.match, map(chr, range(128)))))
 _NGRAMS = re.compile(r"([0-9]{1,9})(:hashed)?")
 _LONGEST = 4
 _SLOTS = 1 << 23
@@ -48,13 +50,10 @@ class Analyzer(Protocol):
         """Hash of the name, all settings and the version of the Unicode data."""
         ...
 
-    def pieces(self, text: str) -> list[str]:
-        """Parts of `text` that no term spans: the `piece_terms` of all parts are the terms of
-        `text`. Quick to find, and worth remembering the terms of."""
-        ...
-
-    def piece_terms(self, piece: str) -> list[str]:
-        """The index terms of one of the `pieces`."""
+    @property
+    def byte_roles(self) -> bytes | None:
+        """Where text may be cut (`make_byte_roles`): the terms of all pieces are those of
+        the text. None where terms may span any cut."""
         ...
 
     def words(self, text: str) -> list[str]:
@@ -98,7 +97,7 @@ class LuceneAnalyzer:
         stop_words: frozenset[str] = frozenset(),
         stemming: bool = False,
     ) -> None:
-        self.name, self.longest = name, 1
+        self.name, self.longest, self.byte_roles = name, 1, BYTE_ROLES
         self._settings = (possessive, stop_words, stemming)
         self._terms = _Terms(self._term)
 
@@ -106,12 +105,6 @@ class LuceneAnalyzer:
     def fingerprint(self) -> str:
         possessive, stop_words, stemming = self._settings
         return fingerprint(self.name, possessive, sorted(stop_words), stemming, VERSION, _RULES)
-
-    def pieces(self, text: str) -> list[str]:
-        return pieces(text)
-
-    def piece_terms(self, piece: str) -> list[str]:
-        return self.terms(piece)
 
     def words(self, text: str) -> list[str]:
         return segment(text)
@@ -143,16 +136,11 @@ class WhitespaceAnalyzer:
 
     name = "whitespace"
     longest = 1
+    byte_roles = _BLANK_ROLES
 
     @property
     def fingerprint(self) -> str:
         return fingerprint(self.name, _BLANK, _RULES)
-
-    def pieces(self, text: str) -> list[str]:
-        return _NOT_BLANK.findall(text)
-
-    def piece_terms(self, piece: str) -> list[str]:
-        return self.terms(piece)
 
     def words(self, text: str) -> list[str]:
         words: list[str] = _NOT_BLANK.findall(text)
@@ -179,6 +167,8 @@ class NgramAnalyzer:
     n-grams that share a slot share their postings, which over-estimates document frequencies.
     """
 
+    byte_roles = None
+
     def __init__(self, words_analyzer: Analyzer, longest: int, slots: int | None = None) -> None:
         if not 2 <= longest <= _LONGEST:
             raise InputError(
@@ -191,13 +181,6 @@ class NgramAnalyzer:
     @property
     def fingerprint(self) -> str:
         return fingerprint(self._words.fingerprint, self.longest, self.slots, _RULES)
-
-    def pieces(self, text: str) -> list[str]:
-        """The terms themselves: an n-gram spans the pieces of its words."""
-        return self.terms(text)
-
-    def piece_terms(self, piece: str) -> list[str]:
-        return [piece]
 
     def words(self, text: str) -> list[str]:
         return self._words.words(text)

@@ -11,6 +11,7 @@ import multiprocessing
 import multiprocessing.connection
 import os
 import threading
+from array import array
 from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
@@ -20,9 +21,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipelines.lexical.analyzer import Analyzer, is_ngram, make_analyzer
+from pipelines.lexical.jit import compiled
+from pipelines.lexical.piece_table import PieceTable
 from pipelines.lexical.strings import to_bytes
 
 DROPPED = -1
+_PIECE_BYTES = 64  # of a piece that is longer than nearly all are
 
 
 class Batch(NamedTuple):
@@ -39,51 +43,92 @@ class Batch(NamedTuple):
     lengths: NDArray[np.int32]
 
 
-class PieceNumbers(dict[str, int]):
-    """Piece of text -> number of its term, `DROPPED`, or below that a place in `several`.
+class TermNumbers(dict[str, int]):
+    """Index term -> its number in the segment, given when it is first met."""
 
-    A piece is analysed once, when it is first met; nearly all have one term or none.
-    """
-
-    def __init__(self, analyzer: Analyzer) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self._analyzer = analyzer
-        self.terms: dict[str, int] = {}
-        self._several: list[list[int]] = []
         self._unwritten: list[str] = []
 
-    def __missing__(self, piece: str) -> int:
-        numbers = [self._number(term) for term in self._analyzer.piece_terms(piece)]
-        if len(numbers) > 1:
-            self._several.append(numbers)
-            code = DROPPED - len(self._several)
-        else:
-            code = numbers[0] if numbers else DROPPED
-        self[piece] = code
-        return code
-
-    def _number(self, term: str) -> int:
-        number = self.terms.get(term)
-        if number is None:
-            number = self.terms[term] = len(self.terms)
-            self._unwritten.append(term)
+    def __missing__(self, term: str) -> int:
+        number = self[term] = len(self)
+        self._unwritten.append(term)
         return number
-
-    def tokens(self, pieces: Sequence[str]) -> NDArray[np.int32]:
-        """The numbers of the terms of all the pieces, in any order."""
-        codes = np.fromiter(map(self.__getitem__, pieces), np.int32, len(pieces))
-        several = [self._several[DROPPED - code - 1] for code in codes[codes < DROPPED].tolist()]
-        more = np.fromiter(chain.from_iterable(several), np.int32)
-        return np.concatenate([codes[codes > DROPPED], more])
-
-    def forget_pieces(self) -> None:
-        self.clear()
-        self._several.clear()
 
     def take_unwritten(self) -> list[str]:
         """The terms that were numbered since the last call, in the order of their numbers."""
         terms, self._unwritten = self._unwritten, []
         return terms
+
+
+class Tokens(NamedTuple):
+    """The numbers of the terms of some documents, one document after another, the number of each
+    one's terms, and that without n-grams."""
+
+    terms: NDArray[np.int32]
+    counts: NDArray[np.int32]
+    lengths: NDArray[np.int32]
+
+
+class WholeTexts:
+    """Tokens of texts by the analyzer's own terms, for n-grams, which span whatever is between."""
+
+    def __init__(self, analyzer: Analyzer, numbers: TermNumbers) -> None:
+        self._analyzer, self._numbers = analyzer, numbers
+
+    def tokens(self, texts: Sequence[str]) -> Tokens:
+        terms = [self._analyzer.terms(text) for text in texts]
+        counts = np.fromiter(map(len, terms), np.int32, len(terms))
+        ngrams = np.fromiter((sum(map(is_ngram, names)) for names in terms), np.int32, len(terms))
+        numbers = map(self._numbers.__getitem__, chain.from_iterable(terms))
+        return Tokens(np.fromiter(numbers, np.int32, counts.sum()), counts, counts - ngrams)
+
+    def bound_memory(self, limit: int) -> None:
+        """Nothing is remembered but the terms."""
+
+
+class Pieces:
+    """Tokens of texts by their pieces, each of which is analysed once, when it is first met.
+
+    `codes` has for each piece the number of its term, `DROPPED` for none, or below that, counted
+    down, a place in `several`: nearly all have one term or none.
+    """
+
+    def __init__(self, analyzer: Analyzer, roles: bytes, numbers: TermNumbers) -> None:
+        self._analyzer, self._numbers = analyzer, numbers
+        self._table = PieceTable(roles)
+        self._forget()
+
+    def _forget(self) -> None:
+        self._table.clear()
+        self._codes, self._several, self._several_ends = array("i"), array("i"), array("i", [0])
+
+    def tokens(self, texts: Sequence[str]) -> Tokens:
+        pieces, piece_ends = self._table.numbers([to_bytes(text) for text in texts])
+        for piece in self._table.pieces(len(self._codes)):
+            self._codes.append(self._code(piece))
+        terms, counts = terms_of_pieces(
+            pieces,
+            piece_ends,
+            # Copies: an array that something still has a view of cannot grow.
+            np.array(self._codes, np.int32),
+            np.array(self._several, np.int32),
+            np.array(self._several_ends, np.int32),
+        )
+        return Tokens(terms, counts, counts)
+
+    def _code(self, piece: str) -> int:
+        terms = self._analyzer.terms(piece)
+        if len(terms) < 2:
+            return self._numbers[terms[0]] if terms else DROPPED
+        self._several.extend(map(self._numbers.__getitem__, terms))
+        self._several_ends.append(len(self._several))
+        return DROPPED + 1 - len(self._several_ends)
+
+    def bound_memory(self, limit: int) -> None:
+        """Forget the pieces where these are more than `limit`, or as long as so many."""
+        if max(len(self._table), self._table.length // _PIECE_BYTES) > limit:
+            self._forget()
 
 
 class SegmentWriter:
@@ -95,34 +140,33 @@ class SegmentWriter:
         self._begin()
 
     def _begin(self) -> None:
-        self._analyzer = make_analyzer(self._name)  # afresh, because it may remember words too
-        self._numbers = PieceNumbers(self._analyzer)
+        analyzer = make_analyzer(self._name)  # afresh, because it may remember words too
+        roles = analyzer.byte_roles
+        self._numbers = TermNumbers()
+        self._source = (
+            WholeTexts(analyzer, self._numbers)
+            if roles is None
+            else Pieces(analyzer, roles, self._numbers)
+        )
+        self._seen = np.zeros(0, np.int32)
         self._segment = f"{os.getpid()}-{self._count}"
         self._count += 1
 
-    def _bound_memory(self) -> None:
-        if len(self._numbers.terms) > self._limit // 2:
-            self._begin()
-        elif len(self._numbers) > self._limit // 2:
-            self._numbers.forget_pieces()
-
     def write(self, texts: Sequence[str]) -> Batch:
         """Analyse the texts, one a document, and append their postings to the segment."""
-        self._bound_memory()
-        pieces = [self._analyzer.pieces(text) for text in texts]
-        numbers = [self._numbers.tokens(parts) for parts in pieces]
-        counts = np.array([len(tokens) for tokens in numbers], dtype=np.int32)
-        lengths = counts
-        if self._analyzer.longest > 1:
-            ngrams = [sum(map(is_ngram, parts)) for parts in pieces]
-            lengths = counts - np.array(ngrams, dtype=np.int32)
-        terms, frequencies, distinct = count_terms(numbers, counts)
+        if len(self._numbers) > self._limit // 2:
+            self._begin()
+        self._source.bound_memory(self._limit // 2)
+        tokens = self._source.tokens(texts)
+        if (more := len(self._numbers) - len(self._seen)) > 0:
+            self._seen = np.zeros(len(self._seen) + 2 * more, np.int32)
+        terms, frequencies, distinct = count_terms(tokens.terms, tokens.counts, self._seen)
         with postings_path(self._folder, self._segment).open("ab") as stream:
             start = stream.tell()
             stream.write(terms.tobytes() + frequencies.tobytes())
         with terms_path(self._folder, self._segment).open("ab") as stream:
             stream.writelines(to_bytes(term) + b"\n" for term in self._numbers.take_unwritten())
-        return Batch(self._segment, start, distinct, lengths)
+        return Batch(self._segment, start, distinct, tokens.lengths)
 
 
 def postings_path(folder: Path, segment: str) -> Path:
@@ -134,21 +178,61 @@ def terms_path(folder: Path, segment: str) -> Path:
     return folder / f"segment-{segment}.terms"
 
 
+@compiled
+def terms_of_pieces(
+    pieces: NDArray[np.int32],
+    piece_ends: NDArray[np.int64],
+    codes: NDArray[np.int32],
+    several: NDArray[np.int32],
+    several_ends: NDArray[np.int32],
+) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """Terms of pieces, which end at `piece_ends` for each document; how many each document has.
+    The other arguments are those of `Pieces`."""
+    terms = np.empty(len(pieces), np.int32)
+    counts = np.empty(len(piece_ends), np.int32)
+    position = count = 0
+    for row in range(len(piece_ends)):
+        first = count
+        while position < piece_ends[row]:
+            code = codes[pieces[position]]
+            position += 1
+            if code >= 0:
+                terms[count] = code
+                count += 1
+            elif code < DROPPED:
+                place = DROPPED - 1 - code
+                more = several[several_ends[place] : several_ends[place + 1]]
+                if count + len(more) + len(pieces) - position > len(terms):
+                    terms = np.concatenate((terms, np.empty(len(terms) + len(more), np.int32)))
+                terms[count : count + len(more)] = more
+                count += len(more)
+        counts[row] = count - first
+    return terms[:count], counts
+
+
+@compiled
 def count_terms(
-    numbers: Sequence[NDArray[np.int32]], lengths: NDArray[np.int32]
+    tokens: NDArray[np.int32], counts: NDArray[np.int32], seen: NDArray[np.int32]
 ) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int32]]:
-    """Distinct terms by document, their frequencies, and how many each document has."""
-    documents = np.repeat(np.arange(len(lengths), dtype=np.int64), lengths)
-    tokens = np.concatenate(numbers).astype(np.int64)
-    keys = np.sort(documents << 32 | tokens)
-    starts = np.flatnonzero(np.diff(keys, prepend=-1))
-    frequencies = np.diff(starts, append=len(keys))
-    distinct = np.bincount(keys[starts] >> 32, minlength=len(lengths))
-    return (
-        (keys[starts] & 0xFFFFFFFF).astype(np.int32),
-        frequencies.astype(np.int32),
-        distinct.astype(np.int32),
-    )
+    """Distinct terms by document, their frequencies, and how many each document has. `seen` is 0
+    for each term, before and after."""
+    terms, frequencies = np.empty(len(tokens), np.int32), np.empty(len(tokens), np.int32)
+    distinct = np.empty(len(counts), np.int32)
+    position = size = 0
+    for row in range(len(counts)):
+        first = size
+        for _ in range(counts[row]):
+            term = tokens[position]
+            position += 1
+            if seen[term] == 0:
+                terms[size] = term
+                size += 1
+            seen[term] += 1
+        for place in range(first, size):
+            frequencies[place] = seen[terms[place]]
+            seen[terms[place]] = 0
+        distinct[row] = size - first
+    return terms[:size], frequencies[:size], distinct
 
 
 _writer: SegmentWriter | None = None  # of this worker process; set once, by start_worker

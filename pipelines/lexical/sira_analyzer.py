@@ -6,8 +6,10 @@ import re
 import unicodedata
 from functools import lru_cache
 from importlib.metadata import version
+from string import ascii_letters, digits
 from threading import Lock
 
+from pipelines.lexical.byte_roles import make_byte_roles
 from toolkit.extras import require
 from toolkit.files import fingerprint
 
@@ -22,8 +24,6 @@ which who whom why will with would you your yours yourself yourselves
 """
 STOP_WORDS = frozenset(_STOP_WORDS.split())
 """The 132 words that the released code leaves out."""
-# What ASCII has between words; whether another character parts words is known when it is folded.
-_PIECE = re.compile(r"[^\x00-/:-@\[-`{-\x7f]+")
 _WORD = re.compile(r"[a-z0-9]+")
 _LONGEST = 128  # characters of a word that the released code indexes
 _WORDS_KEPT = 1 << 19
@@ -40,6 +40,8 @@ class SiraAnalyzer:
 
     name = "sira"
     longest = 1
+    # Whether a character that is not ASCII parts words is known when it is folded.
+    byte_roles = make_byte_roles(parts=ascii_letters + digits)
 
     def __init__(self) -> None:
         self._stem = require("snowballstemmer").stemmer("english").stemWord
@@ -51,12 +53,6 @@ class SiraAnalyzer:
         """Of the words left out, and of the versions of Unicode's data and of the stemmer."""
         versions = unicodedata.unidata_version, version("snowballstemmer")
         return fingerprint(self.name, sorted(STOP_WORDS), *versions)
-
-    def pieces(self, text: str) -> list[str]:
-        return _PIECE.findall(text)
-
-    def piece_terms(self, piece: str) -> list[str]:
-        return self.terms(piece)
 
     def words(self, text: str) -> list[str]:
         if not text.isascii():

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import heapq
 from array import array
-from collections.abc import Iterable, Iterator
-from itertools import groupby, islice
-from operator import itemgetter
+from bisect import bisect_right
+from collections.abc import Iterable
+from contextlib import ExitStack
+from itertools import count
 from pathlib import Path
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,8 +19,8 @@ from pipelines.lexical.strings import StringWriter
 from toolkit.errors import InputError
 
 LARGEST_VOCABULARY = 2**31 - 1  # terms are numbered in 32 bits with a sign
-_CHUNK = 65536
-_SEGMENT = itemgetter(1)
+_BLOCKS = 1 << 19  # bytes of the terms that are merged at once, from all segments
+_LEAST_BLOCK = 1 << 12
 
 
 class Vocabulary(NamedTuple):
@@ -39,27 +39,58 @@ def merge_vocabularies(work: Path, segments: Iterable[str], folder: Path) -> Voc
     orders = {segment: _sort(terms_path(work, segment)) for segment in sorted(segments)}
     # Terms of a segment come in order, so each one's position is the next of its segment.
     positions = {segment: array("i") for segment in orders}
-    merged = heapq.merge(*(_lines(terms_path(work, segment), segment) for segment in orders))
-    distinct = groupby(merged, key=itemgetter(0))
     writer = StringWriter(folder / TERMS)
     size = 0
-    while chunk := [(term, list(map(_SEGMENT, group))) for term, group in islice(distinct, _CHUNK)]:
-        if size + len(chunk) > LARGEST_VOCABULARY:
-            raise InputError(
-                f"there are more than {LARGEST_VOCABULARY:,} index terms",
-                valid=f"at most {LARGEST_VOCABULARY:,} in one lexical index",
-                do="choose an analyzer without n-grams or with hashed ones, or split the corpus",
-            )
-        for position, (_, holders) in enumerate(chunk, start=size):
-            for segment in holders:
-                positions[segment].append(position)
-        writer.extend([term for term, _ in chunk])
-        size += len(chunk)
+    with ExitStack() as stack:
+        length = max(_BLOCKS // max(len(orders), 1), _LEAST_BLOCK)
+        blocks = {
+            segment: _Block(stack.enter_context(terms_path(work, segment).open("rb")), length)
+            for segment in orders
+        }
+        while lasts := [block.terms[-1] for block in blocks.values() if block.terms]:
+            # Every term up to the least of these is in a block, for the blocks reach at least it.
+            parts = {segment: block.take(min(lasts)) for segment, block in blocks.items()}
+            terms = sorted(set().union(*parts.values()))
+            _check_size(size + len(terms))
+            numbered = dict(zip(terms, count(size), strict=False))
+            for segment, part in parts.items():
+                positions[segment].extend(map(numbered.__getitem__, part))
+            writer.extend(terms)
+            size += len(terms)
     writer.close()
     numbers = {segment: np.empty(len(order), np.int32) for segment, order in orders.items()}
     for segment, order in orders.items():
         numbers[segment][order] = np.frombuffer(positions[segment], np.int32)
     return Vocabulary(size, numbers)
+
+
+def _check_size(terms: int) -> None:
+    if terms > LARGEST_VOCABULARY:
+        raise InputError(
+            f"there are more than {LARGEST_VOCABULARY:,} index terms",
+            valid=f"at most {LARGEST_VOCABULARY:,} in one lexical index",
+            do="choose an analyzer without n-grams or with hashed ones, or split the corpus",
+        )
+
+
+class _Block:
+    """The next terms of a sorted file, some `length` bytes of them; none where it has ended."""
+
+    def __init__(self, stream: BinaryIO, length: int) -> None:
+        self._stream, self._length = stream, length
+        self._read()
+
+    def _read(self) -> None:
+        self.terms = [line[:-1] for line in self._stream.readlines(self._length)]
+        self._taken = 0
+
+    def take(self, last: bytes) -> list[bytes]:
+        """Take the terms up to `last`."""
+        end = bisect_right(self.terms, last, self._taken)
+        taken, self._taken = self.terms[self._taken : end], end
+        if end == len(self.terms):
+            self._read()
+        return taken
 
 
 def _sort(path: Path) -> NDArray[np.int32]:
@@ -69,9 +100,3 @@ def _sort(path: Path) -> NDArray[np.int32]:
     with path.open("wb") as stream:
         stream.writelines(lines[number] + b"\n" for number in order)
     return np.array(order, dtype=np.int32)
-
-
-def _lines(path: Path, segment: str) -> Iterator[tuple[bytes, str]]:
-    with path.open("rb") as stream:
-        for line in stream:
-            yield line[:-1], segment

@@ -10,8 +10,10 @@ from __future__ import annotations
 import re
 from functools import cache
 from itertools import chain
+from string import ascii_letters, digits
 from typing import NamedTuple
 
+from pipelines.lexical.byte_roles import make_byte_roles
 from pipelines.lexical.word_break_data import RANGES
 
 MAX_LENGTH = 255  # UTF-16 units, the default of Lucene
@@ -72,10 +74,15 @@ _ASCII = re.compile(
     r"(?:(?<!_)_+)?[A-Za-z0-9][A-Za-z0-9_]*"
     r"(?:[.':,;](?:(?<=[A-Za-z][.':])(?=[A-Za-z])|(?<=[0-9][.',;])(?=[0-9]))[A-Za-z0-9_]+)*"
 )
-_MARKS = tuple(".':,;")  # between two words they may join them; after a word they are no part of it
-# What neither is in a word of ASCII nor joins two.
-_TO_BLANK = str.maketrans(
-    {chr(code): " " for code in range(128) if not re.match("[A-Za-z0-9_.':,;]", chr(code))}
+# As `_ASCII`, by byte. Beside another character, a mark or a sign of the last kind may be part of a
+# word: an apostrophe after a Hebrew letter, a quotation mark between two, a sign on a key.
+BYTE_ROLES = make_byte_roles(
+    parts="_",
+    letters=ascii_letters,
+    digits=digits,
+    letter_marks=".':",
+    digit_marks=".',;",
+    other_marks='"#*',
 )
 # Underscores with marks between them. A row of these before no word is searched from each place in
 # it to its end, which only a window of fixed length keeps from being quadratic.
@@ -121,24 +128,12 @@ def segment(text: str) -> list[str]:
         if _NARROW_SPACE in text:
             return _segment_piece(text)
         return list(chain.from_iterable(map(_pieces.__getitem__, text.split())))
-    word = text[:-1] if text[-1:] in _MARKS else text
-    if word.isalnum() and len(word) <= MAX_LENGTH:
-        return [word]  # as most pieces are; several times as fast as the pattern
+    if text.isalnum() and len(text) <= MAX_LENGTH:
+        return [text]  # several times as fast as the pattern
     words: list[str] = _ASCII.findall(text)
     if max(map(len, words), default=0) <= MAX_LENGTH:
         return words
     return [part for word in words for part in ([word] if len(word) <= MAX_LENGTH else scan(word))]
-
-
-def pieces(text: str) -> list[str]:
-    """Parts of `text` that no word spans: `segment` of each in turn gives `segment(text)`.
-
-    Few of them are distinct, so a caller may remember what each is worth, and a part is found
-    several times faster than a word.
-    """
-    if text.isascii():
-        return text.translate(_TO_BLANK).split()
-    return [text] if _NARROW_SPACE in text else text.split()
 
 
 def _segment_piece(piece: str) -> list[str]:

@@ -1,34 +1,133 @@
+"""Text cut by its bytes in compiled code, against analyzers that see the whole of it."""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
 import pytest
 from effort import cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pipelines.lexical import piece_table
 from pipelines.lexical.analyzer import make_analyzer
+from pipelines.lexical.forward import SegmentWriter
+from pipelines.lexical.piece_table import PieceTable
+from pipelines.lexical.strings import to_bytes
+from pipelines.lexical.word_break import scan
 
 NAMES = ["english", "english_unstemmed", "standard", "whitespace"]
 # Joining and parting marks, blanks of Java and of Python, scripts and pictures of several kinds.
 ALPHABET = (
-    "aZs09_.':,;-\"#* \t\n\x1c\x85\xa0\u200d\u202f\u3000éאבกข漢カ\u0301\U0001f600\U0001f1e9\u20e3"
+    "aZs09_.':,;-\"#* \t\n\x00\x1c\x85\xa0\u200d\u202f\u3000éאבกข漢カ\u0301’“\ud800"
+    "\U0001f600\U0001f1e9\u20e3"
 )
 texts = st.one_of(
     st.text(alphabet=ALPHABET, max_size=60),
-    st.text(alphabet="ab1_.':,; -", max_size=60),
-    st.text(max_size=60),
+    st.text(alphabet="ab1_.':,; -\"#", max_size=60),
+    st.text(alphabet="a1.'\"#*א\u20e3\u0301 ", max_size=12),
+    st.text(alphabet=st.characters(), max_size=60),
 )
+
+
+def pieces_of(table: PieceTable, lines: Sequence[str]) -> list[list[str]]:
+    """The pieces of each line, by way of their numbers."""
+    numbers, ends = table.numbers(list(map(to_bytes, lines)))
+    pieces = table.pieces(0)
+    assert len(pieces) == len(set(pieces)) == len(table)
+    parts = np.split(numbers, ends[:-1])
+    return [[pieces[number] for number in part.tolist()] for part in parts]
 
 
 @pytest.mark.parametrize("name", NAMES)
 @settings(max_examples=cases(300), deadline=None)
-@given(text=texts)
-def test_terms_of_the_pieces_are_the_terms_of_the_text(name: str, text: str) -> None:
+@given(lines=st.lists(texts, min_size=1, max_size=4))
+def test_terms_of_the_pieces_are_the_terms_of_the_text(name: str, lines: list[str]) -> None:
     analyzer = make_analyzer(name)
-    parts = analyzer.pieces(text)
-    assert [term for part in parts for term in analyzer.terms(part)] == analyzer.terms(text)
+    for line, pieces in zip(lines, pieces_of(table_of(name), lines), strict=True):
+        terms = [term for piece in pieces for term in analyzer.terms(piece)]
+        assert terms == analyzer.terms(line)
+
+
+@settings(max_examples=cases(300), deadline=None)
+@given(text=texts)
+def test_words_of_the_pieces_are_those_of_the_specification(text: str) -> None:
+    [pieces] = pieces_of(table_of("standard"), [text])
+    assert [word for piece in pieces for word in scan(piece)] == scan(text)
+
+
+@settings(max_examples=cases(300), deadline=None)
+@given(text=st.text(alphabet="ab1_.':,; -\"#", max_size=60))
+def test_a_piece_of_ascii_text_is_one_word_and_no_more(text: str) -> None:
+    [pieces] = pieces_of(table_of("standard"), [text])
+    assert [piece for piece in pieces if piece.strip("_")] == scan(text)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_word_too_long_for_one_token_is_cut_alike_in_its_piece(name: str) -> None:
     analyzer = make_analyzer(name)
     for text in ("a" * 600 + " b", ("ab." * 200) + "c d", "x" * 254 + "\U0001f600y " + "1,2" * 99):
-        parts = analyzer.pieces(text)
-        assert [term for part in parts for term in analyzer.terms(part)] == analyzer.terms(text)
+        [pieces] = pieces_of(table_of(name), [text])
+        assert [term for piece in pieces for term in analyzer.terms(piece)] == analyzer.terms(text)
+
+
+def test_pieces_keep_their_numbers_while_the_table_grows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(piece_table, "_SLOTS", 4)
+    monkeypatch.setattr(piece_table, "_BYTES", 4)
+    lines = [f"w{number} again w{number % 7} {'long' * number}" for number in range(300)]
+    table = table_of("standard")
+    numbered = numbers_by_dictionary(lines)
+    for size in (0, 1, 2, 40, 300):
+        numbers, ends = table.numbers(list(map(to_bytes, lines[:size])))
+        expected = [numbered[word] for line in lines[:size] for word in line.split()]
+        assert numbers.tolist() == expected
+        assert ends.tolist() == np.cumsum([len(line.split()) for line in lines[:size]]).tolist()
+    assert table.pieces(0) == list(numbered)
+    assert table.length == sum(map(len, numbered))
+    table.clear()
+    assert (len(table), table.length) == (0, 0)
+    assert table.numbers([b"w9 w9"])[0].tolist() == [0, 0]
+
+
+def test_pieces_of_equal_hashes_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    # What is compiled holds the factors that it was compiled with, so it runs as Python here.
+    monkeypatch.setattr(piece_table, "_FACTOR", np.uint64(0))
+    monkeypatch.setattr(piece_table, "_LAST_FACTOR", np.uint64(0))
+    for name in ("number_pieces", "is_at", "move", "first_slot"):
+        monkeypatch.setattr(piece_table, name, getattr(piece_table, name).py_func)
+    monkeypatch.setattr(piece_table, "_SLOTS", 4)
+    lines = ["ab ba abc ab", "b a ab ba ca", "abc a b onelongword twolongword onelongword"]
+    numbers, _ = table_of("standard").numbers(list(map(to_bytes, lines)))
+    numbered = numbers_by_dictionary(lines)
+    assert numbers.tolist() == [numbered[word] for line in lines for word in line.split()]
+
+
+def test_long_pieces_without_terms_are_not_kept_beyond_the_memory_allowed(tmp_path: Path) -> None:
+    # Pieces of underscores have no term, so that the number of terms bounds nothing.
+    rows = [["_" * (20_000 + number) + " line"] for number in range(300)]
+    writer = SegmentWriter(tmp_path, "english", limit=2000)
+    writer.write(["__ line"])  # compiled before memory is counted
+    tracemalloc.start()
+    try:
+        batches = [writer.write(texts) for texts in rows]
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert all(batch.lengths.tolist() == [1] for batch in batches)
+    assert peak < sum(len(text) for [text] in rows) / 4
+
+
+def table_of(name: str) -> PieceTable:
+    roles = make_analyzer(name).byte_roles
+    assert roles is not None
+    return PieceTable(roles)
+
+
+def numbers_by_dictionary(lines: Iterable[str]) -> dict[str, int]:
+    numbered: dict[str, int] = {}
+    for word in " ".join(lines).split():
+        numbered.setdefault(word, len(numbered))
+    return numbered

@@ -1,16 +1,24 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
 import random
 import resource
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import accumulate
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
+from effort import cases
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from pipelines.lexical import LexicalIndex
+from pipelines.lexical import LexicalIndex, build, make_analyzer, smallfloat
+from pipelines.lexical.word_break import scan, segment
 from toolkit.contracts import Unit
 from toolkit.errors import InputError
 
@@ -48,8 +56,116 @@ def plainly_built(many: list[Unit], tmp_path_factory: pytest.TempPathFactory) ->
     return LexicalIndex.build(many, path, processes=1, memory_mb=2048).path
 
 
+@pytest.fixture
+def early_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Further processes start after two batches, so that a small corpus is shared with them."""
+    monkeypatch.setattr(build, "_QUICK_BATCHES", 2)
+    monkeypatch.setattr(build, "_SLOW_BATCHES", 2)
+
+
 def contents(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+
+
+def table(strings: Sequence[bytes]) -> tuple[bytes, bytes]:
+    """A table of strings: their bytes and where each one begins and ends."""
+    return b"".join(strings), as_bytes("<i8", [0, *accumulate(map(len, strings))])
+
+
+def as_bytes(kind: str, values: Iterable[int]) -> bytes:
+    return np.array(list(values), kind).tobytes()
+
+
+def slowly_built(units: Sequence[Unit], words: Callable[[str], list[str]]) -> dict[str, bytes]:
+    """The files of the English index, written from their description in `storage` with nothing of
+    the build but the term of a word and Lucene's code of a length."""
+    term = make_analyzer().term
+    documents = [Counter(filter(None, map(term, words(unit.contents)))) for unit in units]
+    postings: dict[bytes, list[tuple[int, int]]] = {}
+    for number, counts in enumerate(documents):
+        for name, frequency in counts.items():
+            postings.setdefault(name.encode("utf-8", "surrogatepass"), []).append(
+                (number, frequency)
+            )
+    terms = sorted(postings)
+    rows = [row for name in terms for row in postings[name]]
+    large = [place for place, (_, frequency) in enumerate(rows) if frequency > 255]
+    frequent = bytearray()
+    for name in terms:
+        if 3 * len(postings[name]) >= len(units):
+            held = dict(postings[name])
+            row = [held.get(number, 0) for number in range(len(units))]
+            frequent += bytes(frequency if frequency <= 255 else 0 for frequency in row)
+    lengths = [counts.total() for counts in documents]
+    files = {
+        "offsets.bin": as_bytes("<i8", [0, *accumulate(len(postings[name]) for name in terms)]),
+        "documents.bin": as_bytes("<u4", [number for number, _ in rows]),
+        "frequencies.bin": bytes(frequency if frequency <= 255 else 0 for _, frequency in rows),
+        "large_positions.bin": as_bytes("<i8", large),
+        "large_values.bin": as_bytes("<i4", [rows[place][1] for place in large]),
+        "large_documents.bin": as_bytes("<u4", [rows[place][0] for place in large]),
+        "lengths.bin": as_bytes("<i4", lengths),
+        "length_codes.bin": smallfloat.encode(np.array(lengths, np.int32)).tobytes(),
+        "frequent.bin": bytes(frequent),
+    }
+    ids = [unit.unit_id.encode("utf-8", "surrogatepass") for unit in units]
+    for stem, strings in (("terms", terms), ("units", ids)):
+        files[f"{stem}.bytes"], files[f"{stem}.offsets"] = table(strings)
+    return files
+
+
+def assert_built_as(expected: dict[str, bytes], index: LexicalIndex) -> None:
+    written = contents(index.path)
+    manifest = json.loads(written.pop("manifest.json"))
+    assert written.keys() == expected.keys()
+    assert [name for name in expected if written[name] != expected[name]] == []
+    assert manifest["counts"]["tokens"] == index.lengths.sum()
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("early_processes")
+@pytest.mark.parametrize("collection", ["cacm", "vaswani", "wikimix"])
+def test_a_real_collections_index_has_the_bytes_of_a_slow_build(
+    data_root: Path, tmp_path: Path, collection: str
+) -> None:
+    lines = (data_root / collection / "corpus.jsonl").read_text("utf-8").splitlines()
+    rows = map(json.loads, lines)
+    units = [Unit(row["_id"], row.get("title", ""), row["text"]) for row in rows]
+    expected = slowly_built(units, segment)
+    for processes, memory_mb in ((1, 1024), (2, 16)):
+        index = LexicalIndex.build(
+            units,
+            tmp_path / f"{processes}",
+            processes=processes,
+            memory_mb=memory_mb,
+            keep_texts=False,
+        )
+        assert_built_as(expected, index)
+
+
+MARKS = "aAbs'’.,:;019_ -\"#*\n\x00éא\u0301\u20e3\u202f漢カ\U0001f600\ud800"
+ANY_TEXT = st.one_of(
+    st.text(max_size=40),
+    st.text(alphabet=MARKS, max_size=40),
+    st.lists(st.sampled_from(["the", "The", "cats", "cat's", "U.S.", "1,000", "x" * 300, "—"])).map(
+        " ".join
+    ),
+)
+
+
+@settings(max_examples=cases(100))
+@given(texts=st.lists(ANY_TEXT, min_size=1, max_size=6))
+def test_the_index_of_any_text_has_the_bytes_of_a_slow_build(texts: list[str]) -> None:
+    units = [Unit(f"d{number}", "", text) for number, text in enumerate(texts)]
+    with TemporaryDirectory() as folder:
+        index = LexicalIndex.build(units, Path(folder) / "index", processes=1, keep_texts=False)
+        assert_built_as(slowly_built(units, scan), index)
+
+
+def test_a_frequency_above_one_byte_has_the_bytes_of_a_slow_build(tmp_path: Path) -> None:
+    units = [Unit(f"d{number}", "", "Lead " * (250 + number) + "line") for number in range(9)]
+    index = LexicalIndex.build(units, tmp_path / "index", processes=1, keep_texts=False)
+    assert_built_as(slowly_built(units, scan), index)
 
 
 def test_statistics_count_what_is_indexed(index: LexicalIndex) -> None:
@@ -92,6 +208,7 @@ def test_an_index_travels_between_processes_as_its_path(index: LexicalIndex) -> 
     assert again.search(["line"])[0].tolist() == index.search(["line"])[0].tolist()
 
 
+@pytest.mark.usefixtures("early_processes")
 @pytest.mark.parametrize("processes, memory_mb", [(1, 16), (2, 16), (3, 20)])
 def test_same_bytes_whatever_the_processes_and_the_memory(
     many: list[Unit], plainly_built: Path, tmp_path: Path, processes: int, memory_mb: int
@@ -100,6 +217,19 @@ def test_same_bytes_whatever_the_processes_and_the_memory(
     LexicalIndex.build(many, path, processes=processes, memory_mb=memory_mb)
     assert contents(path) == contents(plainly_built)
     assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.usefixtures("early_processes")
+@pytest.mark.parametrize("analyzer", ["english", "english:2"])
+def test_batches_come_in_their_order_from_this_process_and_another(
+    tmp_path: Path, analyzer: str
+) -> None:
+    texts = [[f"sounding {' line' * number}"] for number in range(12)]
+    batches = list(build._analysed(iter(texts), tmp_path, make_analyzer(analyzer), 10**6, 2))
+    assert [batch.lengths.tolist() for batch in batches] == [[1 + n] for n in range(12)]
+    writers = {int(batch.segment.split("-")[0]) for batch in batches}
+    assert len(writers) == 2
+    assert os.getpid() in writers
 
 
 def test_a_repeated_unit_id_is_refused(tmp_path: Path) -> None:
@@ -120,6 +250,7 @@ def test_a_corpus_without_words_is_an_index_that_finds_nothing(tmp_path: Path) -
     assert index.statistics.terms == 0
 
 
+@pytest.mark.usefixtures("early_processes")
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
 @pytest.mark.parametrize("after", [2, 900])
 def test_an_error_while_reading_leaves_nothing(

@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 
 from pipelines.lexical import LexicalIndex, make_analyzer
 from pipelines.lexical.analyzer import STOP_WORDS as LUCENES
+from pipelines.lexical.piece_table import PieceTable
 from pipelines.lexical.sira_analyzer import STOP_WORDS
+from pipelines.lexical.strings import to_bytes
 
 pytest.importorskip("snowballstemmer")
 
@@ -60,7 +62,11 @@ ALPHABET = "aZs9_.'- \u00e9\u00a0\u2014\u00bd\u2026\u0301\ud800\u212a\u0130"
 @given(st.text(alphabet=ALPHABET, max_size=60))
 def test_terms_of_the_pieces_are_those_of_the_text(text: str) -> None:
     analyzer = make_analyzer("sira")
-    parts = [term for piece in analyzer.pieces(text) for term in analyzer.piece_terms(piece)]
+    assert analyzer.byte_roles is not None
+    table = PieceTable(analyzer.byte_roles)
+    numbers, _ = table.numbers([to_bytes(text)])
+    pieces = [table.pieces(0)[number] for number in numbers.tolist()]
+    parts = [term for piece in pieces for term in analyzer.terms(piece)]
     terms = analyzer.terms(text)
     assert parts == terms
     words = analyzer.words(text)
