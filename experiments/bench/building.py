@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from experiments.bench import rivals
@@ -32,6 +32,12 @@ from toolkit.console import tell
 from toolkit.errors import InputError
 
 HEAD = ("system", "seconds", "tokens/s", "processor s", "peak MiB", "index MiB")
+OURS = {"ours, 2 processes": 2, "ours, 1 process": 1}
+RATIO_HEAD = (
+    "rival",
+    *(f"{clock} beside {name}" for name in OURS for clock in ("s", "processor s")),
+)
+RATIOS = "Times what ours took, each round by itself: the median (least–most)."
 
 
 def build_ours(corpus: Path, path: Path, processes: int) -> None:
@@ -39,12 +45,12 @@ def build_ours(corpus: Path, path: Path, processes: int) -> None:
     LexicalIndex.build(units(corpus), path, processes=processes, memory_mb=1024, keep_texts=False)
 
 
-def build_rows(folder: Path, corpus: Path, rounds: int) -> list[list[str]]:
-    """Builds in turns: seconds (median, and the range), indexed tokens a second, processor seconds,
-    peak memory, size."""
+def build_costs(
+    folder: Path, corpus: Path, rounds: int
+) -> tuple[dict[str, list[Cost]], dict[str, float]]:
+    """The costs of each system's builds, in turns, and the MiB of its index."""
     builds: dict[str, tuple[Callable[[Path, Path, int], None], Path, Path, int]] = {
-        "ours, 2 processes": (build_ours, corpus, folder / "built", 2),
-        "ours, 1 process": (build_ours, corpus, folder / "built", 1),
+        **{name: (build_ours, corpus, folder / "built", count) for name, count in OURS.items()},
         "PISA, 2 threads": (rivals.build_pisa, corpus, folder / "pisa", 2),
     }
     try:
@@ -58,18 +64,38 @@ def build_rows(folder: Path, corpus: Path, rounds: int) -> list[list[str]]:
         for name, (build, *arguments) in builds.items():
             costs[name].append(in_own_process(build, *arguments))
             tell(f"{name}: {costs[name][-1]}")
-    tokens = LexicalIndex.open(folder / "built").statistics.tokens
-    return [_build_row(name, costs[name], tokens, size_mb(builds[name][2])) for name in builds]
+    return costs, {name: size_mb(index) for name, (_, _, index, _) in builds.items()}
+
+
+def ratio_rows(costs: Mapping[str, Sequence[Cost]]) -> list[list[str]]:
+    """How many times what ours took each rival took, seconds and processor seconds, by round,
+    since what else a machine does hits all systems of a round."""
+    rows = []
+    for rival in costs:
+        if rival in OURS:
+            continue
+        row = [rival]
+        for ours in OURS:
+            rounds = list(zip(costs[rival], costs[ours], strict=True))
+            row.append(_spread([theirs.seconds / own.seconds for theirs, own in rounds]))
+            row.append(_spread([theirs.processor / own.processor for theirs, own in rounds]))
+        rows.append(row)
+    return rows
+
+
+def _spread(values: Sequence[float]) -> str:
+    return f"{statistics.median(values):.1f} ({min(values):.1f}–{max(values):.1f})"
 
 
 def _build_row(name: str, costs: Sequence[Cost], tokens: int, size: float) -> list[str]:
+    """Seconds (median, and the range), indexed tokens a second, processor seconds, peak memory,
+    size."""
     seconds = [cost.seconds for cost in costs]
     middle = statistics.median(seconds)
     processor = statistics.median([cost.processor for cost in costs])
     peak = max(cost.peak_mb for cost in costs)
-    span = f"{middle:.1f} ({min(seconds):.1f}–{max(seconds):.1f})"
     numbers = f"{tokens / middle / 1e6:.2f} M", f"{processor:.1f}", f"{peak:,.0f}", f"{size:,.0f}"
-    return [name, span, *numbers]
+    return [name, _spread(seconds), *numbers]
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -77,8 +103,9 @@ def main(arguments: Sequence[str]) -> None:
     parser = Arguments("building", documents=(10_000, 1000), rounds=(5, 1), seed=(7, 0))
     options = parser.read(arguments)
     corpus = corpus_file(DATA, options.documents, options.seed)
-    rows = build_rows(corpus.parent, corpus, options.rounds)
+    costs, sizes = build_costs(corpus.parent, corpus, options.rounds)
     counts = LexicalIndex.open(corpus.parent / "built").statistics
+    rows = [_build_row(name, costs[name], counts.tokens, sizes[name]) for name in costs]
     intro = (
         f"{counts.documents:,} documents, {counts.tokens:,} tokens, from one JSONL file (two for "
         f"Anserini's threads); medians of {options.rounds} builds of each in turns (least–most), "
@@ -89,7 +116,7 @@ def main(arguments: Sequence[str]) -> None:
         "building",
         "Building",
         parser.command(options),
-        [intro, Table(HEAD, rows)],
+        [intro, Table(HEAD, rows), RATIOS, Table(RATIO_HEAD, ratio_rows(costs))],
         packages=rivals.installed("numba", "pyterrier-pisa", "pyserini"),
         limits=f"{LIMITS}, or more than two cores",
     )

@@ -46,7 +46,7 @@ _WORD_BYTES = 300  # of a word form in a worker's dictionaries: seen with Englis
 _BATCH_CHARACTERS = 1 << 20
 # Below this, starting processes takes longer than the work: for pieces of text, which are analysed
 # once each, and for whole texts.
-_QUICK_BATCHES, _SLOW_BATCHES = 32, 6
+_QUICK_BATCHES, _SLOW_BATCHES = 96, 6
 _WAITING_PER_PROCESS = 3
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 

@@ -39,8 +39,6 @@ _STEP4 = {
     "v": ("ive",),
     "z": ("ize",),
 }
-_VOWEL = re.compile("[aeiou]")
-_VOWEL_CONSONANT = re.compile("[aeiou][^aeiou]")  # where no y is
 _ASTRAL = re.compile("[\U00010000-\U0010ffff]")
 
 
@@ -57,7 +55,7 @@ def _stem(word: str) -> str:
     if len(word) <= 2:
         return word
     word = _past_and_gerund(_plural(word))
-    if word[-1] == "y" and _has_vowel(word[:-1]):
+    if word[-1] == "y" and "v" in _shape(word[:-1]):
         word = word[:-1] + "i"
     word = _replace(word, _STEP2.get(word[-2:-1], ()))
     word = _replace(word, _STEP3.get(word[-1:], ()))
@@ -75,19 +73,13 @@ def _shape(text: str) -> str:
     return shape
 
 
-def _has_vowel(text: str) -> bool:
-    # Without another vowel, the first y that is not the first letter follows a consonant.
-    return _VOWEL.search(text) is not None or "y" in text[1:]
-
-
 def _measure(text: str) -> int:
-    """How often a consonant follows a vowel."""
-    return _shape(text).count("vc") if "y" in text else len(_VOWEL_CONSONANT.findall(text))
+    return _shape(text).count("vc")
 
 
 def _ends_short(text: str) -> bool:
     """Consonant, vowel, consonant that is not w, x or y: an `e` was dropped here (hop, not how)."""
-    return len(text) > 2 and text[-1] not in "wxy" and _shape(text)[-3:] == "cvc"
+    return len(text) > 2 and _shape(text)[-3:] == "cvc" and text[-1] not in "wxy"
 
 
 def _ends_double(text: str) -> bool:
@@ -104,7 +96,7 @@ def _past_and_gerund(word: str) -> str:
     if word.endswith("eed"):
         return word[:-1] if _measure(word[:-3]) > 0 else word
     head = word[:-2] if word.endswith("ed") else word[:-3] if word.endswith("ing") else ""
-    if not _has_vowel(head):
+    if "v" not in _shape(head):
         return word
     if head.endswith(("at", "bl", "iz")):
         return head + "e"

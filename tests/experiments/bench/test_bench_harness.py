@@ -5,7 +5,15 @@ from collections.abc import Callable
 import pytest
 
 from experiments.bench import harness
-from experiments.bench.harness import Arguments, bandwidth, in_own_process, latencies, take_turns
+from experiments.bench.building import ratio_rows
+from experiments.bench.harness import (
+    Arguments,
+    Cost,
+    bandwidth,
+    in_own_process,
+    latencies,
+    take_turns,
+)
 from toolkit.errors import InputError
 
 
@@ -90,3 +98,16 @@ def test_a_failure_in_the_process_is_not_taken_for_a_measurement() -> None:
 
 def test_bandwidth_is_that_of_memory() -> None:
     assert 1e8 < bandwidth(16) < 1e13
+
+
+def test_ratios_of_builds_are_those_of_each_round() -> None:
+    def costs(*pairs: tuple[float, float]) -> list[Cost]:
+        return [Cost(seconds, 0, processor) for seconds, processor in pairs]
+
+    rounds = {
+        "ours, 2 processes": costs((1, 2), (10, 2), (1, 2)),
+        "ours, 1 process": costs((2, 2), (20, 2), (4, 2)),
+        "other": costs((4, 6), (30, 6), (2, 2)),
+    }
+    twos, ones = ("3.0 (2.0–4.0)", "3.0 (1.0–3.0)"), ("1.5 (0.5–2.0)", "3.0 (1.0–3.0)")
+    assert ratio_rows(rounds) == [["other", *twos, *ones]]
