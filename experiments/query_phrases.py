@@ -1,4 +1,5 @@
-"""What was added to the queries of a ranking: phrases are kept with the run, guesses counted."""
+"""What was made of the queries of a ranking: phrases and rewritten queries are kept with the run,
+guesses counted."""
 
 from __future__ import annotations
 
@@ -13,6 +14,7 @@ from toolkit.evaluation.answers import holds_answer
 from toolkit.files import write_atomic
 
 NAME = "phrases.jsonl"
+REWRITES = "rewrites.jsonl"
 
 
 def keep_phrases(
@@ -38,6 +40,18 @@ def keep_phrases(
     lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in rows]
     write_atomic(folder / NAME, "".join(lines))
     return {GUESSED: guessed} if guessed else {}
+
+
+def keep_rewrites(folder: Path, notes: Mapping[str, Any], topics: Sequence[Topic]) -> None:
+    """Write each query as it was, as it was rewritten, and what happened on the way to
+    `rewrites.jsonl`; nothing without a rewriter."""
+    qids: dict[str, list[str]] = {}
+    for topic in topics:
+        qids.setdefault(topic.text, []).append(topic.qid)
+    rows = [{"qid": qid, **row} for row in rewrites(notes) for qid in qids.get(row["raw"], ())]
+    if rows:
+        lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in rows]
+        write_atomic(folder / REWRITES, "".join(lines))
 
 
 def guessing_rewrites(

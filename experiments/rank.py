@@ -22,7 +22,7 @@ from experiments.entry import main
 from experiments.models import servers_of_run
 from experiments.naming import RANKING, cell_name, factors, fingerprints, run_folder
 from experiments.pipeline import Prepared, Stages, ranking, stage_counts
-from experiments.query_phrases import guessing_rewrites, keep_phrases
+from experiments.query_phrases import guessing_rewrites, keep_phrases, keep_rewrites
 from experiments.recorded import recorded_option
 from experiments.run_progress import RunProgress
 from experiments.settings import Settings, plain_values
@@ -94,6 +94,7 @@ def rank(settings: Settings, prepared: Prepared | None = None) -> Cell:
         a_query = query_costs(built.stages, counted, seconds, ranked)
         folder.note_costs({"once": once, "query": a_query})
         answers = built.benchmark.answers
+        keep_rewrites(folder.path, notes, built.benchmark.topics)
         guessed = {
             **keep_phrases(folder.path, notes, answers),
             **guessing_rewrites(notes, built.benchmark.topics, answers),

@@ -216,6 +216,18 @@ def test_a_ranking_with_a_model_tells_its_requests_while_it_works(
     assert "requests" not in stream.getvalue()
 
 
+def test_a_ranking_keeps_what_became_of_each_query(entry: Entry) -> None:
+    assert entry("rank", *TINY, *REWRITER, SAYS, "name=r") == 0
+    lines = Path("runs/r/rewrites.jsonl").read_text().splitlines()
+    rows = [json.loads(line) for line in lines]
+    ranked = {line.split()[0] for line in Path("runs/r/run.trec").read_text().splitlines()}
+    assert {row["qid"] for row in rows} == ranked and len(rows) == len(ranked)
+    assert {row["rewritten"] for row in rows} == {QUESTION}
+    assert {row["apply_to"] for row in rows} == {"both"}
+    assert entry("rank", *TINY, "name=none") == 0
+    assert not Path("runs/none/rewrites.jsonl").exists()
+
+
 def test_a_rewriter_asks_the_agents_model_where_it_has_none_of_its_own(
     entry: Entry, capsys: pytest.CaptureFixture[str]
 ) -> None:
