@@ -24,7 +24,7 @@ from experiments.naming import RANKING, cell_name, factors, fingerprints, run_fo
 from experiments.pipeline import Prepared, Stages, ranking, stage_counts
 from experiments.query_phrases import guessing_rewrites, keep_phrases, keep_rewrites
 from experiments.recorded import recorded_option
-from experiments.run_progress import RunProgress
+from experiments.run_progress import RunProgress, fallbacks
 from experiments.settings import Settings, plain_values
 from experiments.sweep import seal_cells
 from pipelines.aggregation import MaxP
@@ -112,6 +112,8 @@ def rank(settings: Settings, prepared: Prepared | None = None) -> Cell:
     if covered:
         values = ", ".join(f"{name} {cell.metrics[name]:.4f}" for name in covered)
         Console().print(values, highlight=False, soft_wrap=True)
+    for line in fallbacks(counted):
+        Console(stderr=True, soft_wrap=True).print(line, highlight=False)
     Console(stderr=True).print(f"{folder.path}/metrics.json", highlight=False, soft_wrap=True)
     return cell
 

@@ -40,7 +40,7 @@ from experiments.operators import (
 )
 from experiments.pipeline import Prepared, PreparedPipeline, ranking, stage_counts
 from experiments.recorded import recorded_option
-from experiments.run_progress import RunProgress, listed
+from experiments.run_progress import RunProgress, fallbacks, listed
 from experiments.settings import Settings, plain_values
 from experiments.sweep import seal_cells
 from pipelines.backend import PipelineBackend
@@ -198,8 +198,9 @@ def answer(
         except asyncio.CancelledError:
             raise KeyboardInterrupt from None
         finally:
-            folder.add_counts(stage_counts(parts, before))
-    for line in tally.closing():
+            counted = stage_counts(parts, before)
+            folder.add_counts(counted)
+    for line in (*tally.closing(), *fallbacks(counted)):
         Console(stderr=True, soft_wrap=True).print(line)
     return answering.stopped
 

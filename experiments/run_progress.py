@@ -14,6 +14,7 @@ from toolkit.llm.ledger import Ledger
 
 _MOST_WARNINGS = 3
 _MOST_COSTS = 100
+_NO_QUESTION = ("copied", "prose", "errors")  # as the rewriters' stages count them
 
 
 class RunProgress:
@@ -106,6 +107,19 @@ class RunProgress:
 def listed(codes: Counter[str]) -> str:
     """`missing_argument 3, unknown_tool 1`, the most frequent first."""
     return ", ".join(f"{code} {count}" for code, count in codes.most_common())
+
+
+def fallbacks(counted: Mapping[str, Mapping[str, float]]) -> list[str]:
+    """A line on the queries that were searched as typed, by what the stages counted; none where
+    every query was rewritten."""
+    counts = {name: int(number) for name, number in counted.get("rewriter", {}).items()}
+    if not counts.get("fell_back"):
+        return []
+    reasons = Counter({name: counts[name] for name in _NO_QUESTION if counts.get(name)})
+    return [
+        f"{counts['fell_back']} of {counts['queries']} queries were searched as they were, because "
+        f"the rewriter brought nothing of use ({listed(reasons) or 'empty'})"
+    ]
 
 
 def expected(costs: Sequence[Mapping[str, float]], questions: int) -> str:

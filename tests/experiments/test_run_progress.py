@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from experiments.answering import Answering, Asking
-from experiments.run_progress import RunProgress, duration, expected
+from experiments.run_progress import RunProgress, duration, expected, fallbacks
 from toolkit.contracts import Answer, SearchTool, ToolCall, Topic, Trajectory
 from toolkit.evaluation.answers import AnswerVerdict, ExactAnswerJudge
 from toolkit.llm import Turn, Usage
@@ -146,3 +146,11 @@ def test_durations_are_told_in_minutes_and_long_ones_in_hours() -> None:
     assert duration(750) == "12.5 minutes"
     assert duration(5399) == "90.0 minutes"
     assert duration(10_800) == "3.0 hours"
+
+
+def test_queries_that_were_searched_as_typed_are_told_with_the_reasons() -> None:
+    counts = {"queries": 52, "fell_back": 30, "prose": 2, "copied": 28, "errors": 0}
+    (line,) = fallbacks({"rewriter": counts, "reranker": {"fell_back": 1}})
+    assert line.startswith("30 of 52 queries were searched as they were")
+    assert line.endswith("(copied 28, prose 2)")
+    assert fallbacks({"rewriter": {"queries": 52, "fell_back": 0}}) == fallbacks({}) == []

@@ -216,7 +216,9 @@ def test_a_ranking_with_a_model_tells_its_requests_while_it_works(
     assert "requests" not in stream.getvalue()
 
 
-def test_a_ranking_keeps_what_became_of_each_query(entry: Entry) -> None:
+def test_a_ranking_keeps_and_tells_what_became_of_each_query(
+    entry: Entry, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert entry("rank", *TINY, *REWRITER, SAYS, "name=r") == 0
     lines = Path("runs/r/rewrites.jsonl").read_text().splitlines()
     rows = [json.loads(line) for line in lines]
@@ -224,6 +226,11 @@ def test_a_ranking_keeps_what_became_of_each_query(entry: Entry) -> None:
     assert {row["qid"] for row in rows} == ranked and len(rows) == len(ranked)
     assert {row["rewritten"] for row in rows} == {QUESTION}
     assert {row["apply_to"] for row in rows} == {"both"}
+    example = "rewriter_llm.says='What is the most popular food in Switzerland?'"
+    assert entry("rank", *TINY, *REWRITER, example, "paths.caches=null", "name=copied") == 0
+    told = " ".join(capsys.readouterr().err.split())
+    assert f"{len(rows)} of {len(rows)} queries were searched as they were" in told
+    assert f"(copied {len(rows)})" in told
     assert entry("rank", *TINY, "name=none") == 0
     assert not Path("runs/none/rewrites.jsonl").exists()
 
