@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 from pipelines.lexical.byte_roles import make_byte_roles
@@ -99,7 +100,8 @@ class LuceneAnalyzer:
     ) -> None:
         self.name, self.longest, self.byte_roles = name, 1, BYTE_ROLES
         self._settings = (possessive, stop_words, stemming)
-        self._terms = _Terms(self._term)
+        # Not a method: a circle would keep all words until the garbage collector comes by.
+        self._terms = _Terms(partial(_term, *self._settings))
 
     @property
     def fingerprint(self) -> str:
@@ -114,15 +116,6 @@ class LuceneAnalyzer:
 
     def terms(self, text: str) -> list[str]:
         return list(filter(None, map(self._terms.__getitem__, segment(text))))
-
-    def _term(self, word: str) -> str | None:
-        possessive, stop_words, stemming = self._settings
-        if possessive and word[-1:] in ("s", "S") and word[-2:-1] in ("'", "\u2019", "\uff07"):
-            word = word[:-2]
-        word = _lower(word)
-        if word in stop_words:
-            return None
-        return stem(word) if stemming else word
 
     def __reduce__(self) -> tuple[Callable[[str], Analyzer], tuple[str]]:
         return make_analyzer, (self.name,)
@@ -227,6 +220,16 @@ def _cut(word: str) -> list[str]:
             parts.append(word[start:position])
             start, units = position, 0
     return [*parts, word[start:]] if start < len(word) else parts
+
+
+def _term(possessive: bool, stop_words: frozenset[str], stemming: bool, word: str) -> str | None:
+    """The term of a word under the settings of a `LuceneAnalyzer`."""
+    if possessive and word[-1:] in ("s", "S") and word[-2:-1] in ("'", "\u2019", "\uff07"):
+        word = word[:-2]
+    word = _lower(word)
+    if word in stop_words:
+        return None
+    return stem(word) if stemming else word
 
 
 def _lower(word: str) -> str:

@@ -101,9 +101,9 @@ class LexicalIndex(OpenedIndex):
 
         `path` is a folder that appears when it is whole; an index that is there already is
         replaced. `memory_mb` bounds what the build keeps beside the text in flight and about
-        35 bytes a unit. `processes` analyse text (default: one a core). `total`, the number of
-        units if known, and `description` are for the progress bar. The same units give the same
-        bytes, whatever the memory and the processes.
+        35 bytes a unit. `processes`, this one included, analyse text (default: one a core).
+        `total`, the number of units if known, and `description` are for the progress bar. The
+        same units give the same bytes, whatever the memory and the processes.
 
         Raises `InputError` for an empty corpus, 2^31 units or more (before any work where their
         number is known), a repeated `unit_id`, a full disk, an unknown analyzer; whatever the

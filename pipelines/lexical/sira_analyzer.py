@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from functools import lru_cache
+from collections.abc import Callable
+from functools import lru_cache, partial
 from importlib.metadata import version
 from string import ascii_letters, digits
 from threading import Lock
@@ -44,9 +45,9 @@ class SiraAnalyzer:
     byte_roles = make_byte_roles(parts=ascii_letters + digits)
 
     def __init__(self) -> None:
-        self._stem = require("snowballstemmer").stemmer("english").stemWord
-        self._stemming = Lock()  # A stemmer works on one word at a time.
-        self._terms = lru_cache(_WORDS_KEPT)(self._term)
+        stem = require("snowballstemmer").stemmer("english").stemWord
+        # Not a method: a circle would keep all words until the garbage collector comes by.
+        self._terms = lru_cache(_WORDS_KEPT)(partial(_term, stem, Lock()))
 
     @property
     def fingerprint(self) -> str:
@@ -66,14 +67,16 @@ class SiraAnalyzer:
     def terms(self, text: str) -> list[str]:
         return list(filter(None, map(self._terms, self.words(text))))
 
-    def _term(self, word: str) -> str | None:
-        if word in STOP_WORDS:
-            return None
-        with self._stemming:
-            return str(self._stem(word[:_LONGEST]))
-
     def __reduce__(self) -> tuple[type[SiraAnalyzer], tuple[()]]:
         return SiraAnalyzer, ()
 
     def __repr__(self) -> str:
         return f"make_analyzer({self.name!r})"
+
+
+def _term(stem: Callable[[str], str], stemming: Lock, word: str) -> str | None:
+    """The term of a word; `stemming` is held meanwhile, for a stemmer works on one at a time."""
+    if word in STOP_WORDS:
+        return None
+    with stemming:
+        return str(stem(word[:_LONGEST]))

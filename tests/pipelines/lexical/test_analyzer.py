@@ -3,10 +3,12 @@ paper; none from this project's own output."""
 
 from __future__ import annotations
 
+import gc
 import gzip
 import json
 import pickle
 import time
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -135,6 +137,21 @@ def test_full_caches_change_no_result(monkeypatch: pytest.MonkeyPatch) -> None:
     small = make_analyzer()
     assert [small.terms(text) for text in words] == expected
     assert small.terms(" ".join(words)) == [term for terms in expected for term in terms]
+
+
+@pytest.mark.parametrize("name", [*NAMES, "sira", "english:2"])
+def test_what_an_analyzer_remembers_goes_with_it(name: str) -> None:
+    if name == "sira":
+        pytest.importorskip("snowballstemmer")
+    analyzer = make_analyzer(name)
+    analyzer.terms("Sounding lines")
+    gc.disable()  # it would free a circle too, but late
+    try:
+        reference = weakref.ref(analyzer)
+        del analyzer
+        assert reference() is None
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("piece", ["_", "\u200d", "'", "\u0301", "a", "a_", "\u05d0'", "1,"])
