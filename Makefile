@@ -3,8 +3,10 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 # pip compiles on one core, and takes longer for that than for the rest.
-PIP    := $(BIN)/python -m pip install --disable-pip-version-check -q --no-compile -c constraints.txt
-COMPILE := $(BIN)/python -m compileall -q -j 0 -x '/tests?/' $(VENV)/lib >/dev/null || true
+PIP    := $(BIN)/python -m pip install --disable-pip-version-check -qq --no-compile -c constraints.txt
+# Python compiles the few of these that are imported.
+RARE   := /(tests?|testing|mypy|pip|transformers/models|torch/(_inductor|_dynamo|distributed|ao|onnx))/
+COMPILE := $(BIN)/python -m compileall -q -j 0 -x '$(RARE)' $(VENV)/lib >/dev/null || true
 # Tests start many processes: without bytecode on disk each would compile all that it imports.
 PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest
 CORE   := $(VENV)/.core
@@ -114,6 +116,8 @@ $(BIN)/python:
 	sys.exit(0 if v >= (3, 10) else f"Python {v.major}.{v.minor} came; 3.10 or newer is needed: make PYTHON=python3.11")'
 	@echo "Creating $(VENV) with $$($(PYTHON) --version)"
 	@$(PYTHON) -m venv $(VENV) || { echo "No virtual environment could be made: install the venv module (Debian: apt install python3-venv)"; exit 1; }
+# Python's own pip may be years old, and then takes twice the time. It does where there is no newer one.
+	@$(PIP) --upgrade pip || true
 
 $(CORE): pyproject.toml constraints.txt | $(BIN)/python
 	@echo "Installing the core (about a minute the first time)"
