@@ -11,6 +11,7 @@ import multiprocessing
 import os
 import platform
 import shutil
+import time
 from array import array
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -18,7 +19,6 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from functools import partial
-from itertools import chain, islice
 from operator import length_hint
 from pathlib import Path
 
@@ -26,7 +26,7 @@ import numpy as np
 
 from pipelines.index_folder import is_index, write_manifest
 from pipelines.lexical import smallfloat
-from pipelines.lexical.analyzer import Analyzer, make_analyzer
+from pipelines.lexical.analyzer import make_analyzer
 from pipelines.lexical.forward import Batch, SegmentWriter, start_worker, write_in_worker
 from pipelines.lexical.invert import invert, read_segments
 from pipelines.lexical.storage import KIND, TEXTS, TITLES, UNITS, array_path, write_frequent
@@ -44,9 +44,9 @@ LARGEST_INDEX = 2**31 - 1  # units: rankings number them in 32 bits with a sign
 _MB = 1 << 20
 _WORD_BYTES = 300  # of a word form in a worker's dictionaries: seen with English web text
 _BATCH_CHARACTERS = 1 << 20
-# Below this, starting processes takes longer than the work: for pieces of text, which are analysed
-# once each, and for whole texts.
-_QUICK_BATCHES, _SLOW_BATCHES = 96, 6
+# Processor seconds of analysis before further processes start, four times what starting one costs:
+# most builds are done by then.
+_ALONE = 8.0
 _WAITING_PER_PROCESS = 3
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
@@ -77,7 +77,7 @@ def build_index(
         work.mkdir()
         reader = _Reader(track(units, description, total), folder, memory_mb * _MB, keep_texts)
         limit = memory_mb * _MB // (2 * workers * _WORD_BYTES)
-        batches = list(_analysed(reader.batches(), work, analysis, limit, workers))
+        batches = list(_analysed(reader.batches(), work, analysis.name, limit, workers))
         reader.close()
         counts = _finish(batches, work, folder, memory_mb * _MB // 2)
         shutil.rmtree(work)
@@ -200,26 +200,30 @@ class _Reader:
 
 
 def _analysed(
-    batches: Iterator[list[str]], work: Path, analyzer: Analyzer, limit: int, processes: int
+    batches: Iterator[list[str]], work: Path, analyzer: str, limit: int, processes: int
 ) -> Iterator[Batch]:
     """What became of each batch, in the order of the batches. This process, which reads them,
     analyses the first ones, and later those that the others have no time for."""
-    writer = SegmentWriter(work, analyzer.name, limit)
-    alone = _SLOW_BATCHES if analyzer.byte_roles is None else _QUICK_BATCHES
-    yield from map(writer.write, islice(batches, None if processes == 1 else alone))
-    following = list(islice(batches, 1))
-    if not following:
-        return
+    writer = SegmentWriter(work, analyzer, limit)
+    spent = 0.0
+    while processes == 1 or spent < _ALONE:
+        texts = next(batches, None)
+        if texts is None:
+            return
+        start = time.thread_time()
+        batch = writer.write(texts)
+        spent += time.thread_time() - start
+        yield batch
     others = processes - 1
-    pool = ProcessPoolExecutor(
+    pool = ProcessPoolExecutor(  # starts no process before it has work
         others,
         mp_context=multiprocessing.get_context("spawn"),
         initializer=start_worker,
-        initargs=(work, analyzer.name, limit),
+        initargs=(work, analyzer, limit),
     )
     waiting: deque[Future[Batch]] = deque()
     try:
-        for texts in chain(following, batches):
+        for texts in batches:
             unfinished = sum(not future.done() for future in waiting)
             if unfinished < _WAITING_PER_PROCESS * others:
                 waiting.append(pool.submit(write_in_worker, texts))

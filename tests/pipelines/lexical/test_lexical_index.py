@@ -58,9 +58,8 @@ def plainly_built(many: list[Unit], tmp_path_factory: pytest.TempPathFactory) ->
 
 @pytest.fixture
 def early_processes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Further processes start after two batches, so that a small corpus is shared with them."""
-    monkeypatch.setattr(build, "_QUICK_BATCHES", 2)
-    monkeypatch.setattr(build, "_SLOW_BATCHES", 2)
+    """Further processes start at once, so that a small corpus is shared with them."""
+    monkeypatch.setattr(build, "_ALONE", 0.0)
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -225,11 +224,17 @@ def test_batches_come_in_their_order_from_this_process_and_another(
     tmp_path: Path, analyzer: str
 ) -> None:
     texts = [[f"sounding {' line' * number}"] for number in range(12)]
-    batches = list(build._analysed(iter(texts), tmp_path, make_analyzer(analyzer), 10**6, 2))
+    batches = list(build._analysed(iter(texts), tmp_path, analyzer, 10**6, 2))
     assert [batch.lengths.tolist() for batch in batches] == [[1 + n] for n in range(12)]
     writers = {int(batch.segment.split("-")[0]) for batch in batches}
     assert len(writers) == 2
     assert os.getpid() in writers
+
+
+def test_a_small_build_starts_no_process(tmp_path: Path) -> None:
+    texts = [["sounding line"] for _ in range(30)]
+    batches = build._analysed(iter(texts), tmp_path, "english", 10**6, 2)
+    assert {int(batch.segment.split("-")[0]) for batch in batches} == {os.getpid()}
 
 
 def test_a_repeated_unit_id_is_refused(tmp_path: Path) -> None:
