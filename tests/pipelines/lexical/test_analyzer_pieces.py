@@ -105,6 +105,13 @@ def test_pieces_of_equal_hashes_are_told_apart(monkeypatch: pytest.MonkeyPatch) 
     assert numbers.tolist() == [numbered[word] for line in lines for word in line.split()]
 
 
+def test_bytes_of_zero_in_front_tell_pieces_apart() -> None:
+    # White space alone parts these; a slot holds their bytes as a number.
+    pieces = ["a", "\x00a", "\x00\x00a", "\x00" * 8, "\x00" * 9, "\x00" * 9 + "a", "\x00"]
+    numbers, _ = table_of("whitespace").numbers([to_bytes(" ".join([*pieces, *pieces]))])
+    assert numbers.tolist() == [*range(7), *range(7)]
+
+
 def test_long_pieces_without_terms_are_not_kept_beyond_the_memory_allowed(tmp_path: Path) -> None:
     # Pieces of underscores have no term, so that the number of terms bounds nothing.
     rows = [["_" * (20_000 + number) + " line"] for number in range(300)]
