@@ -188,7 +188,13 @@ def terms_of_pieces(
 ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
     """Terms of pieces, which end at `piece_ends` for each document; how many each document has.
     The other arguments are those of `Pieces`."""
-    terms = np.empty(len(pieces), np.int32)
+    size = len(pieces)
+    if len(several) > 0:
+        for piece in pieces:
+            place = DROPPED - 1 - codes[piece]
+            if place >= 0:
+                size += several_ends[place + 1] - several_ends[place]
+    terms = np.empty(size, np.int32)
     counts = np.empty(len(piece_ends), np.int32)
     position = count = 0
     for row in range(len(piece_ends)):
@@ -201,11 +207,9 @@ def terms_of_pieces(
                 count += 1
             elif code < DROPPED:
                 place = DROPPED - 1 - code
-                more = several[several_ends[place] : several_ends[place + 1]]
-                if count + len(more) + len(pieces) - position > len(terms):
-                    terms = np.concatenate((terms, np.empty(len(terms) + len(more), np.int32)))
-                terms[count : count + len(more)] = more
-                count += len(more)
+                for number in several[several_ends[place] : several_ends[place + 1]]:
+                    terms[count] = number
+                    count += 1
         counts[row] = count - first
     return terms[:count], counts
 

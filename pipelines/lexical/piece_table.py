@@ -160,7 +160,8 @@ def number_pieces(
                     state[0], state[1], state[2], state[3] = row, start, count, size
                     state[4] = length
                     return False
-                kept[piece_ends[size] : kept_end] = data[start:position]
+                for step in range(length):
+                    kept[kept_end - length + step] = data[start + step]
                 size += 1
                 piece_ends[size] = kept_end
                 slots[slot] = last
