@@ -83,7 +83,8 @@ def test_a_default_that_is_written_out_is_the_default() -> None:
 
 def test_settings_of_a_stage_that_is_not_there_change_nothing() -> None:
     assert name("reranker=none", "reranker.depth=10") == name()
-    assert name("rewriter=none", "rewriter.apply_to=reranker") == name()
+    for setting in ("apply_to=reranker", "prompt=mine.txt", "max_words=9"):
+        assert name("rewriter=none", f"rewriter.{setting}") == name()
     assert name("llm@reranker_llm=scripted") == name()
 
 
