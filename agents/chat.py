@@ -197,7 +197,8 @@ class ChatAgent(BaseAgent):
         while room and text is None:
             text = await self._demanded(talk, demand)
             room = text is not None or talk.retreat(demand)
-        if text and reason in _ROOM_LEFT and talk.demands.remind(text):
+        answered = text or talk.called_closed_tools
+        if answered and reason in _ROOM_LEFT and talk.demands.remind(text or ""):
             text = await self._demanded(talk) or talk.demands.settle_for_draft()
         talk.demands.mark(text or "")
         talk.episode.conclude(text or "", status=_STATUS[reason], reason=reason)
@@ -209,7 +210,10 @@ class ChatAgent(BaseAgent):
         if demand:
             talk.say(demand)
         try:
-            return (await talk.ask(answer_only=True)).text
+            turn = await talk.ask(answer_only=True)
+            if turn.tool_calls and talk.demands.reminds:
+                await talk.serve(turn)  # They are closed, which is told before the reminder.
+            return turn.text
         except (Truncated, ContextOverflow) as cut:
             text = cut.turn.text if cut.turn else ""
             no_room = isinstance(cut, ContextOverflow) or talk.cramped

@@ -108,6 +108,11 @@ class Conversation:
         return self._window.fits_anything((*self._sent(), user(text)))
 
     @property
+    def called_closed_tools(self) -> bool:
+        """Whether the model has just called tools, and was told that they are closed."""
+        return self.episode.messages[-1]["role"] == "tool"
+
+    @property
     def warnings(self) -> list[str]:
         """What the trajectory should tell of how messages were sent."""
         gap = self._was_left_out

@@ -27,7 +27,7 @@ class Demands:
         self.draft = ""  # The answer without the format of which the model has been reminded.
         self._episode = episode
         self._prompt = prompt
-        self._reminds = self._reminder_left = remind
+        self.reminds = self._reminder_left = remind
         self._specs = episode.tool.specs() if first_call else []
         search = episode.tool.abilities.search if self._specs else None
         self._search = search.tool if search else ""
@@ -65,11 +65,14 @@ class Demands:
     def mark(self, text: str) -> None:
         """Mark the last message where it is an answer `text` that names none even now, so that such
         answers can be counted."""
-        if self._reminds and text and not self._keeps_format(text):
+        if self.reminds and text and not self._keeps_format(text):
             self._episode.messages[-1][NO_FORMAT] = True
 
     def settle_for_draft(self) -> str:
-        """The draft, once more as the last message: the reminder has brought nothing better."""
+        """The draft, once more as the last message: the reminder has brought nothing better. Empty
+        where there is none."""
+        if not self.draft:
+            return ""
         self._episode.messages.append({"role": "assistant", "content": self.draft})
         self._episode.warnings.append(
             "the reply to the reminder of the answer format was of no use; the last message "

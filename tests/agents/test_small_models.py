@@ -273,6 +273,7 @@ def test_the_same_call_again_and_again_ends_with_the_budget_and_an_answer() -> N
     model = ScriptedModel(*[calling(search(identifier=f"c{n}")) for n in range(8)], last=saying())
     trajectory = ask(model, turns=8, first_call="search", remind=True)
     assert ended(trajectory) == ("out_of_turns", "turns")
+    assert counts(trajectory, "calls", "repeated") == {"calls": 8, "repeated": 7}
     assert len(trajectory.calls) == 8 and trajectory.answer.exact == "Torvald Brekke"
 
 
@@ -294,13 +295,28 @@ def test_after_a_useless_reply_in_the_last_turn_the_answer_alone_is_demanded(use
     )
 
 
-def test_a_call_where_the_answer_was_demanded_is_no_answer_and_no_failure() -> None:
-    # As Qwen2.5-Coder-0.5B-Instruct did, whose server cannot be told to keep it from calling.
-    model = ScriptedModel(calling(), last=calling(search("Brekke", "c2")))
-    trajectory = ask(model, turns=1, remind=True)
+def test_a_call_where_the_answer_was_demanded_is_refused_and_the_answer_asked_for_once_more() -> (
+    None
+):
+    # As Qwen2.5-Coder-0.5B-Instruct did, whose server cannot keep it from calling.
+    again = calling(search("Brekke", "c2"))
+    trajectory = ask(ScriptedModel(calling(), again, saying()), turns=1, remind=True)
     assert ended(trajectory) == ("out_of_turns", "turns")
-    assert model.requests[-1].settings.tool_choice == "none" and len(model.requests) == 2
-    assert [each.name for each in trajectory.calls] == ["search"]
+    assert [each.error for each in trajectory.calls] == ["", "blocked"]
+    assert roles(trajectory)[-4:] == ["assistant", "tool", "user", "assistant"]
+    assert demands(trajectory) == ["reminder"]
+    assert trajectory.answer.exact == "Torvald Brekke"
+
+
+@pytest.mark.parametrize(("remind", "requests"), [(True, 3), (False, 2)])
+def test_a_model_that_calls_instead_of_any_answer_ends_without_one(
+    remind: bool, requests: int
+) -> None:
+    model = ScriptedModel(calling(), last=calling(search("Brekke", "c2")))
+    trajectory = ask(model, turns=1, remind=remind)
+    assert ended(trajectory) == ("out_of_turns", "turns")
+    assert len(model.requests) == requests
+    assert {request.settings.tool_choice for request in model.requests[1:]} == {"none"}
     assert final_response(trajectory) == ""
     assert counts(trajectory, "answered", "no_format", "failed") == {
         "answered": 0,

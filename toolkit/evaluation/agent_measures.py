@@ -6,6 +6,7 @@ question without a trajectory counts.
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
@@ -158,14 +159,27 @@ def _effort_of(trajectory: Trajectory) -> dict[str, float]:
 
 
 def call_counts(recorded: Sequence[Trajectory]) -> dict[str, int]:
-    """`calls` of tools, those of them that were `refused`, and by the refusal's code
-    `refused_<code>`. What a file of others says in a sentence is counted as `refused_other`."""
+    """`calls` of tools; those of them that were `repeated`, which is called before on the same
+    question with the same arguments, but for the reason; those that were `refused`, and by the
+    refusal's code `refused_<code>`. What a file of others says in a sentence is counted as
+    `refused_other`."""
     codes = Counter(call.error for trajectory in recorded for call in trajectory.calls)
     refused = Counter[str]()
     for error, count in codes.items():
         if error:
             refused[f"refused_{error if error.isidentifier() else 'other'}"] += count
-    return {"calls": codes.total(), "refused": refused.total(), **dict(sorted(refused.items()))}
+    different = sum(len(set(map(_call_text, trajectory.calls))) for trajectory in recorded)
+    return {
+        "calls": codes.total(),
+        "repeated": codes.total() - different,
+        "refused": refused.total(),
+        **dict(sorted(refused.items())),
+    }
+
+
+def _call_text(call: ToolCall) -> str:
+    arguments = {name: value for name, value in call.arguments.items() if name != "reason"}
+    return json.dumps([call.name, arguments], sort_keys=True)
 
 
 def reason_counts(recorded: Sequence[Trajectory]) -> dict[str, int]:

@@ -168,18 +168,20 @@ def exits_section(data: ReportData) -> Section | None:
             *_by_code(
                 data,
                 "refused",
-                ("calls", "refused"),
-                note="Calls of tools, those that were refused, and the codes of the refusals.",
+                ("calls", "repeated", "refused"),
+                note="Calls of tools, those that repeat an earlier one of the question, those that "
+                "were refused, and the codes of the refusals.",
             ),
         ],
     )
 
 
 def _by_code(data: ReportData, kind: str, totals: Sequence[str], note: str) -> list[Table]:
-    """A table of the counts `totals` and `<kind>_<code>`; none where no cell has such a code."""
+    """A table of the counts `totals` and `<kind>_<code>`; none where there is nothing to tell: no
+    such code, and none of the totals behind the first."""
     prefix = f"{kind}_"
     codes = {name for cell in data.cells for name in cell.counts if name.startswith(prefix)}
-    if not codes:
+    if not codes and not any(cell.counts.get(name) for cell in data.cells for name in totals[1:]):
         return []
     names = [*totals, *sorted(codes)]
     titles = [name.removeprefix(prefix).replace("_", " ") for name in names]

@@ -172,6 +172,7 @@ def test_counts_tell_every_status_and_what_is_missing(evaluation: Evaluation) ->
         "out_of_money": 0,
         "failed": 1,
         "calls": 5,
+        "repeated": 1,
         "refused": 1,
         "refused_other": 1,
     }
@@ -191,11 +192,24 @@ def test_refusals_are_counted_by_code_and_ends_by_reason() -> None:
         "ended_turns": 1,
     }
     assert counts["calls"] == 4 + 1 + 1
+    # Of the four, three are the same search.
+    assert counts["repeated"] == 2
     assert {name: count for name, count in counts.items() if name.startswith("refused")} == {
         "refused": 4,
         "refused_missing_argument": 3,
         "refused_unknown_tool": 1,
     }
+
+
+def test_a_call_is_repeated_where_only_its_reason_is_another() -> None:
+    rows = [
+        {"query": "mill", "reason": "to find it"},
+        {"reason": "once more", "query": "mill"},
+        {"query": "Mill", "reason": "to find it"},
+    ]
+    calls = [ToolCall("search", row, "...") for row in rows]
+    other = replace(WRONG, calls=calls[:1])  # another question may ask the same
+    assert evaluated(replace(RIGHT, calls=calls), other).counts["repeated"] == 1
 
 
 def test_the_funnel_has_each_judged_tier_and_ignores_failed_questions(

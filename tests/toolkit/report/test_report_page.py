@@ -214,23 +214,28 @@ def test_rankings_without_an_agent_leave_the_agents_sections_out() -> None:
 
 def test_refused_calls_and_reasons_are_told_by_cell() -> None:
     calling, quiet, old = six_cells()[:3]
-    more = {
-        "no_format": 2,
-        "ended_turns": 1,
-        "calls": 1203,
-        "refused": 7,
-        "refused_missing_argument": 7,
-    }
-    calling = replace(calling, counts={**calling.counts, **more})
-    quiet = replace(quiet, counts={**quiet.counts, "calls": 5, "refused": 0})
+    ends = {"no_format": 2, "ended_turns": 1}
+    calls = {"calls": 1203, "repeated": 5, "refused": 7, "refused_missing_argument": 7}
+    calling = replace(calling, counts={**calling.counts, **ends, **calls})
+    quiet = replace(quiet, counts={**quiet.counts, "calls": 5, "repeated": 0, "refused": 0})
     report = render([calling, quiet, old])
     tables = {tuple(table[0][1:]): table for table in Page(report.html).tables}
     assert "No format: the answer lacked" in report.html
     exits = next(table for titles, table in tables.items() if "answered" in titles)
     assert [row[exits[0].index("no format")] for row in exits[1:]] == ["2 2%", "—", "—"]
-    reasons, refusals = tables[("turns",)], tables[("calls", "refused", "missing argument")]
-    assert [row[1:] for row in reasons[1:]] == [["1"], ["0"], ["—"]]
-    assert [row[1:] for row in refusals[1:]] == [["1,203", "7", "7"], ["5", "0", "0"], 3 * ["—"]]
+    assert [row[1:] for row in tables[("turns",)][1:]] == [["1"], ["0"], ["—"]]
+    refusals = tables[("calls", "repeated", "refused", "missing argument")][1:]
+    assert [row[1:3] for row in refusals] == [["1,203", "5"], ["5", "0"], ["—", "—"]]
+    assert [row[3:] for row in refusals] == [["7", "7"], ["0", "0"], ["—", "—"]]
+
+
+def test_repeated_calls_are_told_where_none_was_refused() -> None:
+    cell = six_cells()[0]
+    counts = {**cell.counts, "calls": 9, "repeated": 4, "refused": 0}
+    tables = Page(render([replace(cell, counts=counts)]).html).tables
+    assert [["9", "4", "0"]] in [[row[1:] for row in table[1:]] for table in tables]
+    none = render([replace(cell, counts={**counts, "repeated": 0})])
+    assert "that repeat an earlier one" not in none.html
 
 
 def test_one_cell_alone_is_reported_without_verdicts() -> None:
