@@ -209,16 +209,25 @@ def _reasoning(message: Mapping[str, Any]) -> tuple[str, str, dict[str, Any]]:
 def call_in_text(text: str) -> tuple[str, Any] | None:
     """Name and arguments of the call as which a reply begins: `{"name": ..., "arguments": {...}}`
     (`parameters` in Llama's form), perhaps in a code fence or after a template's opening mark. What
-    follows is ignored. None where it begins otherwise, or where the object is not whole."""
+    follows is ignored. The last brace may be absent, which small models forget. None where it
+    begins otherwise, or where name or arguments are not whole."""
     start = _BEFORE_CALL.match(text)
     if not start:
         return None
-    try:
-        value, _ = json.JSONDecoder().raw_decode(text, start.end())
-    except (ValueError, RecursionError):
+    value = _object_at(text, start.end()) or _object_at(text.rstrip() + "}", start.end())
+    if value is None:
         return None
     name, arguments = value.get("name"), value.get("arguments", value.get("parameters"))
     return (name, arguments) if isinstance(name, str) and isinstance(arguments, dict) else None
+
+
+def _object_at(text: str, position: int) -> dict[str, Any] | None:
+    """The JSON object that begins at `position`; None where it is not whole."""
+    try:
+        value, _ = json.JSONDecoder().raw_decode(text, position)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
 
 
 def _usage(usage: Any) -> Usage:
