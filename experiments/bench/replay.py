@@ -83,12 +83,12 @@ def main(arguments: Sequence[str]) -> None:
         f"{wall:.1f}",
         f"{used:.1f}",
         f"{1000 * used / searches:.2f}",
-        f"{used / options.questions * WHOLE / options.threads:.0f}",
+        f"{wall / options.questions * WHOLE:.0f}",
         "120",
     ]
     intro = (
         f"{len(index):,} documents; {SEARCHES} searches of 8 words and {READS} reads a question, "
-        f"{options.threads} threads. The last figure is CPU seconds over the threads."
+        f"{options.threads} threads."
     )
     section = Section("replay", "Replay", parser.command(options), [intro, Table(HEAD, [row])])
     report(section, write=options.write)

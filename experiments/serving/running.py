@@ -36,10 +36,6 @@ _GRACE = 5  # seconds that open connections have at the end
 # default of 5 ms would be most of a short request.
 _SWITCH_SECONDS = 0.0005
 _BACKLOG = 2048
-# Requests under way wait while garbage is searched for. A search of the middle generation takes
-# milliseconds where it comes often; one of the oldest, which holds all sessions, takes tens of them
-# and should be rare.
-_GARBAGE_THRESHOLDS = (700, 1, 100)
 
 
 class Parts(NamedTuple):
@@ -167,21 +163,19 @@ def prepared_process() -> Iterator[None]:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(VisibleFormatter("%(name)s: %(message)s"))
     log = logging.getLogger()
-    level, switch, thresholds = log.level, sys.getswitchinterval(), gc.get_threshold()
+    level, switch = log.level, sys.getswitchinterval()
     log.addHandler(handler)
     log.setLevel(logging.ERROR)
     sys.setswitchinterval(_SWITCH_SECONDS)
     # What importing made lives as long as the process; walking it would hold up every request.
     gc.collect()
     gc.freeze()
-    gc.set_threshold(*_GARBAGE_THRESHOLDS)
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     with suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     try:
         yield
     finally:
-        gc.set_threshold(*thresholds)
         gc.unfreeze()
         sys.setswitchinterval(switch)
         log.setLevel(level)
