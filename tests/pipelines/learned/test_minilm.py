@@ -136,7 +136,7 @@ def test_rankings_are_fused_with_bm25s(
     retriever: DenseRetriever, cacm: Sample, cacm_bound: Collection
 ) -> None:
     bm25 = cacm_bound.index.bm25(depth=UNITS)
-    fused = ReciprocalRankFusion(bm25, retriever).bind(cacm_bound)(cacm.questions)
+    fused = ReciprocalRankFusion(bm25, retriever, depth=UNITS).bind(cacm_bound)(cacm.questions)
     lexical, neural = bm25(cacm.questions), retriever.bind(cacm_bound)(cacm.questions)
     for qid, hits in fused.groupby("qid"):
         expected: dict[str, float] = {}
