@@ -14,11 +14,10 @@ from rich.table import Table
 from experiments.entry import CommandParser, run_command
 from experiments.settings import Settings
 from pipelines.cache_files import network_note
-from pipelines.cache_limits import CacheSummary, checked_amount, megabytes, prune, survey
+from pipelines.cache_limits import GB, CacheSummary, checked_amount, megabytes, prune, survey
 from toolkit.console import Console
 from toolkit.errors import InputError
 
-_GB = 1_000_000_000
 _DAY = 86400
 
 
@@ -41,7 +40,7 @@ def caches(
         raise InputError(f"there is no folder of caches at {folder}", do="name one that is there")
     console = Console(soft_wrap=True)
     if gb is not None or days is not None:
-        limit = None if gb is None else int(gb * _GB)
+        limit = None if gb is None else int(gb * GB)
         before = None if days is None else int(time.time() - days * _DAY)
         console.print(f"{megabytes(prune(folder, limit=limit, before=before))} freed")
     console.print(table(survey(folder)))

@@ -22,7 +22,7 @@ from pipelines.stage import Collection, Stage, bound
 from toolkit.console import Console
 from toolkit.contracts import Benchmark, Segmenter, is_sealed
 from toolkit.errors import InputError
-from toolkit.llm.blocking import BlockingModel
+from toolkit.llm.blocking import BlockingModel, content_of
 from toolkit.llm.language_model import LanguageModel
 from toolkit.llm.ledger import Ledger
 from toolkit.llm.server import Servers
@@ -264,9 +264,8 @@ def with_librarians(stages: Stages, config: DictConfig) -> Stages:
 
 
 def _blocking(llm: LanguageModel, role: str) -> BlockingModel:
-    content = getattr(llm, "content", "")
     return BlockingModel(
-        llm.name, settings=llm.settings, price=llm.price, role=role, content=content
+        llm.name, settings=llm.settings, price=llm.price, role=role, content=content_of(llm)
     )
 
 

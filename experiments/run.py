@@ -56,6 +56,7 @@ from toolkit.contracts import (
 from toolkit.errors import InputError
 from toolkit.evaluation import Cell
 from toolkit.evaluation.retrieval import parse_measures
+from toolkit.llm.blocking import content_of
 from toolkit.llm.language_model import LanguageModel
 from toolkit.llm.ledger import Ledger
 from toolkit.llm.ledger_file import ledger_on_record
@@ -87,7 +88,7 @@ def run(settings: Settings, prepared: Prepared | None = None) -> Cell:
     prints = {
         **fingerprints(settings, built),
         **agent_prints,
-        **({"llm.content": content} if (content := getattr(llm, "content", "")) else {}),
+        **({"llm.content": content_of(llm)} if content_of(llm) else {}),
         **counted_by(interface),
         **operator_prints,
     }

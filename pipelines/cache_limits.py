@@ -22,7 +22,7 @@ from toolkit.errors import InputError
 from toolkit.files import waiting_lock
 from toolkit.progress import track
 
-_GB = 1_000_000_000
+GB = 1_000_000_000
 _LOCK = ".prune.lock"
 _RANGE = 20_000  # entries in one transaction: some 40 ms that writers wait for
 _PAGES = 2_000  # given back to the disk in one transaction
@@ -100,7 +100,7 @@ def keep_bound(caches: Path | str | None, gigabytes: float | None) -> None:
     if limit is None:
         return
     try:
-        freed = bound(folder, int(limit * _GB))
+        freed = bound(folder, int(limit * GB))
     except InputError as error:
         tell(str(error))
         return

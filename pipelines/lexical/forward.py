@@ -191,9 +191,9 @@ def terms_of_pieces(
     size = len(pieces)
     if len(several) > 0:
         for piece in pieces:
-            place = DROPPED - 1 - codes[piece]
-            if place >= 0:
-                size += several_ends[place + 1] - several_ends[place]
+            index = DROPPED - 1 - codes[piece]
+            if index >= 0:
+                size += several_ends[index + 1] - several_ends[index]
     terms = np.empty(size, np.int32)
     counts = np.empty(len(piece_ends), np.int32)
     position = count = 0
@@ -206,8 +206,8 @@ def terms_of_pieces(
                 terms[count] = code
                 count += 1
             elif code < DROPPED:
-                place = DROPPED - 1 - code
-                for number in several[several_ends[place] : several_ends[place + 1]]:
+                index = DROPPED - 1 - code
+                for number in several[several_ends[index] : several_ends[index + 1]]:
                     terms[count] = number
                     count += 1
         counts[row] = count - first
@@ -232,9 +232,9 @@ def count_terms(
                 terms[size] = term
                 size += 1
             seen[term] += 1
-        for place in range(first, size):
-            frequencies[place] = seen[terms[place]]
-            seen[terms[place]] = 0
+        for index in range(first, size):
+            frequencies[index] = seen[terms[index]]
+            seen[terms[index]] = 0
         distinct[row] = size - first
     return terms[:size], frequencies[:size], distinct
 

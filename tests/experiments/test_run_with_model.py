@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import io
 import json
 import random
 import re
 import signal
 import time
 from collections.abc import Callable
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,6 @@ import pytest
 from experiment_samples import TINY
 from processes import CommandProcess, run_command
 
-from toolkit.console import Console
 from toolkit.contracts import RUN_OUT_OF_MONEY
 from toolkit.runs import RunFolder, read_trajectory
 
@@ -63,16 +62,11 @@ def test_the_first_questions_tell_what_the_others_will_take(
 
 
 def test_the_bar_tells_of_replies_while_a_question_is_under_way(
-    entry: Entry, monkeypatch: pytest.MonkeyPatch
+    entry: Entry, terminal: StringIO, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stream = io.StringIO()
-    monkeypatch.setattr(
-        "toolkit.progress.Console",
-        lambda **_: Console(file=stream, force_terminal=True, width=200),
-    )
     monkeypatch.setattr("experiments.run.RunProgress.line", lambda self: "read anew")
     assert entry("run", *TINY, *MODEL, "name=m") == 0
-    first = next(line for line in stream.getvalue().split("\r") if "Answering" in line)
+    first = next(line for line in terminal.getvalue().split("\r") if "Answering" in line)
     assert "0/6" in first and "read anew" in first
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import io
 import json
 import re
 from collections.abc import Callable
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,6 @@ from tiny_embedder import save_multi_vector, save_sentence_model
 from tiny_llama import save_rankllama
 from tiny_splade import write_splade
 
-from toolkit.console import Console
 from toolkit.contracts import Trajectory
 from toolkit.runs import RunFolder
 
@@ -202,18 +201,13 @@ def test_stages_without_an_agent_are_bounded_by_the_cap_of_a_run_too(
 
 
 def test_a_ranking_with_a_model_tells_its_requests_while_it_works(
-    entry: Entry, monkeypatch: pytest.MonkeyPatch
+    entry: Entry, terminal: StringIO
 ) -> None:
-    stream = io.StringIO()
-    monkeypatch.setattr(
-        "toolkit.progress.Console",
-        lambda **_: Console(file=stream, force_terminal=True, width=200),
-    )
     assert entry("rank", *TINY, *REWRITER, SAYS, "name=r") == 0
-    assert re.search(r"Ranking.* requests", stream.getvalue())
-    stream.truncate(0)
+    assert re.search(r"Ranking.* requests", terminal.getvalue())
+    terminal.truncate(0)
     assert entry("rank", *TINY, "name=none") == 0
-    assert "requests" not in stream.getvalue()
+    assert "requests" not in terminal.getvalue()
 
 
 def test_a_ranking_keeps_and_tells_what_became_of_each_query(

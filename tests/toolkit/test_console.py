@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import logging
 import unicodedata
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 from hypothesis import example, given
@@ -91,17 +91,6 @@ def test_styles_stay_where_they_were() -> None:
     text.stylize("bold", 5, 6)
     Console(file=stream, force_terminal=True, color_system="standard").print(text)
     assert stream.getvalue() == "a␛[2J\x1b[1mb\x1b[0m\n"
-
-
-@pytest.fixture
-def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[io.StringIO]:
-    """What a progress bar writes to a terminal."""
-    stream = io.StringIO()
-    monkeypatch.setattr(
-        "toolkit.progress.Console",
-        lambda **_: Console(file=stream, force_terminal=True, width=200),
-    )
-    yield stream
 
 
 @pytest.mark.parametrize("attack", ATTACKS)

@@ -127,9 +127,9 @@ class _Adapter:
         known = self._known.get(name, {})
         arguments = {key: value for key, value in call.arguments.items() if key in known}
         if use and use == self._search:
-            queries = [call.arguments[key] for key in _QUERY if key in call.arguments]
-            for query in queries[:1]:
-                arguments.setdefault(use.argument, query)
+            key = next((key for key in _QUERY if key in call.arguments), None)
+            if key is not None:
+                arguments.setdefault(use.argument, call.arguments[key])
         if "reason" in known:
             arguments.setdefault("reason", "")
         return name, arguments

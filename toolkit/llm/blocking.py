@@ -20,10 +20,16 @@ from toolkit.llm.protocol import ChatModel, Message, Settings, Turn
 T = TypeVar("T")
 
 
+def content_of(model: Any) -> str:
+    """What a model's weights are where its name does not tell; empty where it does, or where the
+    class of the model is somebody else's and has no such attribute."""
+    return str(getattr(model, "content", ""))
+
+
 def identity(model: Any) -> str:
     """A model's name, with the content of its weights where the name does not tell: for keys of
     what it replied."""
-    content = getattr(model, "content", "")
+    content = content_of(model)
     return f"{model.name}@{content}" if content else str(model.name)
 
 
