@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine, Iterator, Sequence
-from concurrent.futures import CancelledError
+from concurrent.futures import CancelledError, Future
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeVar
@@ -155,6 +155,20 @@ async def _all(coroutines: Iterator[Coroutine[Any, Any, T]]) -> list[T]:
             task.cancel()
 
 
+def _settle(outcome: Future[T], task: asyncio.Task[T]) -> None:
+    """Hand a finished task's result or exception to whoever waits, if anybody still does."""
+    if task.cancelled():
+        outcome.cancel()
+        return
+    error = task.exception()
+    if not outcome.set_running_or_notify_cancel():
+        return
+    if error:
+        outcome.set_exception(error)
+    else:
+        outcome.set_result(task.result())
+
+
 class _Loop:
     """A running event loop in a thread, with the model that is asked on it."""
 
@@ -179,17 +193,31 @@ class _Loop:
         closed = RuntimeError(
             f"the language model {self.model.name!r} was closed before it replied"
         )
-        with self._lock:
-            if self._closed:
-                coroutine.close()
-                raise closed
-            future = asyncio.run_coroutine_threadsafe(coroutine, self._asyncio)
+        # Not `asyncio.run_coroutine_threadsafe`: where this thread is interrupted before that has
+        # returned, nobody has the future that would end the request.
+        outcome: Future[T] = Future()
         try:
-            return future.result()
+            with self._lock:
+                if self._closed:
+                    coroutine.close()
+                    raise closed
+                self._asyncio.call_soon_threadsafe(self._begin, coroutine, outcome)
+            return outcome.result()
         except CancelledError:
             raise closed from None
         finally:
-            future.cancel()
+            outcome.cancel()
+
+    def _begin(self, coroutine: Coroutine[Any, Any, T], outcome: Future[T]) -> None:
+        """A task of the loop, which ends when `outcome` is cancelled, and that gets its result."""
+        task = self._asyncio.create_task(coroutine)
+        task.add_done_callback(partial(_settle, outcome))
+
+        def drop(outcome: Future[T]) -> None:
+            if outcome.cancelled():
+                self._asyncio.call_soon_threadsafe(task.cancel)
+
+        outcome.add_done_callback(drop)
 
     def close(self) -> None:
         with self._lock:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,13 @@ def echo(messages: Any, settings: Settings) -> Turn:
 
 def blocking(**arguments: Any) -> BlockingModel:
     return BlockingModel("scripted", role="rewriter", **arguments)
+
+
+def wait_for(reached: Callable[[], object]) -> None:
+    """Until it is true, or a minute has gone."""
+    deadline = time.monotonic() + 60
+    while not reached() and time.monotonic() < deadline:
+        time.sleep(0.001)
 
 
 class Crowd(ScriptedModel):
@@ -227,6 +235,31 @@ def test_a_request_that_meets_the_closing_is_refused_and_never_begun() -> None:
     assert model.requests == []
 
 
+def test_an_interrupt_as_soon_as_a_request_is_handed_over_drops_it() -> None:
+    model, ask = Crowd(seconds=60), blocking()
+    with ask.started(model):
+        loop = ask._loop
+        assert loop
+        hand_over = loop._asyncio.call_soon_threadsafe
+
+        def interrupted(*arguments: Any) -> None:
+            first = not model.inside
+            hand_over(*arguments)
+            if first:
+                # Ctrl-C while the model is asked already and the thread does not yet wait for it.
+                wait_for(lambda: model.inside)
+                raise KeyboardInterrupt
+
+        loop._asyncio.call_soon_threadsafe = interrupted  # type: ignore[method-assign]
+        with pytest.raises(KeyboardInterrupt):
+            ask.respond(asked("a"))
+        loop._asyncio.call_soon_threadsafe = hand_over  # type: ignore[method-assign]
+        wait_for(lambda: model.cancelled)
+        assert model.cancelled == 1
+        model.seconds = 0.0
+        assert ask.respond(asked("b")).text == "reply to b"
+
+
 def test_an_error_of_the_models_own_closing_is_told() -> None:
     class Sticky(ScriptedModel):
         async def close(self) -> None:
@@ -299,7 +332,7 @@ with ask.started(model):
     try:
         ask.respond([user("a")])
     except KeyboardInterrupt:
-        print("dropped", dropped.wait(10), model.closed, ask.respond([user("b")]).text)
+        print("dropped", dropped.wait(60), model.closed, ask.respond([user("b")]).text)
 print("closed", model.closed, threading.active_count())
 """
     process = subprocess.Popen(
@@ -307,5 +340,5 @@ print("closed", model.closed, threading.active_count())
     )
     assert process.stdout and process.stdout.readline() == "asked\n"
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=30)
+    out, err = process.communicate(timeout=120)
     assert (out, err) == ("dropped True 0 again\nclosed 1 1\n", "")
