@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from pipelines.caching import ResultCache
+from pipelines.caching import ResultCache, text_hash
 from toolkit.counts import Counts, MadeOnce
 from toolkit.files import fingerprint
 from toolkit.llm.blocking import identity
@@ -75,9 +75,11 @@ class PromptClient:
 
     `telling` chooses those of a reply's tokens that its reader wants, for a long reply has many;
     one without any is kept then as well. `keeps_empty`: whether a second reply that is empty too is
-    kept; without it the next who wants it asks again, and one that was kept earlier is passed over.
-    `as_far`: prompts for which the money of their question
-    does not reach come back with the error `out_of_money`; without it, that is raised.
+    kept; without it the next start asks again, and one that was kept earlier is passed over. What
+    is not kept for the next start (a second reply that is empty or cut off, or one without
+    log-probabilities) this client remembers, where there is a cache: it is not paid for again
+    within a start. `as_far`: prompts for which the money of their question does not reach come back
+    with the error `out_of_money`; without it, that is raised.
     """
 
     def __init__(
@@ -104,6 +106,7 @@ class PromptClient:
         self._counts = counts
         self._lock = threading.Lock()
         self._under_way: dict[str, Future[Reply]] = {}
+        self._until_next_start: dict[str, Reply] = {}  # by hash, because prompts are long
 
     def replies(self, prompts: Mapping[str, str]) -> dict[str, Reply]:
         """The reply to each prompt; the values are the questions on whose account they are."""
@@ -171,11 +174,15 @@ class PromptClient:
             for prompt, value in zip(prompts, values, strict=True)
             if value is not None
         }
-        if self._keeps_empty:
-            return replies
-        return {
-            prompt: reply for prompt, reply in replies.items() if not self._is_empty(reply.text)
-        }
+        if not self._keeps_empty:
+            replies = {
+                prompt: reply for prompt, reply in replies.items() if not self._is_empty(reply.text)
+            }
+        for prompt in prompts:
+            remembered = self._until_next_start.get(text_hash(prompt))
+            if remembered and prompt not in replies:
+                replies[prompt] = remembered._replace(cached=True)
+        return replies
 
     def _from_model(self, prompts: Mapping[str, str]) -> dict[str, Reply]:
         if not prompts:
@@ -202,7 +209,7 @@ class PromptClient:
 
         def keep(position: int, turn: Turn) -> None:
             # At once, so that nothing is paid for twice whatever becomes of the others.
-            if (retried and self._keeps_empty) or not self._worth_another(turn):
+            if retried or not self._worth_another(turn):
                 self._keep(texts[position], self._reply(turn)._replace(retried=retried))
 
         requests = [[user(prompt)] for prompt in texts]
@@ -211,6 +218,9 @@ class PromptClient:
         for turn in turns:
             if isinstance(turn, ModelError) and not self._of_the_prompt(turn):
                 raise turn
+        for prompt, turn in by_prompt.items():
+            if retried and isinstance(turn, Truncated) and not self._keeps_empty:
+                self._remember(prompt, self._reply(turn)._replace(retried=True))
         return by_prompt
 
     def _of_the_prompt(self, error: ModelError) -> bool:
@@ -234,13 +244,21 @@ class PromptClient:
         )
 
     def _keep(self, prompt: str, reply: Reply) -> None:
-        if self._settings.logprobs is not None and not (reply.tokens or self._telling):
-            return  # The next start may find a server that gives them.
+        without_tokens = self._settings.logprobs is not None and not (reply.tokens or self._telling)
+        unreadable = not self._keeps_empty and self._is_empty(reply.text)
+        if without_tokens or unreadable:
+            # The next start may find a server that gives them, or a reply that can be read.
+            self._remember(prompt, reply)
+            return
         usage = (reply.input_tokens, reply.output_tokens)
         value: dict[str, Any] = {"text": reply.text, "retried": reply.retried, "tokens": usage}
         if reply.tokens:
             value["logprobs"] = reply.tokens
         self._cache.put([((self._key, prompt), value)])
+
+    def _remember(self, prompt: str, reply: Reply) -> None:
+        if self._cache.path:
+            self._until_next_start[text_hash(prompt)] = reply
 
 
 class PromptClients:

@@ -66,7 +66,8 @@ class Pointwise(Stage):
     stand in the retriever's order. `score` says what a pair's score is:
 
     - `generated`: the number under `score` of the last JSON object of the answer, 0 to 100; a
-      number elsewhere is none. An answer without a score is asked for once more.
+      number elsewhere is none. An answer without a score is asked for once more; a second one is
+      not paid for again by this stage, and the next start asks again.
     - `expected`: the expectation of a grade of 0 to 9 over the digits that the server lists for the
       first token, normalised over these.
     - `p_yes`: P(yes) / (P(yes) + P(no)) of the first token. A word that is not listed is bounded by
@@ -124,6 +125,7 @@ class Pointwise(Stage):
             lambda answer: generated and read_score(answer) is None,
             self._counts,
             json_object if generated else _ONE_TOKEN,
+            keeps_empty=False,
             as_far=True,
         )
 

@@ -81,9 +81,9 @@ class ChatScorer:
 
     An answer without any score is asked for once more; requirements that an answer leaves out are
     asked for alone, once. What then has no score makes the document's error `unreadable`. No cache
-    keeps such an answer, so that who scores the document next asks again, and keeps what is good. A
-    reply that fails leaves its own document alone unscored. Errors that every request would meet (a
-    wrong setting, no money, no such model) are raised.
+    keeps such an answer, so that the next start asks again, and keeps what is good. A reply that
+    fails leaves its own document alone unscored. Errors that every request would meet (a wrong
+    setting, no money, no such model) are raised.
 
     `counts`: `documents`; of these `unreadable`, `refused` and `failed`, and those asked for what
     their answer left out (`completed`); prompts `asked`, `retried`, and `shared` with another

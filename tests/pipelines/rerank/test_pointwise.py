@@ -15,7 +15,7 @@ from pipelines.rerank.answer_tokens import expected_digit
 from pipelines.rerank.pointwise import Pointwise, read_score
 from toolkit.errors import InputError
 from toolkit.llm.blocking import BlockingModel
-from toolkit.llm.errors import ModelError, OutOfMoney, Refused, ServerGone
+from toolkit.llm.errors import ModelError, OutOfMoney, Refused, ServerGone, Truncated
 from toolkit.llm.openai_chat import OpenAIChat
 
 
@@ -86,6 +86,39 @@ def test_what_has_no_score_ends_the_head_in_the_retrievers_order() -> None:
     assert (counts["pairs"], counts["unreadable"], counts["refused"], counts["retried"]) == (
         *(4, 1, 1, 1),
     )
+
+
+@pytest.mark.parametrize("unreadable", ["no idea", Truncated("cut off")])
+def test_a_pair_that_stays_unreadable_is_asked_for_again_at_the_next_start_and_not_before(
+    unreadable: str | Exception, tmp_path: Path
+) -> None:
+    answers: dict[str, str | Exception] = {"a": '{"score": 10}', "b": unreadable}
+    model = ScriptedPrompts(scoring(answers))
+    stage = Pointwise(model, cache=tmp_path)
+    for _ in range(2):
+        out = stage.transform(ranking("a", "b")).sort_values("rank")
+        assert out["docno"].tolist() == ["d0", "d1"]
+    assert sorted(map(shown, model.prompts)) == ["a", "b", "b"]
+    assert stage.counts["unreadable"] == 2 and stage.counts["retried"] == 1
+
+    answers["b"] = '{"score": 90}'
+    for requests in (1, 0):
+        model.rounds.clear()
+        out = Pointwise(model, cache=tmp_path).transform(ranking("a", "b")).sort_values("rank")
+        assert out["docno"].tolist() == ["d1", "d0"]
+        assert list(map(shown, model.prompts)) == ["b"] * requests
+
+
+def test_pairs_without_log_probabilities_are_not_asked_for_twice_in_a_start(
+    peer: Peer, tmp_path: Path
+) -> None:
+    peer.default = Say(text="7")
+    model = OpenAIChat(model="m", base_url=peer.openai_url, attempts=1)
+    with BlockingModel("m", role="reranker").started(model) as blocking:
+        stage = Pointwise(blocking, score="expected", cache=tmp_path)
+        for unreadable in (1, 2):
+            stage.transform(ranking("a"))
+            assert stage.counts["unreadable"] == unreadable and len(peer.requests) == 1
 
 
 def test_equal_pairs_are_asked_for_once_and_texts_are_cut() -> None:
