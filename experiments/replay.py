@@ -52,6 +52,8 @@ from toolkit.progress import track
 from toolkit.runs import RunFolder, make_manifest
 from toolkit.runs.manifest import SEALED
 
+# Groups whose settings decide what the pages of a replay show.
+REPLAYED = (*RANKING, "tool", "scorer", "list_reranker")
 RECORDED = "recorded"
 TESTED = ("recall_surfaced", "recall_previewed", "recall_opened", *EFFORT, "first_evidence_call")
 _TOOLS = {"browsecomp_plus": "top_k", "pi_serini": "ranked_browsing"}
@@ -134,14 +136,14 @@ def replay_run(settings: Settings, paths: Sequence[str]) -> None:
     check_concurrency(config.concurrency)
     interface = make_interface(config.tool)
     root = RunFolder.named(Path(config.paths.runs), config.name or f"{run.name[:150]}-replay").path
-    folder = RunFolder.named(root, cell_name(settings, (*RANKING, "tool")))
+    folder = RunFolder.named(root, cell_name(settings, REPLAYED))
     built = ranking(config, benchmark, searched=asks_pipeline(interface))
     interface, operator_prints = with_operators(interface, built, config)
     described = dict(manifest.get("factors", {}))
     of_benchmark = {n: v for n, v in described.items() if n.startswith("benchmark")}
-    chosen = {**factors(settings, (*RANKING, "tool")), **of_benchmark, "agent": "replay"}
+    chosen = {**factors(settings, REPLAYED), **of_benchmark, "agent": "replay"}
     prints = {
-        **fingerprints(settings, built, (*RANKING, "tool")),
+        **fingerprints(settings, built, REPLAYED),
         **operator_prints,
         "replayed": run.state(),
     }
@@ -172,8 +174,9 @@ def replay_run(settings: Settings, paths: Sequence[str]) -> None:
 
 def with_tool(settings: Settings, manifest: Mapping[str, Any]) -> Settings:
     """With the tool that the run was made with, where the command line chooses none: the option of
-    its name here, with the plain values that its manifest holds."""
-    if any(key_of(item).partition(".")[0] == "tool" for item in settings.overrides):
+    its name here, with the plain values that its manifest holds. Likewise with its scorer."""
+    chosen = {key_of(item).partition(".")[0] for item in settings.overrides}
+    if "tool" in chosen:
         return settings
     imported = manifest.get("imported") or {}
     name = manifest.get("factors", {}).get("tool") or _TOOLS.get(str(imported.get("format")), "")
@@ -181,7 +184,7 @@ def with_tool(settings: Settings, manifest: Mapping[str, Any]) -> Settings:
         return settings
     recorded = _as_recorded(settings, manifest, "tool", name)
     scorer = manifest.get("factors", {}).get("scorer")
-    if scorer in settings.option_names("scorer"):
+    if scorer in settings.option_names("scorer") and "scorer" not in chosen:
         recorded += _as_recorded(settings, manifest, "scorer", scorer)
     return Settings.compose([*settings.overrides, *recorded], settings.search_path)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from entry_points import run_entry
+from experiment_samples import TINY
 from foreign_runs import answer, browsecomp, pi_serini, read, search, write_files
 
 from experiments.replay import with_tool
@@ -356,6 +357,21 @@ def test_a_replay_takes_the_texts_of_the_recorded_tool_too(
     assert "(100.0%) before the first changed page" in capsys.readouterr().err
     (cell,) = (path for path in Path("runs/words-again").glob("*grep*") if path.is_dir())
     assert metrics(cell)["search_calls"] == metrics(Path("runs/words"))["search_calls"] > 0
+
+
+def test_replays_with_different_scorers_are_different_cells(working: Path) -> None:
+    world = (*TINY, "benchmark.questions=sets:2", "agent=navigator", "agent.pool=6")
+    assert run_entry("run", "name=scored", *world) == 0
+    Path("scores.jsonl").write_text("", encoding="utf-8")
+    assert run_entry("replay", "runs/scored", "name=scored-again") == 0
+    of_file = ("scorer=file", "scorer.path=scores.jsonl")
+    assert run_entry("replay", "runs/scored", "name=scored-again", *of_file) == 0
+    cells = [path.parent for path in Path("runs/scored-again").glob("*/replay.json")]
+    manifests = [json.loads((cell / "manifest.json").read_text()) for cell in cells]
+    assert sorted(row["factors"]["scorer"] for row in manifests) == ["file", "overlap"]
+    targets = {row["factors"]["scorer"]: row["config"]["scorer"]["_target_"] for row in manifests}
+    assert targets["file"] == "pipelines.scorers.file.FileScorer"
+    assert targets["overlap"] == "agents.literature.OverlapScorer"
 
 
 def test_no_value_of_a_manifest_reaches_the_environment(
