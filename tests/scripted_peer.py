@@ -294,6 +294,7 @@ def responses_body(reply: Say, model: str) -> str:
         body["usage"] = {
             "input_tokens": reply.usage["input"],
             "output_tokens": reply.usage["output"],
+            "total_tokens": reply.usage["input"] + reply.usage["output"],
             "input_tokens_details": {
                 "cached_tokens": reply.usage["cached"],
                 "cache_write_tokens": written,

@@ -10,13 +10,17 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from scripted_peer import Raw, running_peer
+from scripted_peer import Raw, Say, running_peer
 from served import DOCUMENTS, serving, serving_rpc
 
+from toolkit.exchange import browsecomp_plus
+from toolkit.exchange.run_files import run_files, run_paths
+from toolkit.exchange.transcript import Transcript, trajectory_of
 from toolkit.search import RankedBrowsing, TopK
 
 PEERS = Path(os.environ.get("SOUNDINGLINE_PEERS", ""))
@@ -158,6 +162,84 @@ def test_the_documented_searcher_is_one_of_browsecomp_plus(tmp_path: Path) -> No
     assert [set(hit) for hit in hits] == [{"docid", "score", "text"}] * 2
     assert document == {"docid": "12", "text": DOCUMENTS["12"].text}
     assert missing is None and kind == "soundingline" and "top-2" in about
+
+
+@pytest.mark.skipif(not BROWSECOMP_PLUS, reason="SOUNDINGLINE_BROWSECOMP_PLUS is not set")
+@pytest.mark.parametrize(
+    ("client", "tool", "parameter"),
+    [
+        ("openai_client.py", "search", "query"),
+        ("oss_client.py", "local_knowledge_base_retrieval", "user_query"),
+    ],
+)
+def test_clients_of_browsecomp_plus_that_search_in_their_process(
+    client: str, tool: str, parameter: str, tmp_path: Path
+) -> None:
+    """As they are, in a copy of their clone that has our searcher in it."""
+    clone = tmp_path / "clone"
+    for folder in ("searcher", "search_agent"):
+        shutil.copytree(Path(BROWSECOMP_PLUS) / folder, clone / folder)
+    searcher = Path(__file__).resolve().parents[2] / "docs" / "custom_searcher.py"
+    shutil.copy(searcher, clone / "searcher" / "searchers")
+    stand_ins(tmp_path / "stand-ins")
+    queries = tmp_path / "queries.tsv"
+    queries.write_text("q1\tWho built the mill?\n", encoding="utf-8")
+    answer = "Explanation: so [mill]\nExact Answer: Torvald Brekke\nConfidence: 90%"
+    query = json.dumps({parameter: "Grenholm mill"})
+    with running_peer() as model, serving(TOP_K) as server:
+        command = [sys.executable, str(clone / "search_agent" / client), "--query", str(queries)]
+        command += ["--model", "m", "--searcher-type", "custom", "--url", server.url, "--k", "2"]
+        command += ["--snippet-max-tokens", "0", "--output-dir", str(tmp_path / "out")]
+        model.script.append(Say(calls=[("c1", tool, query)]))
+        model.default = Say(text=answer)
+        if client == "oss_client.py":
+            command += ["--model-url", model.openai_url]
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            timeout=300,
+            cwd=tmp_path,
+            env={
+                **os.environ,
+                "OPENAI_API_KEY": "none",
+                "OPENAI_BASE_URL": model.openai_url,
+                "PYTHONPATH": str(tmp_path / "stand-ins"),
+            },
+        )
+    assert done.returncode == 0, done.stdout + done.stderr
+    files = list((tmp_path / "out").glob("run_*.json"))
+    assert files, done.stdout + done.stderr
+    (recorded,) = browsecomp_plus.read(run_files(run_paths(tmp_path / "out")))
+    assert isinstance(recorded, Transcript)
+    trajectory = trajectory_of(recorded, "Who built the mill?")
+    assert (trajectory.qid, trajectory.answer.exact) == ("q1", "Torvald Brekke")
+    (call_made,) = trajectory.calls
+    assert (call_made.name, call_made.arguments) == ("search", {parameter: "Grenholm mill"})
+    rows = json.loads(call_made.output)
+    assert rows[0]["docid"] == "mill" and len(rows) == 2
+    assert rows[0]["snippet"] == "Mill\n" + DOCUMENTS["mill"].text
+    assert set(trajectory.tiers["previewed"]) == {row["docid"] for row in rows}
+
+
+def stand_ins(folder: Path) -> None:
+    """Empty modules for what their other searchers import, which needs a JVM or a GPU."""
+    members_of: dict[str, list[str]] = {
+        "pyserini.search.lucene": ["LuceneSearcher"],
+        "faiss": [],
+        "datasets": ["load_dataset"],
+        "tevatron.retriever.arguments": ["ModelArguments"],
+        "tevatron.retriever.driver.encode": ["DenseModel"],
+        "tevatron.retriever.searcher": ["FaissFlatSearcher"],
+    }
+    for module, members in members_of.items():
+        place = folder
+        for part in module.split("."):
+            place /= part
+            place.mkdir(parents=True, exist_ok=True)
+            (place / "__init__.py").touch()
+        text = "".join(f"{member} = None\n" for member in members)
+        (place / "__init__.py").write_text(text, encoding="utf-8")
 
 
 def streamed(text: str) -> Raw:
