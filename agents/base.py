@@ -77,6 +77,9 @@ class BaseAgent(ABC):
     """Whether it cannot work without a language model."""
     reads_frequencies: ClassVar[bool] = True
     """Whether it reads the collection's document frequencies, which are those of an index."""
+    calls_tools: ClassVar[bool] = True
+    """Whether it calls the tools of its session; a run prepares nothing to rank with for one that
+    never does."""
 
     def bind(self, resources: Resources) -> BaseAgent:
         """An agent that works with `resources`; this one stays as it is. `InputError` where they

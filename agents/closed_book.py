@@ -27,6 +27,7 @@ class ClosedBookAgent(ChatAgent):
     """
 
     name = "closed_book"
+    calls_tools = False
 
     def __init__(
         self,

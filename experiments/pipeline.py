@@ -76,12 +76,14 @@ def ranking(
 
 
 class NotSearched(pt.Transformer):
-    """The pipeline of a search tool that declares that it asks none."""
+    """The pipeline of a search tool that declares that it asks none, or of an agent that declares
+    that it calls no tool."""
 
     def transform(self, inp: pd.DataFrame) -> pd.DataFrame:
         raise InputError(
-            "the search tool asks the pipeline, and declares asks_pipeline = False",
-            do="leave asks_pipeline out of its class",
+            "the pipeline is asked, and the search tool declares asks_pipeline = False, or the "
+            "agent calls_tools = False",
+            do="leave that out of its class",
         )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -38,7 +39,7 @@ from experiments.operators import (
     statistics,
     with_operators,
 )
-from experiments.pipeline import Prepared, PreparedPipeline, ranking, stage_counts
+from experiments.pipeline import Prepared, PreparedPipeline, Stages, ranking, stage_counts
 from experiments.recorded import recorded_option
 from experiments.run_progress import RunProgress, fallbacks, listed
 from experiments.settings import Settings, plain_values
@@ -80,11 +81,16 @@ def run(settings: Settings, prepared: Prepared | None = None) -> Cell:
     llm = language_model(config, "llm")
     budget = within_window(make(config.budget), llm)
     agent_prints = check_agent(agent_of_repeat[0], llm, budget)
-    searched = asks_pipeline(interface)
+    calls_tools = getattr(agent_of_repeat[0], "calls_tools", True)
+    searched = calls_tools and asks_pipeline(interface)
     built = prepared() if prepared and searched else ranking(config, searched=searched)
     if built.sealed:
         seal_cells(settings)
-    interface, operator_prints = with_operators(interface, built, config)
+    operator_prints: dict[str, str] = {}
+    if calls_tools:
+        interface, operator_prints = with_operators(interface, built, config)
+    else:
+        built = replace(built, stages=Stages({}))
     prints = {
         **fingerprints(settings, built),
         **agent_prints,

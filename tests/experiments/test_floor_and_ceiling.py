@@ -40,6 +40,16 @@ def test_closed_book_answers_without_tools_and_its_citations_are_invented(entry:
     )
 
 
+def test_a_run_without_tools_builds_no_index_and_asks_no_stage(entry: Entry) -> None:
+    says = f"llm.says='{ANSWER}'".replace("\\n", "\n")
+    stages = ("tool=literature", "scorer=chat", "rewriter=q2q", "reranker=pointwise")
+    assert entry("run", *TINY, *MODEL, *stages, "name=floor", "agent=closed_book", says) == 0
+    assert metrics("floor")["completion"] == 1.0 and metrics("floor")["tool_calls"] == 0
+    folders = [path.name for path in Path("indexes").glob("*/*") if path.is_dir()]
+    assert sorted(name.rpartition("-")[0] for name in folders) == ["document-spans", "documents"]
+    assert not list(Path("caches").rglob("*.sqlite"))
+
+
 def test_a_model_that_calls_tools_all_the_same_is_refused_and_ends(entry: Entry) -> None:
     # The scripted model searches unless it is told what to say or has one message alone.
     own = Path("own.txt")
