@@ -124,12 +124,13 @@ class ChatAgent(BaseAgent):
     def fingerprints(self) -> dict[str, str]:
         """Hashes of what the settings only name, for the run's manifest."""
         prompt = self._setup.prompt
-        demands = {"reminder": self._remind, "first_call": self._first_call}
-        used_words = [name for name, used in demands.items() if used]
-        return {
-            "prompt": prompt.fingerprint,
-            **{f"prompt.{name}": fingerprint(prompt.words(name)) for name in used_words},
-        }
+        prints = {"prompt": prompt.fingerprint}
+        if self._remind:
+            words = prompt.words("reminder"), prompt.words("reminder_closed")
+            prints["prompt.reminder"] = fingerprint(*words)
+        if self._first_call:
+            prints["prompt.first_call"] = fingerprint(prompt.words("first_call"))
+        return prints
 
     async def run(self, topic: Topic, tool: SearchTool) -> Trajectory:
         """Answer one question; any number at once. Tools run in threads."""
@@ -182,7 +183,7 @@ class ChatAgent(BaseAgent):
                 await talk.serve(turn)
             elif turn.empty:
                 unusable = "empty", "empty_answer", None
-            elif not (talk.demands.search_first() or talk.demands.remind(turn.text)):
+            elif not talk.demand(turn.text):
                 return self._accept(talk, turn.text)
 
     def _accept(self, talk: Conversation, text: str) -> None:
@@ -198,7 +199,7 @@ class ChatAgent(BaseAgent):
             text = await self._demanded(talk, demand)
             room = text is not None or talk.retreat(demand)
         answered = text or talk.called_closed_tools
-        if answered and reason in _ROOM_LEFT and talk.demands.remind(text or ""):
+        if answered and reason in _ROOM_LEFT and talk.demands.remind(text or "", closed=True):
             text = await self._demanded(talk) or talk.demands.settle_for_draft()
         talk.demands.mark(text or "")
         talk.episode.conclude(text or "", status=_STATUS[reason], reason=reason)

@@ -62,6 +62,7 @@ class Conversation:
         self._model = model
         self._setup = setup
         self._tools = episode.tool.specs()
+        self._closed = not self._tools
         self._turns = 0
         self._output = 0
         budget = setup.budget
@@ -142,8 +143,14 @@ class Conversation:
             self.close_tools()
             self.say(self._setup.prompt.sections["steer"])
 
+    @property
+    def may_call(self) -> bool:
+        """Whether the next reply may call a tool."""
+        return not (self._closed or self._steering_due() or self.used_up())
+
     def close_tools(self) -> None:
         """Refuse every later tool call."""
+        self._closed = True
         self.episode.tool.block(self._setup.prompt.sections["blocked"])
 
     def say(self, text: str) -> None:
@@ -156,7 +163,7 @@ class Conversation:
         if answer_only:
             extra = {**settings.extra, **self._setup.answer_extra}
             settings = replace(settings, tool_choice="none", extra=extra)
-        elif name := self.demands.forced_call():
+        elif not self._closed and (name := self.demands.forced_call()):
             settings = replace(settings, tool_choice=name)
         messages = self._sent()
         longest = self._window.longest_reply(messages)
@@ -196,6 +203,13 @@ class Conversation:
                 self.close_tools()
             result = await self._in_time(asyncio.to_thread(self._served, call))
             self.episode.answered(call.id, result)
+
+    def demand(self, answer: str) -> bool:
+        """Make the demands on a model that gives an `answer`: a search first, where a tool can
+        still be called, and the format. Whether one was made."""
+        may_call = self.may_call
+        searches = may_call and self.demands.search_first()
+        return searches or self.demands.remind(answer, closed=not may_call)
 
     def ask_again(self, section: str, code: str, error: Exception | None = None) -> None:
         """Say the prompt's `section` after a reply that cannot be used; once a question, then the

@@ -36,7 +36,8 @@ class Demands:
         self._forced = 0
 
     def forced_call(self) -> str:
-        """The tool that the next request has to force; empty where the model is free."""
+        """The tool that the next request has to force while tools are open; empty where the model
+        is free."""
         if not self._search_missing or self._forced == _MOST_FORCED:
             return ""
         self._forced += 1
@@ -53,13 +54,13 @@ class Demands:
         self._say("first_call", words.replace("{argument}", self._query_argument))
         return True
 
-    def remind(self, text: str) -> bool:
+    def remind(self, text: str, *, closed: bool) -> bool:
         """Say what an answer looks like, where `text` is none by its format; it is the `draft`
-        then. Whether it was said."""
+        then. `closed`: no tool can be called any more. Whether it was said."""
         if not self._reminder_left or self._keeps_format(text):
             return False
         self._reminder_left, self.draft = False, text
-        self._say("reminder", self._prompt.words("reminder"))
+        self._say("reminder", self._prompt.words("reminder_closed" if closed else "reminder"))
         return True
 
     def mark(self, text: str) -> None:

@@ -16,15 +16,22 @@ FOLDER = Path(__file__).resolve().parent / "prompts"
 SECTIONS = ("system", "question", "steer", "blocked", "final", "empty", "truncated")
 _HEADING = re.compile(r"^=== (\w+) ===$", re.MULTILINE)
 _QUESTION = "{question}"
+_THREE_LINES = (
+    "Explanation: reasoning in brief, with docids in square brackets\n"
+    "Exact Answer: the answer alone\n"
+    "Confidence: 0% to 100%"
+)
 # What a prompt may say in its own words, and what is said where it does not.
 _OPTIONAL = {
     "reminder": (
         'Your last reply is no answer yet: no answer stands behind "Exact Answer:". If you '
         "meant to call a tool, call it now. Otherwise reply with the final answer in these three "
-        "lines:\n"
-        "Explanation: reasoning in brief, with docids in square brackets\n"
-        "Exact Answer: the answer alone\n"
-        "Confidence: 0% to 100%"
+        f"lines:\n{_THREE_LINES}"
+    ),
+    "reminder_closed": (
+        'Your last reply is no answer yet: no answer stands behind "Exact Answer:". There are no '
+        "tools to call now. Reply with the final answer in these three lines:\n"
+        f"{_THREE_LINES}"
     ),
     # Small models repeat a demand in words as the call's reason, and leave the query out.
     "first_call": (
@@ -42,9 +49,10 @@ class AgentPrompt:
     in the place of the question. `steer` is said when time is nearly gone; `blocked` answers tool
     calls from then on; `final` asks for the answer when another budget is used up; `empty` and
     `truncated` answer replies without content and replies that the output limit cut. Where the
-    agent is set so, `reminder` asks once for the answer's format, and `first_call` for a search
-    before the first answer, where `{call}` stands for that call and `{argument}` for its argument
-    that takes the query; a prompt without these two has our words.
+    agent is set so, `reminder` asks once for the answer's format (`reminder_closed` where no tool
+    can be called; without it a prompt's own `reminder`), and `first_call` for a search before the
+    first answer, where `{call}` stands for that call and `{argument}` for its argument that takes
+    the query; a prompt without these has our words.
     """
 
     name: str
@@ -57,6 +65,9 @@ class AgentPrompt:
 
     def words(self, section: str) -> str:
         """What a section says."""
+        if section == "reminder_closed" and section not in self.sections:
+            # Its format is the prompt's own, which ours may not be.
+            return self.sections.get("reminder") or _OPTIONAL[section]
         return self.sections.get(section) or _OPTIONAL[section]
 
     @property
@@ -101,6 +112,6 @@ def load_prompt(name: str) -> AgentPrompt:
         raise InputError(
             f"the prompt {path} has the sections {', '.join(sections) or 'none'}",
             valid=f"=== name === lines for each of {', '.join(SECTIONS)}, if need be for "
-            f"{' and '.join(_OPTIONAL)}, and {_QUESTION} in the section question",
+            f"{', '.join(_OPTIONAL)}, and {_QUESTION} in the section question",
         )
     return AgentPrompt(path.stem, sections)

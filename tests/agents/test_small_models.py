@@ -11,6 +11,7 @@ import pytest
 from scripted_model import ANSWER, ScriptedModel, call, calling, saying, search
 from test_chat import CORPUS, TEXTS, Clock, ask, ended, roles, tool
 
+import agents.prompt
 from agents.chat import ChatAgent
 from agents.closed_book import ClosedBookAgent
 from agents.prompt import FOLDER, SECTIONS, load_prompt
@@ -168,7 +169,50 @@ def test_an_answer_that_was_demanded_is_reminded_of_the_format_too() -> None:
     assert [request.settings.tool_choice for request in model.requests[1:]] == ["none", "none"]
 
 
+@pytest.mark.parametrize("prompt", ["pi_serini", "document_list"])
+@pytest.mark.parametrize(
+    ("turns", "may_call"), [(None, True), (2, False), (1, False)], ids=["open", "last", "demanded"]
+)
+def test_the_reminder_offers_a_call_only_where_tools_are_open(
+    prompt: str, turns: int | None, may_call: bool
+) -> None:
+    model = ScriptedModel(calling(), saying(PROSE), saying())
+    trajectory = ask(model, prompt=prompt, remind=True, turns=turns)
+    assert demands(trajectory) == ["reminder"]
+    reminder = model.requests[2].messages[-1]["content"]
+    assert "Your last reply is no answer yet" in reminder
+    assert ("call it now" in reminder) == may_call
+    assert ("no tools to call now" in reminder) == (not may_call)
+    assert load_prompt(prompt).words("reminder").splitlines()[1:] == reminder.splitlines()[1:]
+
+
+def test_the_reminder_offers_no_call_when_time_is_nearly_over() -> None:
+    clock = Clock()
+    model = ScriptedModel(clock.then(250, calling()), saying(PROSE), saying())
+    ask(model, clock=clock, seconds=300, remind=True)
+    assert model.requests[1].messages[-1]["content"] == load_prompt("pi_serini").sections["steer"]
+    assert "no tools to call now" in model.requests[2].messages[-1]["content"]
+
+
+def test_an_agent_without_tools_is_reminded_of_the_format_alone() -> None:
+    model = ScriptedModel(saying(PROSE), saying())
+    agent = ClosedBookAgent(model=model, remind=True)
+    trajectory = asyncio.run(agent.run(Topic("q1", "Who?"), tool()))
+    assert ended(trajectory) == ("completed", "")
+    assert trajectory.answer.exact == "Torvald Brekke"
+    assert "no tools to call now" in model.requests[1].messages[-1]["content"]
+
+
 # A search first.
+
+
+def test_no_search_is_demanded_once_tools_are_closed() -> None:
+    clock = Clock()
+    browse = call("read_document", "c1", reason="", docid="mill", offset=None, limit=None)
+    model = ScriptedModel(clock.then(250, calling(browse)), saying())
+    trajectory = ask(model, clock=clock, seconds=300, first_call="search")
+    assert ended(trajectory) == ("steered", "") and demands(trajectory) == []
+    assert [request.settings.tool_choice for request in model.requests] == ["search", "auto"]
 
 
 def test_the_first_call_is_forced_to_be_a_search_and_the_model_is_free_then() -> None:
@@ -342,6 +386,16 @@ def test_a_prompt_may_have_words_of_its_own_for_the_demands(tmp_path: Path) -> N
     model = ScriptedModel(calling(), saying(PROSE), saying())
     ask(model, prompt=str(path), remind=True)
     assert model.requests[2].messages[-1]["content"] == "Three lines, please."
+    assert said_when_closed(path) == "Three lines, please."
+    path.write_text(f"{path.read_text()}=== reminder_closed ===\nNo tools, please.\n")
+    assert said_when_closed(path) == "No tools, please."
+
+
+def said_when_closed(prompt: Path) -> str:
+    """The reminder that a model gets after its last turn with tools."""
+    model = ScriptedModel(calling(), saying(PROSE), saying())
+    ask(model, prompt=str(prompt), remind=True, turns=1)
+    return str(model.requests[2].messages[-1]["content"])
 
 
 def test_what_may_be_demanded_stands_in_the_fingerprints_of_agents_that_demand_it() -> None:
@@ -350,3 +404,17 @@ def test_what_may_be_demanded_stands_in_the_fingerprints_of_agents_that_demand_i
     assert set(both.fingerprints) == {"prompt", "prompt.reminder", "prompt.first_call"}
     assert both.fingerprints["prompt"] == plain.fingerprints["prompt"]
     assert set(load_prompt("pi_serini").sections) == set(SECTIONS)
+
+
+@pytest.mark.parametrize("section", ["reminder", "reminder_closed"])
+def test_the_fingerprint_of_the_reminder_holds_its_words_in_either_state(
+    section: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = ChatAgent(remind=True).fingerprints
+    monkeypatch.setitem(agents.prompt._OPTIONAL, section, "Other words.")
+    changed = {
+        name
+        for name, hashed in ChatAgent(remind=True).fingerprints.items()
+        if hashed != before[name]
+    }
+    assert changed == {"prompt.reminder"}
