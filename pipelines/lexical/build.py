@@ -19,6 +19,7 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from functools import partial
+from itertools import chain
 from operator import length_hint
 from pathlib import Path
 
@@ -27,7 +28,7 @@ import numpy as np
 from pipelines.index_folder import is_index, write_manifest
 from pipelines.lexical import smallfloat
 from pipelines.lexical.analyzer import make_analyzer
-from pipelines.lexical.forward import Batch, SegmentWriter, start_worker, write_in_worker
+from pipelines.lexical.forward import AHEAD, Batch, SegmentWriter, start_worker, write_in_worker
 from pipelines.lexical.invert import invert, read_segments
 from pipelines.lexical.storage import KIND, TEXTS, TITLES, UNITS, array_path, write_frequent
 from pipelines.lexical.strings import Places, StringWriter, to_bytes
@@ -44,8 +45,8 @@ LARGEST_INDEX = 2**31 - 1  # units: rankings number them in 32 bits with a sign
 _MB = 1 << 20
 _WORD_BYTES = 300  # of a word form in a worker's dictionaries: seen with English web text
 _BATCH_CHARACTERS = 1 << 20
-# Processor seconds of analysis before further processes start, four times what starting one costs:
-# most builds are done by then.
+# Processor seconds before further processes start, four times what starting one costs: most builds
+# have read all by then.
 _ALONE = 8.0
 _WAITING_PER_PROCESS = 3
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
@@ -150,7 +151,8 @@ class _Reader:
         self._kept = [StringWriter(folder / name) for name in names]
         self._hashes = array("q")
         self._next_check = 1024
-        self._characters = min(_BATCH_CHARACTERS, memory // 64)
+        # A new vocabulary begins that many batches late, so that all of them must be small.
+        self._characters = min(_BATCH_CHARACTERS, memory // (64 * (1 + AHEAD)))
 
     def batches(self) -> Iterator[list[str]]:
         texts: list[str] = []
@@ -203,17 +205,13 @@ def _analysed(
     batches: Iterator[list[str]], work: Path, analyzer: str, limit: int, processes: int
 ) -> Iterator[Batch]:
     """What became of each batch, in the order of the batches. This process, which reads them,
-    analyses the first ones, and later those that the others have no time for."""
+    analyses the first ones, with a thread that cuts ahead, and later those that the others have no
+    time for."""
     writer = SegmentWriter(work, analyzer, limit)
-    spent = 0.0
-    while processes == 1 or spent < _ALONE:
-        texts = next(batches, None)
-        if texts is None:
-            return
-        start = time.thread_time()
-        batch = writer.write(texts)
-        spent += time.thread_time() - start
-        yield batch
+    yield from writer.write_all(_until_others_start(batches, processes))
+    first = next(batches, None)
+    if first is None:
+        return
     others = processes - 1
     pool = ProcessPoolExecutor(  # starts no process before it has work
         others,
@@ -223,7 +221,7 @@ def _analysed(
     )
     waiting: deque[Future[Batch]] = deque()
     try:
-        for texts in batches:
+        for texts in chain([first], batches):
             unfinished = sum(not future.done() for future in waiting)
             if unfinished < _WAITING_PER_PROCESS * others:
                 waiting.append(pool.submit(write_in_worker, texts))
@@ -236,6 +234,16 @@ def _analysed(
             yield waiting.popleft().result()
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+def _until_others_start(batches: Iterator[list[str]], processes: int) -> Iterator[list[str]]:
+    """The batches that this process analyses before any other starts; all if none ever does."""
+    start = time.process_time()
+    while processes == 1 or time.process_time() - start < _ALONE:
+        texts = next(batches, None)
+        if texts is None:
+            return
+        yield texts
 
 
 def _finish(batches: Sequence[Batch], work: Path, folder: Path, memory: int) -> dict[str, int]:

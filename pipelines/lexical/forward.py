@@ -1,4 +1,4 @@
-"""First half of a build: text to (term, frequency) pairs of each document, in worker processes.
+"""First half of a build: text to (term, frequency) pairs of each document, in several processes.
 
 Every process numbers the terms it meets in order and appends what it finds to a *segment*: a file
 of postings by document, and a file of its terms. A segment ends when its vocabulary has grown to
@@ -12,10 +12,13 @@ import multiprocessing.connection
 import os
 import threading
 from array import array
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +30,7 @@ from pipelines.lexical.strings import to_bytes
 
 DROPPED = -1
 _PIECE_BYTES = 64  # of a piece that is longer than nearly all are
+AHEAD = 2  # batches: one that is being cut, and one that the cutter finds when it is done
 
 
 class Batch(NamedTuple):
@@ -70,42 +74,66 @@ class Tokens(NamedTuple):
     lengths: NDArray[np.int32]
 
 
+class Source(Protocol):
+    """Gives the tokens of texts in two steps: one thread may cut texts while another computes the
+    tokens of those that were cut before. Each step takes the batches in their order."""
+
+    def cut(self, texts: Sequence[str]) -> Callable[[], Tokens]:
+        """The first step; what it gives computes the tokens, which is the second."""
+        ...
+
+
 class WholeTexts:
     """Tokens of texts by the analyzer's own terms, for n-grams, which span whatever is between."""
 
     def __init__(self, analyzer: Analyzer, numbers: TermNumbers) -> None:
         self._analyzer, self._numbers = analyzer, numbers
 
-    def tokens(self, texts: Sequence[str]) -> Tokens:
+    def cut(self, texts: Sequence[str]) -> Callable[[], Tokens]:
+        return partial(self._tokens, texts)
+
+    def _tokens(self, texts: Sequence[str]) -> Tokens:
         terms = [self._analyzer.terms(text) for text in texts]
         counts = np.fromiter(map(len, terms), np.int32, len(terms))
         ngrams = np.fromiter((sum(map(is_ngram, names)) for names in terms), np.int32, len(terms))
         numbers = map(self._numbers.__getitem__, chain.from_iterable(terms))
         return Tokens(np.fromiter(numbers, np.int32, counts.sum()), counts, counts - ngrams)
 
-    def bound_memory(self, limit: int) -> None:
-        """Nothing is remembered but the terms."""
-
 
 class Pieces:
     """Tokens of texts by their pieces, each of which is analysed once, when it is first met.
 
-    `codes` has for each piece the number of its term, `DROPPED` for none, or below that, counted
-    down, a place in `several`: nearly all have one term or none.
+    Cutting alone touches the table, which forgets its pieces where these are more than `limit`, or
+    as long as so many. `codes` has for each piece the number of its term, `DROPPED` for none, or
+    below that, counted down, a place in `several`: nearly all have one term or none.
     """
 
-    def __init__(self, analyzer: Analyzer, roles: bytes, numbers: TermNumbers) -> None:
-        self._analyzer, self._numbers = analyzer, numbers
+    def __init__(self, analyzer: Analyzer, roles: bytes, numbers: TermNumbers, limit: int) -> None:
+        self._analyzer, self._numbers, self._limit = analyzer, numbers, limit
         self._table = PieceTable(roles)
-        self._forget()
+        self._forget_codes()
 
-    def _forget(self) -> None:
-        self._table.clear()
+    def _forget_codes(self) -> None:
         self._codes, self._several, self._several_ends = array("i"), array("i"), array("i", [0])
 
-    def tokens(self, texts: Sequence[str]) -> Tokens:
+    def cut(self, texts: Sequence[str]) -> Callable[[], Tokens]:
+        if max(len(self._table), self._table.length // _PIECE_BYTES) > self._limit:
+            self._table.clear()
+        known = len(self._table)
         pieces, piece_ends = self._table.numbers([to_bytes(text) for text in texts])
-        for piece in self._table.pieces(len(self._codes)):
+        return partial(self._tokens, pieces, piece_ends, known, self._table.pieces(known))
+
+    def _tokens(
+        self,
+        pieces: NDArray[np.int32],
+        piece_ends: NDArray[np.int64],
+        known: int,
+        new: Sequence[str],
+    ) -> Tokens:
+        """Of the pieces of the texts; `new` are those that were not among the `known` ones."""
+        if known == 0:
+            self._forget_codes()
+        for piece in new:
             self._codes.append(self._code(piece))
         terms, counts = terms_of_pieces(
             pieces,
@@ -125,48 +153,81 @@ class Pieces:
         self._several_ends.append(len(self._several))
         return DROPPED + 1 - len(self._several_ends)
 
-    def bound_memory(self, limit: int) -> None:
-        """Forget the pieces where these are more than `limit`, or as long as so many."""
-        if max(len(self._table), self._table.length // _PIECE_BYTES) > limit:
-            self._forget()
+
+class Segment:
+    """A segment that is being written. `limit` bounds the pieces of text kept in memory."""
+
+    def __init__(self, folder: Path, name: str, analyzer: Analyzer, limit: int) -> None:
+        self._folder, self._name = folder, name
+        self._numbers = TermNumbers()
+        roles = analyzer.byte_roles
+        self._source: Source = (
+            WholeTexts(analyzer, self._numbers)
+            if roles is None
+            else Pieces(analyzer, roles, self._numbers, limit)
+        )
+        self._seen = np.zeros(0, np.int32)
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def cut(self, texts: Sequence[str]) -> Callable[[], Batch]:
+        """Cut the texts, one a document. What this gives computes and writes their postings, and
+        is called in the order of the batches, by this thread or another."""
+        return partial(self._write, self._source.cut(texts))
+
+    def _write(self, compute: Callable[[], Tokens]) -> Batch:
+        tokens = compute()
+        if (more := len(self._numbers) - len(self._seen)) > 0:
+            self._seen = np.zeros(len(self._seen) + 2 * more, np.int32)
+        terms, frequencies, distinct = count_terms(tokens.terms, tokens.counts, self._seen)
+        with postings_path(self._folder, self._name).open("ab") as stream:
+            start = stream.tell()
+            stream.write(terms.tobytes() + frequencies.tobytes())
+        with terms_path(self._folder, self._name).open("ab") as stream:
+            stream.writelines(to_bytes(term) + b"\n" for term in self._numbers.take_unwritten())
+        return Batch(self._name, start, distinct, tokens.lengths)
 
 
 class SegmentWriter:
     """One process's share of the first half. `limit` bounds the strings kept in memory."""
 
     def __init__(self, folder: Path, analyzer: str, limit: int) -> None:
-        self._folder, self._name, self._limit = folder, analyzer, limit
+        self._folder, self._analyzer, self._limit = folder, analyzer, limit
         self._count = 0
         self._begin()
 
     def _begin(self) -> None:
-        analyzer = make_analyzer(self._name)  # afresh, because it may remember words too
-        roles = analyzer.byte_roles
-        self._numbers = TermNumbers()
-        self._source = (
-            WholeTexts(analyzer, self._numbers)
-            if roles is None
-            else Pieces(analyzer, roles, self._numbers)
-        )
-        self._seen = np.zeros(0, np.int32)
-        self._segment = f"{os.getpid()}-{self._count}"
+        analyzer = make_analyzer(self._analyzer)  # afresh, because it may remember words too
+        name = f"{os.getpid()}-{self._count}"
+        self._segment = Segment(self._folder, name, analyzer, self._limit // 2)
         self._count += 1
 
     def write(self, texts: Sequence[str]) -> Batch:
         """Analyse the texts, one a document, and append their postings to the segment."""
-        if len(self._numbers) > self._limit // 2:
+        return self._current().cut(texts)()
+
+    def write_all(self, batches: Iterable[Sequence[str]]) -> Iterator[Batch]:
+        """What `write` gives for each batch, while a thread cuts the next ones."""
+        waiting: deque[Future[Callable[[], Batch]]] = deque()
+        pool = ThreadPoolExecutor(1)
+        try:
+            for texts in batches:
+                waiting.append(pool.submit(self._current().cut, texts))
+                if len(waiting) > AHEAD:
+                    write = waiting.popleft().result()
+                    yield write()
+            while waiting:
+                write = waiting.popleft().result()
+                yield write()
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+    def _current(self) -> Segment:
+        """The segment, or the next one where its terms are too many."""
+        if len(self._segment) > self._limit // 2:
             self._begin()
-        self._source.bound_memory(self._limit // 2)
-        tokens = self._source.tokens(texts)
-        if (more := len(self._numbers) - len(self._seen)) > 0:
-            self._seen = np.zeros(len(self._seen) + 2 * more, np.int32)
-        terms, frequencies, distinct = count_terms(tokens.terms, tokens.counts, self._seen)
-        with postings_path(self._folder, self._segment).open("ab") as stream:
-            start = stream.tell()
-            stream.write(terms.tobytes() + frequencies.tobytes())
-        with terms_path(self._folder, self._segment).open("ab") as stream:
-            stream.writelines(to_bytes(term) + b"\n" for term in self._numbers.take_unwritten())
-        return Batch(self._segment, start, distinct, tokens.lengths)
+        return self._segment
 
 
 def postings_path(folder: Path, segment: str) -> Path:

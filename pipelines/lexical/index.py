@@ -101,7 +101,8 @@ class LexicalIndex(OpenedIndex):
 
         `path` is a folder that appears when it is whole; an index that is there already is
         replaced. `memory_mb` bounds what the build keeps beside the text in flight and about
-        35 bytes a unit. `processes`, this one included, analyse text (default: one a core).
+        35 bytes a unit. `processes`, this one included, analyse text (default: one a core); until
+        others start, a thread of this one cuts text ahead, on a second core where there is one.
         `total`, the number of units if known, and `description` are for the progress bar. The
         same units give the same bytes, whatever the memory and the processes.
 

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 import tracemalloc
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,9 +17,9 @@ from effort import cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipelines.lexical import piece_table
+from pipelines.lexical import forward, piece_table
 from pipelines.lexical.analyzer import make_analyzer
-from pipelines.lexical.forward import SegmentWriter
+from pipelines.lexical.forward import Batch, SegmentWriter, postings_path, terms_path
 from pipelines.lexical.piece_table import PieceTable
 from pipelines.lexical.strings import to_bytes
 from pipelines.lexical.word_break import scan
@@ -119,12 +124,88 @@ def test_long_pieces_without_terms_are_not_kept_beyond_the_memory_allowed(tmp_pa
     writer.write(["__ line"])  # compiled before memory is counted
     tracemalloc.start()
     try:
-        batches = [writer.write(texts) for texts in rows]
+        batches = list(writer.write_all(rows))
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
     assert all(batch.lengths.tolist() == [1] for batch in batches)
     assert peak < sum(len(text) for [text] in rows) / 4
+
+
+WRITES: list[Callable[[SegmentWriter, Iterable[list[str]]], Iterable[Batch]]] = [
+    lambda writer, rows: map(writer.write, rows),
+    SegmentWriter.write_all,
+]
+
+
+@pytest.mark.parametrize("write", WRITES)
+@pytest.mark.parametrize("name", ["english", "english:2"])
+@settings(max_examples=cases(100), deadline=None)
+@given(
+    rows=st.lists(st.lists(texts, min_size=1, max_size=3), max_size=12), limit=st.integers(0, 30)
+)
+def test_postings_are_those_of_each_text_however_often_pieces_and_terms_are_forgotten(
+    name: str,
+    write: Callable[[SegmentWriter, Iterable[list[str]]], Iterable[Batch]],
+    rows: list[list[str]],
+    limit: int,
+) -> None:
+    terms = make_analyzer(name).terms
+    with TemporaryDirectory() as folder:
+        batches = list(write(SegmentWriter(Path(folder), name, limit), rows))
+        written = [postings for batch in batches for postings in postings_of(batch, Path(folder))]
+    assert written == [Counter(map(to_bytes, terms(text))) for row in rows for text in row]
+
+
+def test_the_next_texts_are_cut_while_the_first_are_analysed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [[f"line {number}"] for number in range(8)]
+    cut, analyse = PieceTable.numbers, forward.terms_of_pieces
+    cuts = threading.Semaphore(0)
+    cutters = set()
+
+    def cut_and_tell(table: PieceTable, lines: Sequence[bytes]) -> object:
+        cutters.add(threading.get_ident())
+        numbers = cut(table, lines)
+        cuts.release()
+        return numbers
+
+    def analyse_after_three_cuts(*arguments: Any) -> object:
+        if not begun:
+            begun.append([cuts.acquire(timeout=60) for _ in range(3)])
+        return analyse(*arguments)
+
+    begun: list[list[bool]] = []
+    monkeypatch.setattr(PieceTable, "numbers", cut_and_tell)
+    monkeypatch.setattr(forward, "terms_of_pieces", analyse_after_three_cuts)
+    batches = list(SegmentWriter(tmp_path, "standard", 1000).write_all(rows))
+    assert begun == [[True, True, True]]
+    assert len(cutters) == 1
+    assert threading.get_ident() not in cutters
+    assert [batch.lengths.tolist() for batch in batches] == [[2]] * 8
+
+
+def test_no_more_texts_are_read_than_are_cut_ahead(tmp_path: Path) -> None:
+    rows_read: list[int] = []
+
+    def rows() -> Iterator[list[str]]:
+        for number in range(20):
+            rows_read.append(number)
+            yield ["line"]
+
+    for number, _ in enumerate(SegmentWriter(tmp_path, "standard", 1000).write_all(rows())):
+        assert len(rows_read) <= number + 1 + forward.AHEAD
+
+
+def postings_of(batch: Batch, folder: Path) -> list[dict[bytes, int]]:
+    """The frequency of each term, for each text of a batch, as they stand in its segment."""
+    terms = terms_path(folder, batch.segment).read_bytes().split(b"\n")
+    data = postings_path(folder, batch.segment).read_bytes()
+    size = int(batch.distinct.sum())
+    numbers, frequencies = np.frombuffer(data, np.int32, 2 * size, batch.start).reshape(2, size)
+    pairs = iter(zip([terms[number] for number in numbers], frequencies.tolist(), strict=True))
+    return [dict(islice(pairs, count)) for count in batch.distinct.tolist()]
 
 
 def table_of(name: str) -> PieceTable:

@@ -1,15 +1,19 @@
 from __future__ import annotations
 
+import itertools
 import json
+import math
 import os
 import pickle
 import random
 import resource
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +21,8 @@ from effort import cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipelines.lexical import LexicalIndex, build, make_analyzer, smallfloat
+from pipelines.lexical import LexicalIndex, build, forward, make_analyzer, smallfloat
+from pipelines.lexical.piece_table import PieceTable
 from pipelines.lexical.word_break import scan, segment
 from toolkit.contracts import Unit
 from toolkit.errors import InputError
@@ -231,6 +236,35 @@ def test_batches_come_in_their_order_from_this_process_and_another(
     assert os.getpid() in writers
 
 
+@pytest.mark.parametrize("alone", [1, 5])
+def test_same_bytes_where_processes_start_in_the_midst(
+    many: list[Unit],
+    plainly_built: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    alone: int,
+) -> None:
+    monkeypatch.setattr(build, "_ALONE", math.inf)
+    writers = set()
+
+    def batches(reader: build._Reader) -> Iterator[list[str]]:
+        for number, texts in enumerate(read(reader), start=1):
+            yield texts
+            if number == alone:
+                monkeypatch.setattr(build, "_ALONE", 0.0)
+
+    def finish(batches: Sequence[forward.Batch], *arguments: Any) -> dict[str, int]:
+        writers.update(batch.segment.split("-")[0] for batch in batches)
+        return finished(batches, *arguments)
+
+    read, finished = build._Reader.batches, build._finish
+    monkeypatch.setattr(build._Reader, "batches", batches)
+    monkeypatch.setattr(build, "_finish", finish)
+    LexicalIndex.build(many, tmp_path / "index", processes=2, memory_mb=16)
+    assert len(writers) == 2
+    assert contents(tmp_path / "index") == contents(plainly_built)
+
+
 def test_a_small_build_starts_no_process(tmp_path: Path) -> None:
     texts = [["sounding line"] for _ in range(30)]
     batches = build._analysed(iter(texts), tmp_path, "english", 10**6, 2)
@@ -258,16 +292,46 @@ def test_a_corpus_without_words_is_an_index_that_finds_nothing(tmp_path: Path) -
 @pytest.mark.usefixtures("early_processes")
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
 @pytest.mark.parametrize("after", [2, 900])
+@pytest.mark.parametrize("processes", [1, 2])
 def test_an_error_while_reading_leaves_nothing(
-    many: list[Unit], tmp_path: Path, error: type[BaseException], after: int
+    many: list[Unit], tmp_path: Path, error: type[BaseException], after: int, processes: int
 ) -> None:
     def broken() -> Iterator[Unit]:
         yield from many[:after]
         raise error("reading failed")
 
-    with pytest.raises(error, match="reading failed"):
-        LexicalIndex.build(broken(), tmp_path / "index", processes=2, memory_mb=16)
+    threads = threading.active_count()
+    with pytest.raises(error, match="reading failed") as failure:
+        LexicalIndex.build(broken(), tmp_path / "index", processes=processes, memory_mb=16)
     assert list(tmp_path.iterdir()) == []
+    # Ended, not merely left to end when it is collected, which the traceback prevents.
+    assert threading.active_count() == threads, failure
+
+
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
+@pytest.mark.parametrize("step", [(PieceTable, "numbers"), (forward, "terms_of_pieces")])
+def test_an_error_while_cutting_or_analysing_leaves_nothing(
+    many: list[Unit],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    error: type[BaseException],
+    step: tuple[object, str],
+) -> None:
+    calls = itertools.count(1)
+    work = getattr(*step)
+
+    def broken(*arguments: object) -> object:
+        if next(calls) == 3:
+            raise error("the third batch failed")
+        return work(*arguments)
+
+    monkeypatch.setattr(*step, broken)
+    threads = threading.active_count()
+    with pytest.raises(error, match="the third batch failed") as failure:
+        LexicalIndex.build(many, tmp_path / "index", processes=1, memory_mb=16)
+    assert list(tmp_path.iterdir()) == []
+    # Ended, not merely left to end when it is collected, which the traceback prevents.
+    assert threading.active_count() == threads, failure
 
 
 def test_an_error_while_replacing_leaves_the_old_index(index: LexicalIndex) -> None:
