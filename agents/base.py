@@ -75,6 +75,9 @@ class BaseAgent(ABC):
     name: str
     asks_model: ClassVar[bool] = False
     """Whether it cannot work without a language model."""
+    uses_model: ClassVar[bool] = True
+    """Whether it asks a language model where the run has one. One that never does leaves the model
+    out of the run, and its settings out of the cell's name."""
     reads_frequencies: ClassVar[bool] = True
     """Whether it reads the collection's document frequencies, which are those of an index."""
     calls_tools: ClassVar[bool] = True

@@ -22,6 +22,7 @@ class OneShotAgent(BaseAgent):
     """
 
     name = "one_shot"
+    uses_model = False
     reads_frequencies = False
 
     def __init__(self, *, listed: int = 50, clock: Clock = time.monotonic) -> None:

@@ -40,6 +40,17 @@ def make(config: DictConfig) -> Any:
         raise
 
 
+def declares(option: DictConfig, name: str) -> bool:
+    """Whether what an option gives declares `name`, such as `asks_model`, to be true. It is made
+    only where its class does not tell."""
+    target = get_object(str(option["_target_"]))
+    if inspect.isclass(target):
+        value = getattr(target, name, False)
+        if isinstance(value, bool):
+            return value
+    return bool(getattr(make(option), name, False))
+
+
 def make_interface(config: DictConfig) -> ToolInterface:
     """The settings of the search tool; `InputError` where the option gives anything else."""
     interface = make(config)

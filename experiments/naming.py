@@ -15,7 +15,15 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from experiments.pipeline import STAGES, PreparedPipeline, active, seals
+from experiments.build import declares
+from experiments.pipeline import (
+    LIBRARIANS,
+    STAGES,
+    PreparedPipeline,
+    active,
+    asks_agents_model,
+    seals,
+)
 from experiments.schema import without_free
 from experiments.settings import Settings, key_of
 from pipelines.stage import Stage
@@ -178,8 +186,10 @@ def form_of(config: DictConfig, benchmark: Benchmark) -> dict[str, str]:
 def present(settings: Settings, groups: Sequence[str]) -> list[str]:
     """Those of `groups` that have a part in this cell, and the stages' own language models."""
     config = settings.config
-    idle = {group for group in (*STAGES, "scorer", "list_reranker") if not active(config, group)}
-    idle |= set() if config.llm or config.librarian_llm else {"budget"}
+    idle = {group for group in (*STAGES, *LIBRARIANS) if not active(config, group)}
+    llm = config.llm and (declares(config.agent, "uses_model") or asks_agents_model(config))
+    idle |= set() if llm else {"llm"}
+    idle |= set() if llm or config.librarian_llm else {"budget"}
     models = [group for group, stage in STAGE_MODELS.items() if stage not in idle]
     return [group for group in groups if group not in idle] + models
 

@@ -12,7 +12,7 @@ import pandas as pd
 import pyterrier as pt
 from omegaconf import DictConfig
 
-from experiments.build import check_price, make, stage_model
+from experiments.build import check_price, declares, make, stage_model
 from experiments.collection import PreparedCollection, notes, prepare
 from pipelines.cache_limits import keep_bound
 from pipelines.composition import compose
@@ -32,6 +32,8 @@ from toolkit.search.scoring import RequirementScorer, ScorerResources
 
 # In the order of the pipeline.
 STAGES = ("rewriter", "enrichment", "retriever", "reranker")
+# What librarians work with beside it.
+LIBRARIANS = ("scorer", "list_reranker")
 Transformers = Mapping[str, pt.Transformer]
 
 
@@ -220,6 +222,20 @@ def active(config: DictConfig, group: str) -> bool:
     return bool(config[group]) and "_target_" in config[group]
 
 
+def asks_agents_model(config: DictConfig) -> bool:
+    """Whether a part that asks a language model has none of its own, so that it shares the agent's
+    (`stage_model`)."""
+    if config.llm is None:
+        return False
+    own_model = {group: f"{group}_llm" for group in STAGES}
+    own_model |= dict.fromkeys(LIBRARIANS, "librarian_llm")
+    return any(
+        declares(config[group], "asks_model")
+        for group, own in own_model.items()
+        if active(config, group) and not config.get(own)
+    )
+
+
 def make_stages(config: DictConfig, groups: Sequence[str] = STAGES) -> Stages:
     """Make the stages of a configuration, or those of some groups. `InputError` for bad settings,
     and for a stage that asks a language model where none is chosen."""
@@ -251,9 +267,7 @@ def make_stages(config: DictConfig, groups: Sequence[str] = STAGES) -> Stages:
 def with_librarians(stages: Stages, config: DictConfig) -> Stages:
     """The stages, and what librarians work with: the scorer of requirements and the re-ranker of
     the final list, where the configuration has them. What these ask is the librarians'."""
-    parts = {
-        group: make(config[group]) for group in ("scorer", "list_reranker") if active(config, group)
-    }
+    parts = {group: make(config[group]) for group in LIBRARIANS if active(config, group)}
     if not parts:
         return stages
     models = dict(stages.models)

@@ -78,7 +78,8 @@ def run(settings: Settings, prepared: Prepared | None = None) -> Cell:
     check_judge(config)
     folder = run_folder(settings, cell_name(settings))
     agent_of_repeat, interface = repeat_agents(config, config.repeats), make_interface(config.tool)
-    llm = language_model(config, "llm")
+    uses_model = getattr(agent_of_repeat[0], "uses_model", False)
+    llm = language_model(config, "llm") if uses_model else None
     budget = within_window(make(config.budget), llm)
     agent_prints = check_agent(agent_of_repeat[0], llm, budget)
     calls_tools = getattr(agent_of_repeat[0], "calls_tools", True)
@@ -198,7 +199,7 @@ def answer(
         note = LiveNote(tally.line)
         task = progress.add_task(f"Answering ({folder.name})", total=len(pending), note=note)
         answering = Answering(bound_agents, session, folder, tally, config.concurrency)
-        first = config.preflight if llm else 0
+        first = config.preflight if llm or built.stages.models else 0
         estimated = partial(progress.console.print, highlight=False, soft_wrap=True)
         try:
             asyncio.run(answer_all(answering, pending, first, estimated, served.get("model")))

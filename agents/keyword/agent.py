@@ -35,6 +35,7 @@ class KeywordAgent(BaseAgent):
     """
 
     name = "keyword"
+    uses_model = False
 
     def __init__(
         self,

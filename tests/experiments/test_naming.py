@@ -88,6 +88,34 @@ def test_settings_of_a_stage_that_is_not_there_change_nothing() -> None:
     assert name("llm@reranker_llm=scripted") == name()
 
 
+@pytest.mark.parametrize("agent", ["keyword", "one_shot", "navigator"])
+def test_a_model_that_nobody_asks_changes_no_name(agent: str) -> None:
+    plain = (f"agent={agent}",)
+    model = (*plain, "llm=scripted", "budget=pi_serini")
+    stages = ("reranker=monot5", "reranker@list_reranker=monot5")
+    with_its_own = (*plain, "reranker=pointwise", "llm@reranker_llm=scripted")
+    asked = agent == "navigator"
+    assert (name(*model) != name(*plain)) == asked
+    assert (name(*model, *stages) != name(*plain, *stages)) == asked
+    assert (name(*with_its_own, "llm=scripted") != name(*with_its_own)) == asked
+
+
+@pytest.mark.parametrize(
+    "asking",
+    [
+        ("rewriter=q2q",),
+        ("reranker=listwise",),
+        ("scorer=chat",),
+        ("reranker@list_reranker=listwise",),
+        ("enrichment=sira",),
+    ],
+)
+def test_the_model_of_the_agent_that_a_stage_shares_is_in_the_name(asking: tuple[str, ...]) -> None:
+    plain = ("agent=keyword", "llm=scripted", *asking)
+    assert name(*plain, "llm.says=other") != name(*plain)
+    assert name("agent=keyword", "llm=scripted", "llm.says=other") == name("agent=keyword")
+
+
 def test_the_label_tells_what_is_not_the_default() -> None:
     label = name("unit=passage", "reranker=monot5", "reranker.depth=10").rpartition("-")[0]
     assert label == "passage-bm25_default-monot5-reranker.depth=10"
@@ -140,7 +168,7 @@ def test_demands_that_an_agent_does_not_make_leave_its_name_as_it_was() -> None:
 
 def test_weights_that_have_moved_are_the_same() -> None:
     names = [
-        cell_name(Settings.compose(["llm=llamacpp/gguf", f"llm.server.gguf={place}"]))
+        name("agent=chat", "llm=llamacpp/gguf", f"llm.server.gguf={place}")
         for place in ("/models/a.gguf", "elsewhere/a.gguf", "/models/b.gguf")
     ]
     assert names[0] == names[1] != names[2]

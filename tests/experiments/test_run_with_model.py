@@ -186,6 +186,24 @@ def test_a_cap_without_a_price_is_refused_before_anything_is_built(
     assert not Path("indexes").exists()
 
 
+def test_an_agent_that_asks_no_model_starts_none_and_has_one_cell_for_all_models(
+    entry: Entry, tmp_path: Path
+) -> None:
+    weights = tmp_path / "model.gguf"
+    weights.write_bytes(b"GGUF")
+    server = (f"llm.server.gguf={weights}", "llm.server.launcher=[false]")
+    assert entry("run", *TINY, "name=k", "agent=keyword", "llm=llamacpp/gguf", *server) == 0
+    manifest = contents("runs/k/manifest.json")
+    assert "llm" not in manifest["factors"]
+    assert not {"llm", "llm.content"} & set(manifest["fingerprints"])
+
+    models = (MODEL[0], "agent=keyword,pi_serini", "llm=scripted", "llm.turns=1,2")
+    assert entry("run", "-m", *TINY, *models, "name=s") == 0
+    cells = [contents(path.parent / "manifest.json") for path in Path("runs/s").glob("*/queries")]
+    agents = sorted(cell["factors"]["agent"] for cell in cells)
+    assert agents == ["keyword", "pi_serini", "pi_serini"]
+
+
 def test_cells_of_a_sweep_over_models_have_folders_of_their_own(entry: Entry) -> None:
     assert entry("run", "-m", *TINY, *MODEL, "llm.turns=1,2", "budget=none", "name=s") == 0
     cells = sorted(path.parent.name for path in Path("runs/s").glob("*/metrics.json"))
