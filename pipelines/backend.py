@@ -6,7 +6,6 @@ import copy
 import re
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from itertools import count
 from threading import Lock
 from typing import Any
 
@@ -15,7 +14,7 @@ import pandas as pd
 import pyterrier as pt
 
 from pipelines.search_notes import collecting
-from toolkit.contracts import Hit, SearchRequest, SearchResult, parent
+from toolkit.contracts import Hits, SearchRequest, SearchResult
 from toolkit.errors import InputError
 
 _NO_QUESTION = "1"
@@ -75,8 +74,7 @@ class PipelineBackend:
             # Objects: a model may write half a surrogate pair, which Arrow's strings do not hold.
             ranking = self._ranking(pd.DataFrame(row, dtype=object))
         docnos, scores = _ordered(ranking, request.depth)
-        hits = list(map(Hit, map(parent, docnos), docnos, count(1), scores))
-        return SearchResult(hits, {**_queries(ranking, request.query), **notes})
+        return SearchResult(Hits(docnos, scores), {**_queries(ranking, request.query), **notes})
 
     def _ranking(self, queries: pd.DataFrame) -> pd.DataFrame:
         try:
@@ -135,8 +133,8 @@ def _queries(ranking: pd.DataFrame, original: str) -> dict[str, Any]:
 
 def _ordered(ranking: pd.DataFrame, depth: int) -> tuple[list[str], list[float]]:
     """The docnos and scores of the best `depth` rows, best first."""
-    docnos = ranking["docno"].tolist()
+    docnos = ranking["docno"].to_numpy(dtype=object)
     scores = ranking["score"].to_numpy(dtype=float)
     keys = ranking["rank"].to_numpy() if "rank" in ranking.columns else -scores
     order = np.argsort(keys, kind="stable")[:depth]
-    return [docnos[index] for index in order], scores[order].tolist()
+    return docnos[order].tolist(), scores[order].tolist()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
+from typing import Any, ClassVar, NamedTuple, Protocol, overload, runtime_checkable
 
 PASSAGE_MARK = "%p"
 TIERS = ("surfaced", "previewed", "opened", "cited")
@@ -23,6 +23,14 @@ def parent(unit_id: str) -> str:
         return unit_id
     head, mark, tail = unit_id.rpartition(PASSAGE_MARK)
     return head if mark and tail.isdecimal() else unit_id
+
+
+def parents(unit_ids: Sequence[str]) -> Sequence[str]:
+    """The document of each unit, in their order."""
+    # One look at all of them: most rankings are of documents, and long.
+    if PASSAGE_MARK not in "\n".join(unit_ids):
+        return unit_ids
+    return list(map(parent, unit_ids))
 
 
 class Document(NamedTuple):
@@ -88,6 +96,44 @@ class Hit(NamedTuple):
     title: str = ""
     excerpt: str = ""
     text: str = ""
+
+
+class Hits(Sequence[Hit]):
+    """The hits of a ranking by column, best first: their `unit_ids`, `scores` and `ranks` (None:
+    from 1). A `Hit` is made when it is read, because to make and hold a thousand of them takes
+    longer than the search that found them."""
+
+    def __init__(
+        self,
+        unit_ids: Sequence[str],
+        scores: Sequence[float],
+        ranks: Sequence[int] | None = None,
+    ) -> None:
+        self.unit_ids = tuple(unit_ids)
+        self.scores = scores
+        self.ranks = range(1, len(self.unit_ids) + 1) if ranks is None else ranks
+
+    def __len__(self) -> int:
+        return len(self.unit_ids)
+
+    def __iter__(self) -> Iterator[Hit]:
+        return map(Hit, parents(self.unit_ids), self.unit_ids, self.ranks, self.scores)
+
+    @overload
+    def __getitem__(self, position: int) -> Hit: ...
+    @overload
+    def __getitem__(self, position: slice) -> Hits: ...
+    def __getitem__(self, position: int | slice) -> Hit | Hits:
+        if isinstance(position, slice):
+            return Hits(self.unit_ids[position], self.scores[position], self.ranks[position])
+        unit_id = self.unit_ids[position]
+        return Hit(parent(unit_id), unit_id, self.ranks[position], self.scores[position])
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and list(self) == list(other)
+
+    def __repr__(self) -> str:
+        return repr(list(self))
 
 
 class SearchRequest(NamedTuple):

@@ -347,6 +347,21 @@ def test_a_replay_through_the_recorded_pipeline_changes_nothing_and_another_is_t
     assert "first_evidence_call" in {row["measure"] for row in verdicts}
 
 
+def test_a_replay_of_several_questions_at_once_writes_the_same_files(working: Path) -> None:
+    written = []
+    for count in (1, 3):
+        words = (f"name=at-once-{count}", f"concurrency={count}", "retriever=bm25_tuned")
+        assert run_entry("replay", "runs/demo", *words) == 0
+        root = working / f"runs/at-once-{count}"
+        paths = [path for path in root.glob("*/**/*") if path.is_file()]
+        contents = {str(path.relative_to(root)): path.read_bytes() for path in paths}
+        # A manifest holds the setting itself.
+        written.append({k: v for k, v in contents.items() if Path(k).name != "manifest.json"})
+    one, three = written
+    assert {Path(name).name for name in one} >= {"metrics.json", "replay.json", "run.trec"}
+    assert one == three
+
+
 def test_a_replay_takes_the_texts_of_the_recorded_tool_too(
     working: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

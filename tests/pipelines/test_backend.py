@@ -1,3 +1,4 @@
+import gc
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -13,6 +14,7 @@ from pipelines.lexical import LexicalIndex
 from pipelines.search_notes import note
 from toolkit.contracts import Hit, SearchBackend, SearchRequest
 from toolkit.errors import InputError
+from toolkit.search import DictionaryStore, RankedBrowsing
 
 
 class Fixed(pt.Transformer):
@@ -40,6 +42,36 @@ def test_hits_name_the_unit_and_its_document_with_ranks_from_one() -> None:
         Hit("d2", "d2%p0", 2, 2.0),
         Hit("d1", "d1%p0", 3, 1.0),
     ]
+
+
+def test_hits_are_read_one_by_one_in_parts_and_backwards() -> None:
+    rows = [
+        Hit("d1", "d1%p2", 1, 3.0),
+        Hit("d2", "d2%p0", 2, 2.0),
+        Hit("d1", "d1%p0", 3, 1.0),
+    ]
+    hits = PipelineBackend(Fixed(*PASSAGES)).search(SearchRequest("ships")).hits
+    assert [hits[0], hits[2], hits[-2]] == [rows[0], rows[2], rows[1]]
+    for part in (slice(1, None), slice(5), slice(3, None), slice(None, None, -1)):
+        assert hits[part] == rows[part]
+        assert list(hits[part]) == rows[part]
+    assert hits[1:][1:] == rows[2:]
+    assert hits != rows[:2] and hits != [*rows[:2], rows[0]]
+    assert rows[1] in hits and list(reversed(hits)) == rows[::-1]
+    with pytest.raises(IndexError):
+        hits[3]
+
+
+def test_only_the_hits_that_a_page_shows_are_made() -> None:
+    rows = [(f"d{number}", 1000.0 - number) for number in range(1000)]
+    store = DictionaryStore({docid: f"A ship, {docid}." for docid, _ in rows})
+    session = RankedBrowsing(page=5).session(PipelineBackend(Fixed(*rows)), store)
+    before = sum(isinstance(thing, Hit) for thing in gc.get_objects())
+    result = session.call("search", {"reason": "", "query": "ship"})
+    after = sum(isinstance(thing, Hit) for thing in gc.get_objects())
+    assert result.call.ranking == tuple(docid for docid, _ in rows)
+    assert session.evidence.tiers["surfaced"] == result.call.ranking
+    assert after - before <= 10  # the page's, as it was made and as it is told
 
 
 def test_the_query_reaches_the_pipeline_word_for_word_with_the_reasoning() -> None:

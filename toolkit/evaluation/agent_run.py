@@ -14,6 +14,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 
 from toolkit.contracts import STATUSES, TIERS, Answer, DocumentSets, Topic, Trajectory
 from toolkit.errors import InputError
@@ -157,7 +158,7 @@ def final_ranking(trajectory: Trajectory, depth: int = FINAL_DEPTH) -> list[str]
     runs are submitted to TREC)."""
     if trajectory.answer.documents:
         return documents(trajectory.answer.documents, depth)
-    ordered = (docid for tier in reversed(TIERS) for docid in trajectory.tiers.get(tier, ()))
+    ordered = chain.from_iterable(trajectory.tiers.get(tier, ()) for tier in reversed(TIERS))
     return documents(ordered, depth)
 
 

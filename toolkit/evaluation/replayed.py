@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import islice
 from typing import Any, NamedTuple
 
-from toolkit.contracts import Answer, SearchTool, ToolCall, Trajectory, parent
+from toolkit.contracts import Answer, SearchTool, ToolCall, Trajectory
 from toolkit.evaluation.funnel import SHOWN
+from toolkit.evaluation.retrieval import documents
 from toolkit.runs.records import SEARCHES, surfaced
 
 _READING = ("get_document", "read_document")
@@ -53,7 +53,7 @@ def replay(recorded: Trajectory, tool: SearchTool, evidence: Collection[str]) ->
         changed = changed or result.text != call.output
         unchanged += not changed
         if call.ranking:
-            before, after = _documents(call.ranking), _documents(result.call.ranking)
+            before, after = documents(call.ranking), documents(result.call.ranking)
             overlaps.append(_overlap(before, after))
             moves += _moves(before, after, evidence)
     log = tool.evidence
@@ -148,21 +148,18 @@ def _calls(recorded: Trajectory) -> Iterator[tuple[ToolCall, str]]:
         yield call, reasonings[number] if number < len(reasonings) else newest
 
 
-def _documents(ranking: Sequence[str]) -> dict[str, int]:
-    """Rank from 1 of each document of a ranking, at its best."""
-    return {docid: rank for rank, docid in enumerate(dict.fromkeys(map(parent, ranking)), start=1)}
-
-
-def _overlap(before: Mapping[str, int], after: Mapping[str, int]) -> float:
+def _overlap(before: Sequence[str], after: Sequence[str]) -> float:
     count = min(OVERLAP, len(before))
-    head = set(islice(after, count))
-    return sum(docid in head for docid in islice(before, count)) / count
+    return len(set(before[:count]) & set(after[:count])) / count
 
 
-def _moves(
-    before: Mapping[str, int], after: Mapping[str, int], evidence: Collection[str]
-) -> list[int]:
+def _moves(before: Sequence[str], after: Sequence[str], evidence: Collection[str]) -> list[int]:
     """Ranks gained by each evidence document that either ranking has; absent is behind the last."""
+    old, new = _ranks(before, evidence), _ranks(after, evidence)
     last = max(len(before), len(after)) + 1
-    ranked = [docid for docid in evidence if docid in before or docid in after]
-    return [before.get(docid, last) - after.get(docid, last) for docid in ranked]
+    return [old.get(docid, last) - new.get(docid, last) for docid in old | new]
+
+
+def _ranks(documents: Sequence[str], evidence: Collection[str]) -> dict[str, int]:
+    """Rank from 1 of each document that is evidence."""
+    return {docid: rank for rank, docid in enumerate(documents, start=1) if docid in evidence}

@@ -9,12 +9,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import ir_measures
 
-from toolkit.contracts import parent
+from toolkit.contracts import parents
 from toolkit.errors import InputError
 
 if TYPE_CHECKING:
@@ -45,7 +44,7 @@ def rankings_of(rows: Iterable[RunRow]) -> dict[str, list[str]]:
 
 def documents(unit_ids: Iterable[str], depth: int | None = None) -> list[str]:
     """The units' documents, each once, in order of first appearance; at most `depth`."""
-    return list(islice(dict.fromkeys(parent(unit) for unit in unit_ids), depth))
+    return list(dict.fromkeys(parents(tuple(unit_ids))))[:depth]
 
 
 def parse_measures(names: Sequence[str]) -> list[Any]:

@@ -23,7 +23,7 @@ from toolkit.contracts import (
     Exposure,
     ToolCall,
     Trajectory,
-    parent,
+    parents,
 )
 from toolkit.errors import InputError
 from toolkit.files import dump_json
@@ -83,8 +83,8 @@ class Outcome(NamedTuple):
 
 def surfaced(calls: Iterable[ToolCall]) -> tuple[str, ...]:
     """Documents of all rankings, each once, in order of first appearance."""
-    units = dict.fromkeys(chain.from_iterable(call.ranking for call in calls))
-    return tuple(dict.fromkeys(map(parent, units)))
+    units = tuple(dict.fromkeys(chain.from_iterable(call.ranking for call in calls)))
+    return tuple(dict.fromkeys(parents(units)))
 
 
 def to_record(trajectory: Trajectory) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from toolkit.contracts import TIERS, Exposure, ToolCall, parent
+from toolkit.contracts import TIERS, Exposure, ToolCall, parents
 
 
 class EvidenceLog:
@@ -44,7 +44,7 @@ class EvidenceLog:
         """Begin where a log with these calls and exposures ended."""
         for call in calls:
             self.count(call.tokens)
-            self.surface(map(parent, call.ranking))
+            self.surface(parents(call.ranking))
         for row in exposures:
             self._exposures.append(row)
             self._tiers[row.tier][row.docid] = None

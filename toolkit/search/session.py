@@ -17,6 +17,7 @@ from toolkit.contracts import (
     DocumentStore,
     Exposure,
     Hit,
+    Hits,
     Lines,
     Refusal,
     SearchBackend,
@@ -26,6 +27,7 @@ from toolkit.contracts import (
     ToolUse,
     Unit,
     parent,
+    parents,
 )
 from toolkit.errors import InputError
 from toolkit.search.answers import parse_answer
@@ -267,7 +269,7 @@ class ToolSession(ABC, Generic[Settings]):
             self._calls.append(record)
             self._evidence.count(record.tokens)
             if ranking:
-                self._evidence.surface([hit.docid for hit in ranking.hits])
+                self._evidence.surface(parents(ranking.unit_ids))
             if exposed:
                 docids = [parent(unit_id) for unit_id in exposed.shown]
                 self._evidence.show(exposed.tier, docids, getattr(exposed, "layer", ""))
@@ -280,8 +282,7 @@ class ToolSession(ABC, Generic[Settings]):
         if ranking is None:
             result = self._backend.search(request)
             hits = result.hits[: self.depth]
-            unit_ids = tuple([hit.unit_id for hit in hits])
-            ranking = CachedRanking(request, hits, unit_ids, recordable(result.notes))
+            ranking = CachedRanking(request, hits, _unit_ids(hits), recordable(result.notes))
         with self._lock:
             self._queries.append(request.query)
             search_id = f"s{len(self._queries)}"
@@ -327,3 +328,7 @@ class ToolSession(ABC, Generic[Settings]):
                 f"the ranking names {error}, which the document store lacks",
                 do="build the index and the store from the same corpus",
             ) from error
+
+
+def _unit_ids(hits: Sequence[Hit]) -> tuple[str, ...]:
+    return hits.unit_ids if isinstance(hits, Hits) else tuple([hit.unit_id for hit in hits])
