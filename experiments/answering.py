@@ -15,6 +15,7 @@ from omegaconf import DictConfig
 from agents.base import BaseAgent, Resources
 from agents.budget import Budget
 from experiments.build import make
+from experiments.pipeline import asking_groups
 from experiments.run_progress import RunProgress, duration, expected
 from toolkit.contracts import RUN_OUT_OF_MONEY, Agent, SearchTool, Topic, Trajectory
 from toolkit.errors import InputError
@@ -28,19 +29,29 @@ from toolkit.runs.names import repeat_id
 def repeat_agents(config: DictConfig, repeats: int) -> list[Any]:
     """The agents that ask the questions for the first time, the second time, and so on: equal but
     for `seed`, where the option has one, which is raised by one with each repeat. `InputError`
-    where nothing can differ between repeats."""
+    where nothing can differ between repeats: no seed, and no model whose replies are not kept."""
     if repeats < 1:
         raise InputError(f"repeats={repeats}", valid="1 or more", do="set repeats=1")
     seed = config.agent.get("seed")
     first = make(config.agent)
-    if repeats > 1 and seed is None and not getattr(first, "asks_model", False):
+    if repeats > 1 and seed is None and not _asks_anew(first, config):
         raise InputError(
             f"repeats={repeats}, and {type(first).__name__} would do the same each time",
             valid="an agent that asks a language model, or has a seed",
-            do="set repeats=1, or choose another agent",
+            do="set repeats=1, or choose another agent, or llm=... for one that can ask a model",
         )
     others = [make(_with_seed(config.agent, seed, more)) for more in range(1, repeats)]
     return [first, *others]
+
+
+def _asks_anew(agent: Any, config: DictConfig) -> bool:
+    """Whether a repeat asks a language model what was asked before: the agent does, and a stage
+    does whose replies are kept nowhere."""
+    if getattr(agent, "asks_model", False):
+        return True
+    if config.llm is not None and getattr(agent, "uses_model", False):
+        return True
+    return config.paths.caches is None and bool(asking_groups(config))
 
 
 def _with_seed(option: DictConfig, seed: int | None, more: int) -> DictConfig:

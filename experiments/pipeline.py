@@ -222,18 +222,19 @@ def active(config: DictConfig, group: str) -> bool:
     return bool(config[group]) and "_target_" in config[group]
 
 
+def asking_groups(config: DictConfig) -> list[str]:
+    """The groups whose part, a stage or what librarians work with, asks a language model."""
+    groups = [group for group in (*STAGES, *LIBRARIANS) if active(config, group)]
+    return [group for group in groups if declares(config[group], "asks_model")]
+
+
 def asks_agents_model(config: DictConfig) -> bool:
     """Whether a part that asks a language model has none of its own, so that it shares the agent's
     (`stage_model`)."""
     if config.llm is None:
         return False
-    own_model = {group: f"{group}_llm" for group in STAGES}
-    own_model |= dict.fromkeys(LIBRARIANS, "librarian_llm")
-    return any(
-        declares(config[group], "asks_model")
-        for group, own in own_model.items()
-        if active(config, group) and not config.get(own)
-    )
+    roles = {"librarian" if group in LIBRARIANS else group for group in asking_groups(config)}
+    return not all(config.get(f"{role}_llm") for role in roles)
 
 
 def make_stages(config: DictConfig, groups: Sequence[str] = STAGES) -> Stages:

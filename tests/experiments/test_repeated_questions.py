@@ -20,6 +20,7 @@ from toolkit.runs import RunFolder
 Entry = Callable[..., int]
 WAVERING = (*TINY, *MODEL, "llm.wavering=true", "concurrency=4", "preflight=0", "name=r")
 SEED = 7  # the scripted model's
+STAGE = ("agent=one_shot", MODEL[0], "rewriter=q2q", "llm@rewriter_llm=scripted")
 
 
 def contents(path: str | Path) -> Any:
@@ -116,6 +117,9 @@ def test_judges_are_compared_on_every_repeat(entry: Entry) -> None:
     ("given", "message"),
     [
         (("agent=keyword", "repeats=2"), "would do the same each time"),
+        (("agent=keyword", *MODEL[::2], "repeats=2"), "would do the same each time"),
+        (("agent=navigator", "repeats=2"), "would do the same each time"),
+        ((*STAGE, "repeats=2"), "would do the same each time"),
         (("repeats=0",), "repeats=0. valid: 1 or more"),
     ],
 )
@@ -125,6 +129,21 @@ def test_repeats_that_cannot_be_are_refused_before_anything_is_built(
     assert entry("run", *TINY, *given) == 2
     assert message in capsys.readouterr().err
     assert not Path("indexes").exists()
+
+
+@pytest.mark.parametrize(
+    "given",
+    [("agent=navigator", *MODEL[::2]), (*STAGE, "paths.caches=null")],
+    ids=["a planner's model", "a stage whose replies are kept nowhere"],
+)
+def test_whatever_asks_a_model_anew_can_be_repeated(entry: Entry, given: tuple[str, ...]) -> None:
+    small = (*TINY, "benchmark.questions=sets:2", "traces=false", "preflight=0")
+    assert entry("run", *small, *given, "repeats=2", "name=r") == 0
+    folder = RunFolder("runs/r")
+    assert [len(part.statuses()) for part in folder.repeats()] == [2, 2]
+    assert {status for part in folder.repeats() for status in part.statuses().values()} == {
+        "completed"
+    }
 
 
 def test_kill_9_in_the_second_repeat_loses_no_more_than_what_was_under_way(tmp_path: Path) -> None:
