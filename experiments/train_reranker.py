@@ -29,7 +29,7 @@ from toolkit.console import tell
 from toolkit.contracts import parent
 from toolkit.errors import InputError
 from toolkit.extras import require
-from toolkit.files import folder_made_whole
+from toolkit.files import folder_made_whole, give_usual_rights
 from toolkit.progress import track
 
 WORDS = 8000
@@ -180,6 +180,7 @@ def train_reranker(
     with folder_made_whole(folder) as unfinished:
         network.save_pretrained(unfinished)
         tokenizer.save_pretrained(unfinished)
+        give_usual_rights(unfinished)
     relevant = sum(example.relevant for example in learnt)
     last = list(islice(reversed(losses), 10))
     tell(

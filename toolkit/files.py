@@ -94,6 +94,18 @@ def folder_made_whole(path: Path) -> Iterator[Path]:
         raise
 
 
+def give_usual_rights(folder: Path) -> None:
+    """Give the files in `folder` the rights of any file that this process makes there: a library
+    that writes through `tempfile` leaves its files to their owner alone."""
+    probe = folder / f".{secrets.token_hex(8)}.tmp"
+    probe.touch(_ANYONE)
+    mode = stat.S_IMODE(probe.stat().st_mode)
+    probe.unlink()
+    for path in folder.rglob("*"):
+        if path.is_file() and not path.is_symlink():
+            path.chmod(mode)
+
+
 def _sweep(path: Path) -> None:
     for leftover in path.parent.glob(f".{path.name}.*.partial"):
         owner = leftover.name[len(path.name) + 2 :].split(".")[0]

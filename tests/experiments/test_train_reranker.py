@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import stat
 from pathlib import Path
 
 import pytest
@@ -26,6 +28,18 @@ def test_what_the_command_writes_is_a_model_of_the_reranker(
     assert entry("train_reranker", "models/further", *given, *QUICK, *start) == 0
     weights = [Path(f"models/{name}/model.safetensors") for name in ("mine", "further")]
     assert weights[0].read_bytes() != weights[1].read_bytes()
+
+
+def test_the_checkpoint_has_the_rights_that_the_umask_leaves(entry: Entry, beir: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        given = ("benchmark=beir", f"benchmark.path={beir}", *QUICK)
+        assert entry("train_reranker", "models/mine", *given) == 0
+    finally:
+        os.umask(before)
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in Path("models/mine").iterdir()}
+    assert {"model.safetensors", "config.json", "tokenizer.json"} <= set(modes)
+    assert set(modes.values()) == {0o640}
 
 
 @pytest.mark.parametrize(
