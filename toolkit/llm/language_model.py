@@ -3,7 +3,7 @@ serve it where it is a local one."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -75,6 +75,24 @@ class VllmServer:
             **self.options,
         )
 
+    def weights_content(self, model: str, hashed: Callable[[Path], str]) -> str:
+        """What a folder or file of this machine holds, hidden files aside, file by file `hashed`;
+        of weights on the hub what the model's name does not tell: their own name, and the revision
+        among the further options."""
+        source = Path(self.weights or model)
+        if source.is_file():
+            return hashed(source)
+        if source.is_dir():
+            files = {path.relative_to(source): path for path in source.rglob("*") if path.is_file()}
+            # What a download left of itself is in `.cache`.
+            shown = [name for name in files if not any(part[0] == "." for part in name.parts)]
+            names = sorted(shown)
+            hashes = [hashed(files[name]) for name in names]
+            return fingerprint([name.as_posix() for name in names], *hashes)
+        revision = (self.options.get("extra") or {}).get("revision")
+        own_name = self.weights if self.weights != model else None
+        return "@".join(str(part) for part in (own_name, revision) if part)
+
 
 class LanguageModel:
     """`model` is its name at the server. `client` holds an adapter's own arguments; its `connect`
@@ -129,17 +147,18 @@ class LanguageModel:
         return bool(getattr(self._connected, "gives_logprobs", True))
 
     def read_weights(self, record: Path | None) -> None:
-        """Hash the local files that a server of ours takes weights from, where it tells any; their
-        hashes are kept in `record` (None: nowhere). `InputError` where they cannot be read."""
-        files: list[Path] = getattr(self._server, "weights_files", list)()
-        if files and not self._given:
-            try:
-                hashes = [recorded_fingerprint(file, record) for file in files]
-            except OSError as error:
-                raise InputError(
-                    f"the weights of {self.name} cannot be read: {error}", do="check the path"
-                ) from error
-            self.content = fingerprint(*hashes)
+        """Have a server of ours tell what its weights are where the name does not: local files are
+        hashed, and their hashes kept in `record` (None: nowhere). `InputError` where they cannot be
+        read."""
+        weights_content = getattr(self._server, "weights_content", None)
+        if weights_content is None or self._given:
+            return
+        try:
+            self.content = weights_content(self.name, partial(recorded_fingerprint, record=record))
+        except OSError as error:
+            raise InputError(
+                f"the weights of {self.name} cannot be read: {error}", do="check the path"
+            ) from error
 
     @contextmanager
     def running(self, log: Path, servers: Servers | None = None) -> Iterator[ChatModel]:

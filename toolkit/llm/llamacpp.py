@@ -6,13 +6,14 @@ import glob
 import re
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from toolkit.errors import InputError
 from toolkit.extras import check_installed
+from toolkit.files import fingerprint
 from toolkit.hub import hub_file, is_hub_name
 from toolkit.llm.command import check_launcher, check_secrets, option_words
 from toolkit.llm.server import HOST
@@ -73,12 +74,17 @@ class LlamaCppServer:
         return self._command(model, str(self._weights(model)), port, self._launcher())
 
     def weights_files(self) -> list[Path]:
-        """The files that `gguf` names: it, or all of the parts that it is one of. Empty where the
-        weights are the hub's, whose name tells what they are. `InputError` where there is none."""
-        if not self.gguf:
-            return []
+        """The files that `gguf` names: it, or all of the parts that it is one of. `InputError`
+        where there is none."""
         path = self._local()
         return sorted(path.parent.glob(_PART.sub("-?????-of-", glob.escape(path.name))))
+
+    def weights_content(self, model: str, hashed: Callable[[Path], str]) -> str:
+        """What the files that `gguf` names hold, each of them `hashed`; of the hub's the name of
+        the file, because a repository has one for each precision."""
+        if not self.gguf:
+            return str(self.file)
+        return fingerprint(*map(hashed, self.weights_files()))
 
     def _command(self, model: str, weights: str, port: int, launcher: Sequence[str]) -> list[str]:
         options: dict[str, Any] = {

@@ -150,6 +150,19 @@ def test_every_part_of_the_weights_counts(tmp_path: Path) -> None:
     assert contents(parts[0]) != first
 
 
+def test_files_of_one_repository_on_the_hub_are_different_weights() -> None:
+    models = {
+        file: LanguageModel(model=HUB, client=OpenAIChat(), server=LlamaCppServer(file=file))
+        for file in ("q4.gguf", "q8.gguf")
+    }
+    for model in models.values():
+        model.read_weights(None)
+    assert {file: model.content for file, model in models.items()} == {
+        "q4.gguf": "q4.gguf",
+        "q8.gguf": "q8.gguf",
+    }
+
+
 def test_weights_that_are_not_there_are_told_before_a_run() -> None:
     with pytest.raises(InputError, match=r"no file .*no\.gguf"):
         contents(Path("no.gguf"))

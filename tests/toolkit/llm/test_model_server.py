@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -435,6 +436,48 @@ def test_weights_in_a_folder_are_served_under_the_models_name() -> None:
     command = VllmServer(weights="/models/x").command("openai/gpt-oss-20b", 1)
     assert command[2] == "/models/x"
     assert command[command.index("--served-model-name") + 1] == "openai/gpt-oss-20b"
+
+
+def content(weights: Path | str | None, model: str = "m", **options: Any) -> str:
+    """What a model of these weights is beside its name."""
+    server = VllmServer(weights=str(weights) if weights else None, options=options)
+    llm = LanguageModel(model=model, client=OpenAIChat(), server=server)
+    llm.read_weights(None)
+    return llm.content
+
+
+def test_weights_in_a_folder_are_told_by_what_it_holds(tmp_path: Path) -> None:
+    folder, copy = tmp_path / "weights", tmp_path / "copy"
+    (folder / "tokenizer").mkdir(parents=True)
+    (folder / "model-00001.safetensors").write_bytes(b"first")
+    (folder / "config.json").write_text("{}")
+    (folder / "tokenizer" / "vocabulary.txt").write_text("a b")
+    first = content(folder)
+    shutil.copytree(folder, copy)
+    (copy / ".cache").mkdir()
+    (copy / ".cache" / "downloaded").write_text("yesterday")
+    assert first and content(copy) == first
+    assert content(None, model=str(copy)) == first, "vLLM takes a folder for the model's name too"
+
+    changes: list[Callable[[Path], Any]] = [
+        lambda copy: (copy / "model-00001.safetensors").write_bytes(b"other"),
+        lambda copy: (copy / "tokenizer" / "vocabulary.txt").write_text("a c"),
+        lambda copy: (copy / "config.json").rename(copy / "config.json.old"),
+        lambda copy: (copy / "chat_template.jinja").write_text("{{ messages }}"),
+    ]
+    for change in changes:
+        shutil.rmtree(copy)
+        shutil.copytree(folder, copy)
+        change(copy)
+        assert content(copy) != first
+
+
+def test_weights_of_the_hub_are_told_by_their_names_and_revision() -> None:
+    assert content(None, model="owner/model") == content("owner/model", model="owner/model") == ""
+    assert content("owner/model") == "owner/model"
+    revised = {"extra": {"revision": "abc"}}
+    assert content(None, model="owner/model", **revised) == "abc"
+    assert content("owner/model", **revised) == "owner/model@abc"
 
 
 def test_wrong_server_options_are_told_before_anything_starts() -> None:
