@@ -16,7 +16,8 @@ _TOKENS = ("input_tokens", "cached_tokens", "reasoning_tokens", "output_tokens")
 @dataclass(frozen=True)
 class Account:
     """`calls` that were begun, of which `failed` brought no reply; `retries` beyond their first
-    attempts; tokens as the server counted them; `seconds` of waiting; `dollars`.
+    attempts; tokens as the server counted them; `seconds` from the place in flight to the end, the
+    waits between attempts among them; `dollars`.
 
     `unmetered` counts replies without usage (their tokens are in no sum), `unpriced` replies whose
     money is not known. `told_cached` and `told_reasoning` count the replies whose usage had such a

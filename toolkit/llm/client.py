@@ -153,14 +153,16 @@ class ApiModel(ABC):
         body = self._body(messages, tools, settings)
         session = self._session()
         retrying = self._retries.caller()
+        queued: list[float] = []
         try:
             turn: Turn = await retrying(
-                self._attempt, session, body, settings.timeout, tuple(messages)
+                self._attempt, session, body, settings.timeout, tuple(messages), queued
             )
         except ModelError as error:
             error.attempts = retrying.statistics.get("attempt_number", 1)
+            error.queued = sum(queued)
             raise
-        return replace(turn, attempts=retrying.statistics["attempt_number"])
+        return replace(turn, attempts=retrying.statistics["attempt_number"], queued=sum(queued))
 
     async def close(self) -> None:
         """Close the connections of the running event loop."""
@@ -197,8 +199,11 @@ class ApiModel(ABC):
         body: dict[str, Any],
         timeout: float,
         messages: Sequence[Message],
+        queued: list[float],
     ) -> Turn:
+        began = time.monotonic()
         async with session.slots:
+            queued.append(time.monotonic() - began)
             try:
                 reply = await asyncio.wait_for(self._send(session.client, body, timeout), timeout)
             except asyncio.TimeoutError:

@@ -18,7 +18,8 @@ _LONGEST = 400
 class ModelError(Exception):
     """A request without a usable reply. `turn` is what came of it where something did, with the
     usage that was paid for; `retry_after` is the server's own wish in seconds, where it told one;
-    `attempts` counts the requests that were sent."""
+    `attempts` counts the requests that were sent, which waited `queued` seconds for a place in
+    flight."""
 
     code: ClassVar[str] = "model_error"
     retryable: ClassVar[bool] = False
@@ -32,6 +33,7 @@ class ModelError(Exception):
         self.turn = turn
         self.retry_after = retry_after
         self.attempts = 1
+        self.queued = 0.0
 
 
 class ContextOverflow(ModelError):

@@ -81,16 +81,17 @@ class Ledger:
         entry = self._admit(role, qid, price)
         began = self._clock()
         account: Account | None = None
-        attempts = 1
         try:
             yield entry
         except ModelError as error:
-            entry.turn, attempts = error.turn or entry.turn, error.attempts
-            account = accounts.failed(self._account(entry, price, began, attempts))
+            entry.turn = error.turn or entry.turn
+            account = self._account(entry, price, began + error.queued, error.attempts)
+            account = accounts.failed(account)
             raise
         finally:
             if account is None:
-                account = self._account(entry, price, began, attempts)
+                queued = entry.turn.queued if entry.turn else 0.0
+                account = self._account(entry, price, began + queued)
             self._enter(role, qid, entry, account)
 
     def usage(self, qid: str) -> dict[str, float]:
@@ -183,7 +184,7 @@ class Ledger:
     def _reserved(self, qids: Iterable[str]) -> float:
         return math.fsum(entry.reserved for qid in qids for entry in self._open.get(qid, ()))
 
-    def _account(self, entry: Entry, price: Price, began: float, attempts: int) -> Account:
+    def _account(self, entry: Entry, price: Price, began: float, attempts: int = 1) -> Account:
         seconds = self._clock() - began
         if entry.turn is None:
             return accounts.of_failure(seconds, attempts)

@@ -90,7 +90,8 @@ class Turn:
     """One reply. `finish_reason` is `stop`, `tool_calls`, `length`, `overflow`, `refusal`, or the
     server's own word. `model` is what the server says that it used. `provider` is opaque, see the
     module. `tokens` are those of the text with their log-probabilities, where the settings ask for
-    them and the server gives them."""
+    them and the server gives them. `queued`: seconds for which the request, `attempts` together,
+    waited for a place among those in flight."""
 
     text: str = ""
     reasoning: str = ""
@@ -101,6 +102,7 @@ class Turn:
     provider: Mapping[str, Any] = field(default_factory=dict)
     attempts: int = 1
     tokens: Sequence[Token] = ()
+    queued: float = 0.0
 
     @property
     def empty(self) -> bool:

@@ -166,7 +166,7 @@ _USED = {
     "calls": "Requests to language models{} a question.",
     "failed": "Requests to language models{} a question that brought no reply.",
     "retries": "Attempts{} a question beyond the first of each request.",
-    "seconds": "Seconds of waiting for language models{} a question.",
+    "seconds": "Seconds that the requests to language models{} were in flight, a question.",
     "unmetered": "Replies{} a question for which the server reported no usage.",
     "unpriced": "Replies{} a question whose cost is unknown.",
 }

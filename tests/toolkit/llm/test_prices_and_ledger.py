@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,12 +12,14 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scripted_peer import Fail, Request, Say, running_peer
 
 from toolkit.errors import InputError
 from toolkit.llm.accounts import Account
-from toolkit.llm.errors import LedgerFailed, OutOfMoney, ServerGone, Truncated
+from toolkit.llm.errors import LedgerFailed, ModelError, OutOfMoney, ServerGone, Truncated
 from toolkit.llm.estimate import estimate
 from toolkit.llm.ledger import Ledger, LedgeredModel
+from toolkit.llm.openai_chat import OpenAIChat
 from toolkit.llm.prices import UNKNOWN, Price
 from toolkit.llm.protocol import Message, Settings, Turn, Usage, user
 
@@ -199,6 +202,42 @@ def test_failures_are_counted_and_what_they_cost_is_kept() -> None:
     total = ledger.total
     assert (total.calls, total.failed, total.retries) == (3, 3, 2)
     assert (total.dollars, total.output_tokens, total.unpriced) == (4.0, 4, 0)
+
+
+def test_seconds_leave_out_the_wait_for_a_place_in_flight() -> None:
+    clock = iter([0.0, 10.0, 20.0, 25.0])
+    ledger = Ledger(clock=lambda: next(clock))
+    with ledger.request("agent", "q1") as entry:
+        entry.reply(Turn(queued=7.0))
+    assert ledger.by_role()["agent"].seconds == 3.0
+    error = ServerGone("gone")
+    error.queued = 4.0
+    with pytest.raises(ServerGone), ledger.request("agent", "q1"):
+        raise error
+    assert ledger.by_role()["agent"].seconds == 3.0 + 1.0
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_requests_that_take_turns_take_no_more_seconds_than_pass(fails: bool) -> None:
+    def answer(request: Request) -> Say | Fail:
+        time.sleep(0.1)
+        return Fail(400) if fails else Say(text="yes")
+
+    async def ask_all(url: str) -> None:
+        model = OpenAIChat(model="m", base_url=url, concurrency=1)
+        metered = LedgeredModel(model, ledger, role="reranker", qid="q1")
+        requests = (metered.respond([user(f"{number}?")]) for number in range(4))
+        replies = await asyncio.gather(*requests, return_exceptions=True)
+        assert all(isinstance(reply, ModelError) == fails for reply in replies)
+        await model.close()
+
+    ledger = Ledger()
+    with running_peer() as peer:
+        peer.default = answer
+        began = time.monotonic()
+        asyncio.run(ask_all(peer.openai_url))
+        passed = time.monotonic() - began
+    assert 4 * 0.1 <= ledger.total.seconds <= passed
 
 
 def test_the_cap_of_a_run_refuses_the_request_that_could_pass_it() -> None:
