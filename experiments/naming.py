@@ -187,9 +187,11 @@ def present(settings: Settings, groups: Sequence[str]) -> list[str]:
     """Those of `groups` that have a part in this cell, and the stages' own language models."""
     config = settings.config
     idle = {group for group in (*STAGES, *LIBRARIANS) if not active(config, group)}
-    llm = config.llm and (declares(config.agent, "uses_model") or asks_agents_model(config))
+    uses_model = declares(config.agent, "uses_model")
+    llm = config.llm and (uses_model or asks_agents_model(config))
     idle |= set() if llm else {"llm"}
-    idle |= set() if llm or config.librarian_llm else {"budget"}
+    # An agent that can do without a model keeps to its budget without one as well.
+    idle |= set() if llm or uses_model or config.librarian_llm else {"budget"}
     models = [group for group, stage in STAGE_MODELS.items() if stage not in idle]
     return [group for group in groups if group not in idle] + models
 

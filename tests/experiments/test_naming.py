@@ -172,3 +172,9 @@ def test_weights_that_have_moved_are_the_same() -> None:
         for place in ("/models/a.gguf", "elsewhere/a.gguf", "/models/b.gguf")
     ]
     assert names[0] == names[1] != names[2]
+
+
+def test_a_budget_counts_for_an_agent_that_keeps_to_it_without_a_model() -> None:
+    for agent, counts in (("navigator", True), ("keyword", False)):
+        plain = (f"agent={agent}", "benchmark=fictional")
+        assert (name(*plain, "budget.turns=2") != name(*plain)) is counts
