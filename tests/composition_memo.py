@@ -6,19 +6,25 @@ composition takes 0.12 s, which was a third of the suite. Two things are kept, a
 - what a file of options holds, as long as the file is not written again;
 - the configuration of the options that are chosen, before Hydra sets the single values of a command
   line in it. Only for the options of `conf`: a test may change those of its own folders.
+
+Two more are not made where nobody reads them: copies of every registered schema, and what the
+options in a list of defaults may refer to, which Hydra makes for each file.
 """
 
 from __future__ import annotations
 
+import copy
 import pickle
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from hydra._internal import config_loader_impl
+from hydra._internal import config_loader_impl, defaults_list
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
-from hydra._internal.core_plugins.file_config_source import FileConfigSource
+from hydra._internal.config_repository import CachingConfigRepository, ConfigRepository
 from hydra._internal.defaults_list import DefaultsList
+from hydra.core.default_element import InputDefault
+from hydra.core.object_type import ObjectType
 from hydra.core.override_parser.types import Override
 from hydra.errors import ConfigCompositionException
 from hydra.plugins.config_source import ConfigResult
@@ -34,8 +40,15 @@ class _Key(NamedTuple):
     sources: tuple[str, ...]
 
 
+class _FileKey(NamedTuple):
+    provider: str
+    path: str
+    modified: int = 0
+    size: int = 0
+
+
 # Pickled, because that copies eight times as fast as `deepcopy`.
-_FILES: dict[tuple[str, str, int, int], bytes] = {}
+_FILES: dict[_FileKey, bytes] = {}
 _LISTS: dict[_Key, DefaultsList] = {}
 _COMPOSED: dict[int, bytes] = {}  # by the identity of the defaults in a list of `_LISTS`
 
@@ -45,12 +58,16 @@ def install() -> None:
     if ConfigLoaderImpl._compose_config_from_defaults_list is not _keeping_config:
         config_loader_impl.create_defaults_list = _keeping_list
         ConfigLoaderImpl._compose_config_from_defaults_list = _keeping_config  # type: ignore[method-assign]
-        FileConfigSource.load_config = _keeping_file  # type: ignore[method-assign]
+        # Not those of the sources: Hydra executes the modules of its plugins once more.
+        ConfigRepository.load_config = _keeping_file  # type: ignore[method-assign]
+        CachingConfigRepository.__init__ = _sharing_sources  # type: ignore[method-assign]
+        defaults_list._create_interpolation_map = _map_for_references
 
 
 _list = config_loader_impl.create_defaults_list
 _config = ConfigLoaderImpl._compose_config_from_defaults_list
-_file = FileConfigSource.load_config
+_file = ConfigRepository.load_config
+_map = defaults_list._create_interpolation_map
 
 
 def _keeping_list(
@@ -85,16 +102,30 @@ def _keeping_config(loader: ConfigLoaderImpl, defaults: Any, repo: Any) -> DictC
     return pickle.loads(_COMPOSED[id(defaults)])  # type: ignore[no-any-return]
 
 
-def _keeping_file(source: FileConfigSource, config_path: str) -> ConfigResult:
-    path = Path(source.path, source._normalize_file_name(config_path))
-    try:
+def _keeping_file(repository: ConfigRepository, config_path: str) -> ConfigResult | None:
+    source = repository._find_object_source(config_path, ObjectType.CONFIG)
+    if source is None or source.scheme() not in ("file", "pkg"):
+        return _file(repository, config_path)
+    name = source._normalize_file_name(config_path)
+    if source.scheme() == "pkg":  # of an installed package, which does not change
+        key = _FileKey(source.provider, f"{source.path}/{name}")
+    else:
+        path = Path(source.path, name)
         status = path.stat()
-    except OSError:
-        return _file(source, config_path)
-    key = (source.provider, str(path), status.st_mtime_ns, status.st_size)
+        key = _FileKey(source.provider, str(path), status.st_mtime_ns, status.st_size)
     if key not in _FILES:
-        _FILES[key] = pickle.dumps(_file(source, config_path))
+        _FILES[key] = pickle.dumps(_file(repository, config_path))
     return pickle.loads(_FILES[key])  # type: ignore[no-any-return]
+
+
+def _sharing_sources(repository: CachingConfigRepository, delegate: ConfigRepository) -> None:
+    repository.delegate = copy.copy(delegate)  # whose list of sources is only ever replaced
+    repository.cache = {}
+
+
+def _map_for_references(overrides: Any, defaults: list[InputDefault], self_added: bool) -> Any:
+    refers = any("${" in str(vars(item)) for item in defaults)
+    return _map(overrides, defaults, self_added) if refers else None
 
 
 def _sets_value(repo: Any, override: Override) -> bool:
