@@ -27,6 +27,9 @@ composition_memo.install()
 # the client's repeated tries where there is no network, and asks the network where there is one.
 os.environ["HF_HUB_OFFLINE"] = "1"
 
+# No test cuts the power, so that nothing that is written need wait for a disk.
+os.fsync = lambda handle: os.fstat(handle) and None
+
 # Machines of Java work for seconds here: the second compiler and parallel collection do not pay.
 os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
@@ -35,6 +38,8 @@ def pytest_collection_finish() -> None:
     """What collection has imported stays, and need not be searched for garbage again and again."""
     gc.collect()
     gc.freeze()
+    # Nothing is left of what Python weighs a full search against: it would make one every moment.
+    gc.set_threshold(20_000, 10, 10)
 
 
 @pytest.fixture(scope="session")
