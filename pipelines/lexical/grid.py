@@ -21,6 +21,7 @@ from pipelines.lexical.grid_kernel import GridTables, Postings, judged_scores, r
 from pipelines.lexical.grid_tables import grid_tables
 from pipelines.lexical.index import LexicalIndex
 from pipelines.lexical.merged_postings import MergedIndex
+from pipelines.lexical.storage import Arrays
 from pipelines.lexical.strings import Places
 from pipelines.lexical.top_documents import check_settings
 from toolkit.contracts import parent
@@ -63,11 +64,12 @@ class GridBM25:
             check_settings(k1, b, depth, lengths)
         self.index, self.cells, self.depth, self.lengths = index, list(cells), depth, lengths
         self._order = np.lexsort(np.array(self.cells, dtype=np.float64).T)
-        arrays = index._arrays
+        # Numba compiles again for each mixture of arrays that may be written and that may not.
+        self._arrays = arrays = Arrays(*(_read_only(item) for item in index._arrays))
         self._postings = Postings(
             *(arrays.offsets, arrays.documents, arrays.frequencies, arrays.length_codes),
             *(arrays.large_positions, arrays.large_values),
-            arrays.lengths if lengths == "exact" else np.empty(0, np.int32),
+            arrays.lengths[: None if lengths == "exact" else 0],
             index.statistics.average_length,
         )
         self._units = _Documents.of(index)
@@ -115,7 +117,7 @@ class GridBM25:
     def _tables(self, cells: list[tuple[float, float]], terms: NDArray[np.int64]) -> GridTables:
         average = self.index.statistics.average_length
         exact = self.lengths == "exact"
-        return grid_tables(cells, average, self.index._arrays, terms, exact=exact)
+        return grid_tables(cells, average, self._arrays, terms, exact=exact)
 
     def _ranks(
         self,
@@ -161,6 +163,12 @@ class GridBM25:
             layout = (units.blocks, units.parents, first, last)
             rank_judged(self._postings, tables, terms, weights, *layout, scores, self.depth, ranks)
         return ranks[:, : tables.cells].copy()
+
+
+def _read_only(array: NDArray[Any]) -> NDArray[Any]:
+    view = array.view()
+    view.flags.writeable = False
+    return view
 
 
 class _Documents(NamedTuple):

@@ -21,6 +21,8 @@ from pipelines.aggregation import MaxP
 from pipelines.lexical import LexicalIndex
 from pipelines.lexical import grid as grid_module
 from pipelines.lexical.grid import GridBM25, JudgedQuery
+from pipelines.lexical.grid_kernel import judged_scores, rank_judged
+from pipelines.lexical.storage import Arrays
 from toolkit.contracts import Unit, parent
 from toolkit.errors import InputError
 
@@ -205,6 +207,20 @@ def test_a_grid_of_many_cells_is_the_same_in_portions(
     portions = by_qid(GridBM25(index, CELLS), questions)
     assert all((whole[qid] == portions[qid]).all() for qid in whole)
     assert (GridBM25(index, CELLS).scores(questions[0]) == scores).all()
+
+
+def test_arrays_in_memory_and_exact_lengths_need_no_second_compilation(
+    index: LexicalIndex, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def signatures(lengths: str) -> list[Any]:
+        grid = GridBM25(index, CELLS, lengths=lengths)
+        assert len(list(grid.ranks([JudgedQuery("q", ["w1"], ["d1"])]))) == 1
+        return [*judged_scores.signatures, *rank_judged.signatures]  # type: ignore[attr-defined]
+
+    before = signatures("lucene")
+    monkeypatch.setattr(index, "_arrays", Arrays(*map(np.copy, index._arrays)))
+    assert index._arrays.documents.flags.writeable
+    assert signatures("lucene") == signatures("exact") == before
 
 
 def test_a_question_without_known_terms_or_documents_finds_nothing(index: LexicalIndex) -> None:
