@@ -7,6 +7,7 @@ import platform
 import subprocess
 from collections.abc import Mapping
 from datetime import datetime, timezone
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -71,7 +72,7 @@ def make_manifest(
         "fingerprints": dict(fingerprints),
         "config": masked(config),
         "versions": _versions(),
-        "git": _git(),
+        "git": dict(_git()),
         "machine": _machine(),
     }
 
@@ -102,6 +103,7 @@ def _versions() -> dict[str, str]:
     return {package: version for package, version in versions.items() if version}
 
 
+@cache
 def _version(package: str) -> str:
     try:
         return metadata.version(package)
@@ -109,8 +111,10 @@ def _version(package: str) -> str:
         return ""
 
 
-def _git() -> dict[str, Any]:
-    """Commit of the checkout that this code runs from; empty for an installed copy."""
+@cache
+def _git() -> Mapping[str, Any]:
+    """Commit of the checkout that this code runs from; empty for an installed copy. Read once:
+    what the process has imported is what was there first."""
     here = Path(__file__).resolve()
     if _git_output(here.parent, "ls-files", "--error-unmatch", here.name) is None:
         return {}

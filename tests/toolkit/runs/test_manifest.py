@@ -6,6 +6,8 @@ import json
 import platform
 from importlib.metadata import version
 
+import pytest
+
 from toolkit.files import dump_json
 from toolkit.runs.manifest import make_manifest
 
@@ -45,3 +47,9 @@ def test_secrets_are_masked_in_all_that_is_given_and_token_limits_are_not() -> N
 def test_the_commit_is_forty_digits_in_a_checkout_and_absent_elsewhere() -> None:
     git = make_manifest({}, {})["git"]
     assert git == {} or (len(git["commit"]) == 40 and isinstance(git["dirty"], bool))
+
+
+def test_a_process_asks_git_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = make_manifest({}, {})["git"]
+    monkeypatch.setattr("toolkit.runs.manifest.subprocess.run", None)  # which nobody could call
+    assert make_manifest({}, {})["git"] == first
