@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
+from functools import lru_cache
 
 from toolkit.checks import check_integer
 from toolkit.errors import InputError
@@ -38,6 +39,7 @@ def words(text: str) -> list[str]:
     return WORD.findall(text)
 
 
+@lru_cache(maxsize=1 << 16)
 def stem(word: str) -> str:
     """A crude stem, for comparison only: `Founded`, `founding` and `founds` agree with `found`.
 
