@@ -90,6 +90,7 @@ class Peer:
         self.default: Any = Say(text="done")
         self.requests: list[Request] = []
         self.most_in_flight = 0
+        self.gathered = 0  # so many must have been in flight at once before any has a reply
         self._in_flight = 0
         self._lock = threading.Lock()
         self._released = threading.Event()
@@ -111,7 +112,7 @@ class Peer:
         self.script.clear()
         self.requests.clear()
         self.default = Say(text="done")
-        self.most_in_flight = 0
+        self.most_in_flight = self.gathered = 0
 
     def stall(self, seconds: float) -> None:
         self._released.wait(seconds)
@@ -121,7 +122,11 @@ class Peer:
             self.requests.append(request)
             self._in_flight += 1
             self.most_in_flight = max(self.most_in_flight, self._in_flight)
-            return self.script.popleft() if self.script else self.default
+            step = self.script.popleft() if self.script else self.default
+        until = time.monotonic() + 60
+        while self.most_in_flight < self.gathered and time.monotonic() < until:
+            time.sleep(0.001)
+        return step
 
     def leave(self) -> None:
         with self._lock:

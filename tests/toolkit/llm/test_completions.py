@@ -231,6 +231,7 @@ def test_no_more_requests_are_in_flight_than_allowed(
         return step
 
     monkeypatch.setattr(peer, "enter", slowly)
+    peer.gathered = 5
     peer.script.extend(reply(str(number)) for number in range(40))
 
     async def many(model: OpenAICompletions) -> list[Completion]:

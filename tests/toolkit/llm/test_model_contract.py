@@ -517,7 +517,7 @@ def test_truncation_and_refusal_are_errors_that_keep_the_paid_turn(
 def test_no_more_requests_are_in_flight_than_allowed(
     peer: Peer, make: Callable[..., ApiModel]
 ) -> None:
-    peer.default = Stall(0.02)
+    peer.default, peer.gathered = Stall(0.02), 3
 
     async def crowd(it: ApiModel) -> None:
         await asyncio.gather(*(it.respond(QUESTION) for _ in range(12)))
