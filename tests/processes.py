@@ -52,6 +52,12 @@ class CommandProcess:
     def pid(self) -> int:
         return int(self._process.pid)
 
+    @property
+    def errors(self) -> str:
+        """What it has written on standard error so far."""
+        path = self._output / "err"
+        return path.read_text(errors="replace") if path.exists() else ""
+
     def poll(self) -> int | None:
         """The exit code; None while the process runs."""
         code: int | None = self._process.exitcode

@@ -12,7 +12,8 @@ import scipy.stats  # noqa: F401
 import experiments.enrich
 import experiments.evaluate
 import experiments.rank
-import experiments.run  # noqa: F401
+import experiments.run
+import experiments.serve  # noqa: F401
 from experiments.settings import Settings
 from pipelines.lexical import LexicalIndex
 

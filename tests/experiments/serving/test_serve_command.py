@@ -20,6 +20,7 @@ from urllib.request import Request, urlopen
 import mcp
 import pytest
 from experiment_samples import TINY
+from processes import CommandProcess
 from sealed_benchmark import ANSWERS, CANARY, QUESTIONS, SENTENCES, VARIABLE, write_benchmark
 from served import until
 
@@ -27,32 +28,16 @@ from experiments.serve import main, read_command
 from toolkit.runs import RunFolder
 
 ROOT = Path(__file__).resolve().parents[3]
-SERVE = [sys.executable, "-m", "experiments.serve"]
-COMMAND = [*SERVE, *TINY]
+COMMAND = [sys.executable, "-m", "experiments.serve", *TINY]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
 Entry = Callable[..., int]
 
 
-class Running:
-    """The command in a process of its own; `errors` is what it has written so far."""
-
-    def __init__(self, place: Path, *arguments: str, benchmark: Sequence[str] = TINY) -> None:
-        self._log = place / "errors.txt"
-        with self._log.open("w") as log:
-            self.process = subprocess.Popen(
-                [*SERVE, *benchmark, *arguments],
-                cwd=place,
-                env=ENVIRONMENT,
-                stdout=subprocess.PIPE,
-                stderr=log,
-            )
-
-    @property
-    def errors(self) -> str:
-        return self._log.read_text(encoding="utf-8")
+class Running(CommandProcess):
+    """The command in a process of its own."""
 
     def address(self) -> str:
-        until(lambda: "serving at" in self.errors or self.process.poll() is not None, 90)
+        until(lambda: "serving at" in self.errors or self.poll() is not None, 90)
         match = re.search(r"serving at (\S+)/ ", self.errors)
         assert match, self.errors
         return match[1]
@@ -63,18 +48,19 @@ class Running:
             return json.load(reply)
 
     def end(self, number: signal.Signals) -> int:
-        self.process.send_signal(number)
-        return self.process.wait(30)
+        self.send_signal(number)
+        return self.wait(60).returncode
 
 
 @contextmanager
 def running(place: Path, *arguments: str, benchmark: Sequence[str] = TINY) -> Iterator[Running]:
-    command = Running(place, *arguments, benchmark=benchmark)
+    command = Running("serve", *benchmark, *arguments, folder=place)
     try:
         yield command
     finally:
-        command.process.kill()
-        command.process.wait()
+        if command.poll() is None:
+            command.kill()
+            command.wait()
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -135,7 +121,6 @@ def test_a_served_run_on_a_sealed_benchmark_holds_nothing_of_its_texts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(VARIABLE, CANARY)
-    monkeypatch.setitem(ENVIRONMENT, VARIABLE, CANARY)
     benchmark = write_benchmark(tmp_path / "published")
     with running(tmp_path, "port=0", "name=s", benchmark=benchmark) as command:
         given = command.ask("/question")
