@@ -83,7 +83,7 @@ def test_a_folder_that_is_not_there_holds_no_caches(tmp_path: Path) -> None:
 def test_the_least_recently_used_entries_of_all_caches_go_first(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    numbers = list(range(10_000))
+    numbers = list(range(4000))
     fill(folder / "a.sqlite", "old", numbers, 1e9, monkeypatch)
     fill(folder / "b.sqlite", "middle", numbers, 1.1e9, monkeypatch)
     fill(folder / "a.sqlite", "new", numbers, 1.2e9, monkeypatch)
@@ -114,7 +114,7 @@ def test_what_was_not_used_since_a_time_is_pruned(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = folder / "a.sqlite"
-    fill(file, "old", range(30_000), 1e9, monkeypatch)
+    fill(file, "old", range(5000), 1e9, monkeypatch)
     fill(file, "new", range(100), 1.5e9, monkeypatch)
     prune(folder, before=1_500_000_000)
     assert survey(folder)[0].entries == 100
@@ -196,7 +196,7 @@ def test_processes_go_on_while_another_prunes(
 
 
 def test_two_processes_may_prune_at_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fill(folder / "a.sqlite", "a", range(30_000), 1e9, monkeypatch)
+    fill(folder / "a.sqlite", "a", range(10_000), 1e9, monkeypatch)
     half = survey(folder)[0].bytes // 2
     workers = [FORK.Process(target=prune, args=(folder,), kwargs={"limit": half}) for _ in "12"]
     for worker in workers:
