@@ -16,11 +16,23 @@ import sys
 import tempfile
 import threading
 from collections.abc import Mapping
+from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import pytest
+
+_TESTS = Path(__file__).resolve().parent
 _SERVER: Any = multiprocessing.get_context("forkserver")
 _SERVER.set_forkserver_preload(["warm"])
+
+
+def _start_server() -> None:
+    """Start the server where it is not running. It must find `warm` by itself: Python 3.11 does not
+    hand it our `sys.path`, and says nothing of a module that it cannot import."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", os.pathsep.join([str(_TESTS.parent), str(_TESTS)]))
+        forkserver.ensure_running()
 
 
 class Ended(NamedTuple):
@@ -45,6 +57,7 @@ class CommandProcess:
         self._output = Path(tempfile.mkdtemp(prefix="process-"))
         variables = {**os.environ, **(environment or {})}
         given = (command, arguments, str(Path(folder).resolve()), variables, str(self._output))
+        _start_server()
         self._process = _SERVER.Process(target=_run, args=given)
         self._process.start()
 
@@ -94,6 +107,7 @@ def _run(
     command: str, arguments: tuple[str, ...], folder: str, variables: dict[str, str], output: str
 ) -> None:
     """In the child: become what `python -m` would have started."""
+    assert "warm" in sys.modules, "the server has imported nothing"
     for descriptor, name in ((1, "out"), (2, "err")):
         target = os.open(Path(output) / name, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         os.dup2(target, descriptor)
