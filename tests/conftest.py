@@ -27,6 +27,9 @@ composition_memo.install()
 # the client's repeated tries where there is no network, and asks the network where there is one.
 os.environ["HF_HUB_OFFLINE"] = "1"
 
+# Workers of the suite take every core: threads of small models would only wait for each other.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 # No test cuts the power, so that nothing that is written need wait for a disk.
 os.fsync = lambda handle: os.fstat(handle) and None
 
