@@ -36,6 +36,7 @@ FLOORS = {
             "files",
             "filesystems",
             "identifiers",
+            "jit",
             "journal",
             "checks",
             "console",

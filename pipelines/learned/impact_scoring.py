@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipelines.lexical.jit import compiled
 from pipelines.lexical.scoring import BLOCK, first_at, large_frequencies
 from pipelines.lexical.storage import Postings
 from toolkit.checks import check_number
+from toolkit.jit import compiled
 
 _LARGEST_SCALE = 100_000  # beyond, float32 would round what the scale has kept
 

@@ -18,9 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipelines.lexical import smallfloat
-from pipelines.lexical.jit import compiled
 from pipelines.lexical.scoring import large_frequencies
 from pipelines.lexical.storage import Arrays
+from toolkit.jit import compiled
 
 # The sum of a hit without any gain: so small that it vanishes in every other sum.
 _HIT = np.finfo(np.float32).tiny

@@ -12,9 +12,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from pipelines.lexical.jit import compiled
 from pipelines.lexical.scoring import BLOCK, Saturation, first_at, large_frequencies
 from pipelines.lexical.storage import LARGEST_SMALL, Arrays
+from toolkit.jit import compiled
 
 _NO_SHARES = np.empty(0, np.float32)
 

@@ -24,9 +24,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipelines.lexical.analyzer import Analyzer, is_ngram, make_analyzer
-from pipelines.lexical.jit import compiled
 from pipelines.lexical.piece_table import PieceTable
 from pipelines.lexical.strings import to_bytes
+from toolkit.jit import compiled
 
 DROPPED = -1
 _PIECE_BYTES = 64  # of a piece that is longer than nearly all are

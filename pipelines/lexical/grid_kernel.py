@@ -36,7 +36,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from pipelines.lexical.jit import compiled
+from toolkit.jit import compiled
 
 LANES = 16  # cells are padded to whole vectors of float32
 KNOTS = 64

@@ -19,9 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipelines.lexical.grid_kernel import CLASSES, KNOTS, LANES, GridTables
-from pipelines.lexical.jit import compiled
 from pipelines.lexical.scoring import Saturation
 from pipelines.lexical.storage import Arrays
+from toolkit.jit import compiled
 
 _LARGEST = [*range(1, 17), 18, 20, 22, 25, 28, 32, 37, 43, 50, 60, 75, 100, 140, 190, 255]
 _FIRST_KNOT = 0.2  # below it, saturation hardly depends on the norm

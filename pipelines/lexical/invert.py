@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipelines.lexical.forward import Batch, postings_path
-from pipelines.lexical.jit import compiled
 from pipelines.lexical.storage import LARGEST_SMALL, array_path
 from pipelines.lexical.vocabulary import Vocabulary
+from toolkit.jit import compiled
 from toolkit.progress import track
 
 _DOCUMENT_BYTES = 4

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipelines.lexical.byte_roles import FOREIGN, JOINS, MARK, PART
-from pipelines.lexical.jit import compiled
 from pipelines.lexical.strings import to_text
+from toolkit.jit import compiled
 
 _SLOTS = 1 << 12
 _BYTES = 1 << 14

@@ -24,7 +24,6 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from pipelines.lexical.jit import compiled
 from pipelines.lexical.scoring import (
     BLOCK,
     RUN,
@@ -37,6 +36,7 @@ from pipelines.lexical.scoring import (
     threshold,
 )
 from pipelines.lexical.storage import Arrays, FrequentTerms
+from toolkit.jit import compiled
 
 _PAYS = 1 << 17  # postings of frequent terms, beside one a document: fewer are soon added
 _REACH = 0.8  # of the threshold, which bounds may sum to: with more, too much is a candidate

@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipelines.lexical import smallfloat
-from pipelines.lexical.jit import compiled
 from pipelines.lexical.storage import Arrays, Postings
+from toolkit.jit import compiled
 
 _FEW = 16  # a query with fewer postings than a sixteenth of the documents visits only those
 RUN = 16

@@ -24,10 +24,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipelines.index_folder import MANIFEST, read_manifest, write_manifest
-from pipelines.lexical.jit import compiled
 from pipelines.lexical.storage import Arrays, array_path, load_array
 from toolkit.errors import InputError
 from toolkit.files import file_fingerprint, folder_made_whole, waiting_lock
+from toolkit.jit import compiled
 from toolkit.progress import track
 
 _SEARCH_PAYS = 8  # where a list has so many postings for each document that is looked for

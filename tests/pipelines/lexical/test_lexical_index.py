@@ -409,7 +409,7 @@ def test_terms_beyond_ascii_and_lone_surrogates_are_found(tmp_path: Path) -> Non
 
 
 def test_compiled_code_needs_no_place_to_be_kept() -> None:
-    from pipelines.lexical.jit import compiled
+    from toolkit.jit import compiled
 
     # A function without a file is one whose machine code numba has nowhere to keep.
     space: dict[str, Callable[[int], int]] = {}

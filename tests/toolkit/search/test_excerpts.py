@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import time
-from itertools import chain
+from typing import NamedTuple
 
 import pytest
 from effort import cases
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from toolkit.search.excerpts import METHODS, Query, first_match, window
+from toolkit.search.excerpts import METHODS, Query, cut, first_match, window
 
 FILLER = "nothing here speaks about it at all and so goes on "
 
@@ -121,6 +122,14 @@ def test_words_are_not_cut(words: list[str]) -> None:
     assert set(shown.strip("…").split()) <= set(words)
 
 
+class Place(NamedTuple):
+    """Where a stem of the query stands in a text as a match; ordered as matches are."""
+
+    start: int
+    end: int
+    stem: str
+
+
 def places_one_by_one(lowered: str, stem: str) -> list[int]:
     """Where `stem` stands, from left to right and without overlap."""
     places, start = [], 0
@@ -133,26 +142,116 @@ def places_one_by_one(lowered: str, stem: str) -> list[int]:
     return places
 
 
-# Letters whose codes end with the same byte (a, š), a pair of surrogates' half, and a wide one.
-LETTERS = st.sampled_from("aabkš天\ud83d\U0001f600 ")
+def stem_of(word: str) -> str:
+    endings = [end for end in ("ing", "es", "ed", "s") if re.fullmatch(rf"\w{{4,}}{end}", word)]
+    return word[: -len(endings[0])] if endings else word
 
 
-@settings(max_examples=cases(200), deadline=None)
-@given(
-    text=st.text(LETTERS, max_size=120),
-    query=st.text(LETTERS, max_size=40),
-    starts=st.lists(st.integers(0, 100), max_size=5),
-    most=st.sampled_from([1, 2, 100]),
+def stems_of(query: str) -> list[str]:
+    stems = dict.fromkeys(stem_of(word) for word in re.findall(r"\w+", lower(query)))
+    return sorted(stems, key=lambda stem: -len(stem))[:24]
+
+
+def lower(text: str) -> str:
+    """Of the same length: where a character gets longer, each is changed by itself or stays."""
+    singly = [character.lower() for character in text]
+    if all(len(low) == 1 for low in singly):
+        return text.lower()  # in which a sigma depends on what stands around it
+    return "".join(low if len(low) == 1 else old for low, old in zip(singly, text, strict=True))
+
+
+def match_at(lowered: str, stem: str, start: int) -> Place | None:
+    if not stem.isascii():
+        return Place(start, start + len(stem), stem)
+    ending = 3 if len(stem) >= 4 else 0
+    pattern = rf"(?<!\w){re.escape(stem)}\w{{0,{ending}}}(?!\w)"
+    match = re.compile(pattern).match(lowered, start)
+    return Place(start, match.end(), stem) if match else None
+
+
+def matches_of(lowered: str, stem: str, most: int | None = None) -> list[Place]:
+    places = places_one_by_one(lowered, stem)[:most]
+    return [match for place in places if (match := match_at(lowered, stem, place))]
+
+
+def plain_window(query: str, text: str, characters: int) -> str:
+    """`window`, from its definition: each window of matches is made and weighed by itself."""
+    lowered, stems = lower(text), stems_of(query)
+    matches = {stem: matches_of(lowered, stem, 65) for stem in stems}
+    rare = [stem for stem in stems if len(places_one_by_one(lowered, stem)) <= 64]
+    counted = [match for stem in rare for match in matches[stem]]
+    counted = counted or [match for stem in stems for match in matches[stem]]
+    counted.sort(key=lambda match: (match.start, match.end, stems.index(match.stem)))
+    best, shown, first = 0.0, cut(text, 0, characters), 0
+    for last, match in enumerate(counted):
+        while first < last and match.end - counted[first].start > characters:
+            first += 1
+        inside = dict.fromkeys(match.stem for match in counted[first : last + 1])
+        worth = sum(len(matches[stem]) ** -0.5 for stem in inside)
+        if worth > best + 1e-9:
+            start, best = counted[first].start, worth
+            shown = cut(text, start - max(0, characters - (match.end - start)) // 2, characters)
+    return shown
+
+
+def plain_first_match(query: str, text: str, characters: int) -> str:
+    """`first_match`, from its definition."""
+    lowered = lower(text)
+    matches = [match for stem in stems_of(query) for match in matches_of(lowered, stem)]
+    first = min((match.start for match in matches), default=0)
+    return cut(text, first - min(55, characters // 4), characters)
+
+
+# Letters whose codes end with the same byte (a, š), one that gets longer in lower case, half of a
+# surrogate pair, a wide one, a sigma, and digits and marks that count as letters or do not.
+LETTERS = st.sampled_from("aabkkš天İΣ\ud83d\U0001f600²_-  \n")
+LATIN = st.sampled_from("abking  .")
+VOCABULARY = st.sampled_from(
+    ["king", "Kings", "kingdom", "king's", "ring", "of", "a", "_a", "Äthiopien", "天", "東京", "-"]
 )
-def test_one_pass_finds_every_place_of_every_word(
-    text: str, query: str, starts: list[int], most: int
+ALPHABETS = (LETTERS, LATIN, VOCABULARY.map(lambda word: f"{word} "))
+
+
+@st.composite
+def texts_and_queries(draw: st.DrawFn) -> tuple[str, str]:
+    """A text, and a query with words and parts of words of it."""
+    pieces = draw(st.sampled_from(ALPHABETS))
+    # Repeated, so that words stand more often than is counted.
+    text = "".join(draw(st.lists(pieces, max_size=60))) * draw(st.sampled_from([1, 1, 2, 70]))
+    starts = draw(st.lists(st.integers(0, 60), max_size=30))
+    parts = [text[start : start + 1 + start % 6] for start in starts]
+    return text, " ".join(["".join(draw(st.lists(pieces, max_size=6))), *parts])
+
+
+FAR = FILLER * 5
+
+
+@settings(max_examples=cases(1000), deadline=None)
+@example(both=(f"東京{FAR}東京{FAR}天天天", "天天 東京"), characters=40).via("overlapping places")
+@example(both=(f"queen {FAR}queen {FAR}king reking reking", "king queen"), characters=40).via(
+    "places inside words weigh nothing"
+)
+@example(both=("地" * 50 + "東京タ" + "地" * 50, "東京 東京タ"), characters=40).via(
+    "matches that begin together"
+)
+@example(both=("gh gh ab gh gh gh gh gh gh cd", "ab cd gh"), characters=20).via(
+    "sums in two orders"
+)
+@given(both=texts_and_queries(), characters=st.integers(20, 120))
+def test_excerpts_are_those_of_the_definition(both: tuple[str, str], characters: int) -> None:
+    text, query = both
+    prepared = Query(query)
+    assert window(prepared, text, characters) == plain_window(query, text, characters)
+    assert first_match(prepared, text, characters) == plain_first_match(query, text, characters)
+
+
+@pytest.mark.parametrize(("kings", "shown"), [(64, "second"), (65, "first")])
+def test_a_word_that_stands_more_than_64_times_counts_only_where_no_other_one_matches(
+    kings: int, shown: str
 ) -> None:
-    cuts = [text[start : start + 3 + start % 5] for start in starts]
-    words = Query(" ".join([query, *cuts]))
-    places: list[list[int]] = [[] for _ in words.stems]
-    for word, position in chain.from_iterable(words.places(text.lower(), most)):
-        places[word].append(position)
-    assert places == [places_one_by_one(text.lower(), stem)[:most] for stem in words.stems]
+    text = FILLER.join(["", "first queen ", "second queen king ", "king " * (kings - 1)])
+    assert shown in window(Query("king queen"), text, 40)
+    assert "second queen king" in window(Query("king zebra"), text, 40)
 
 
 def test_a_whole_question_takes_little_longer_than_four_words() -> None:

@@ -1,4 +1,4 @@
-"""How this room compiles with numba: without the interpreter lock, kept on disk between runs."""
+"""How functions are compiled by numba: without the interpreter lock, kept on disk between runs."""
 
 from __future__ import annotations
 
