@@ -17,6 +17,7 @@ from experiments.serving.service import Service
 
 Schema = Mapping[str, Any]
 Body = dict[str, Any]
+_TYPES = {"string": str, "object": dict}
 
 
 def record(required: Mapping[str, Schema], **optional: Schema) -> Schema:
@@ -47,15 +48,42 @@ class Endpoint:
     def _validator(self) -> Draft202012Validator:
         return Draft202012Validator(self.body or {})
 
+    @cached_property
+    def _plain_types(self) -> Mapping[str, type]:
+        """The fields whose schema asks for a text or an object and for nothing else."""
+        fields = (self.body or {}).get("properties", {})
+        return {
+            name: _TYPES[schema["type"]]
+            for name, schema in fields.items()
+            if schema["type"] in _TYPES and schema.keys() <= {"type", "description"}
+        }
+
+    def wrong(self, body: Any) -> str:
+        """What is wrong with a request's body; empty where nothing is."""
+        if self.body is None or self._is_plain(body):
+            return ""
+        error = next(self._validator.iter_errors(body), None)
+        if error is None:
+            return ""
+        location = ".".join(map(str, error.absolute_path)) or "the body"
+        return f"{location}: {error.message[:200]}"
+
+    def _is_plain(self, body: Any) -> bool:
+        """Whether a body has plain fields only, and is right: most are, and the validator takes
+        ten times as long to see it."""
+        assert self.body is not None
+        return (
+            isinstance(body, dict)
+            and all(name in body for name in self.body["required"])
+            and all(isinstance(body[name], self._plain_types.get(name, ())) for name in body)
+        )
+
     async def answer(self, service: Service, request: Request) -> Response:
         """The reply to one request; `RequestRefused` where it is wrong."""
         body: Any = {}
         if self.body is not None:
             body = await read_json(request, service.options.max_request_bytes)
-            error = next(self._validator.iter_errors(body), None)
-            if error is not None:
-                location = ".".join(map(str, error.absolute_path)) or "the body"
-                message = f"{location}: {error.message[:200]}"
+            if message := self.wrong(body):
                 raise RequestRefused(400, "wrong_body", message)
         result = await self.serve(service, body, request.query_params)
         if isinstance(result, Response):

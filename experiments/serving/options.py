@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 from dataclasses import dataclass
+from functools import lru_cache
 
 from toolkit.errors import InputError
 
@@ -63,6 +64,7 @@ class ServerOptions:
         return is_loopback(self.host)
 
 
+@lru_cache(maxsize=64)  # asked at each request, of a few hosts
 def is_loopback(host: str) -> bool:
     """Whether a host's name or address is that of the machine itself."""
     if host.casefold() == "localhost":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import repeat
 
 from toolkit.contracts import TIERS, Exposure, ToolCall, parents
 
@@ -59,7 +60,7 @@ class EvidenceLog:
 
     def surface(self, docids: Iterable[str]) -> None:
         """A fresh ranking holds these documents, best first."""
-        self._tiers["surfaced"].update(dict.fromkeys(docids))
+        self._tiers["surfaced"].update(zip(docids, repeat(None)))
 
     def show(self, tier: str, docids: Iterable[str], layer: str = "") -> None:
         """The newest call showed these documents in `tier`, in this order, and of them `layer`."""

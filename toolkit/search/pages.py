@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate
 from typing import Any, NamedTuple
 
 from toolkit.contracts import Continuation, DocumentPage, Hit, Lines, ResultsPage
-from toolkit.search.schemas import call_text
+from toolkit.search.schemas import call_text, json_text
 
 _LONGEST_TITLE = 200
 _LONGEST_QUERY = 300
@@ -125,7 +124,7 @@ def line_of(passage: str, lines: Sequence[str]) -> int:
 def short(query: str) -> str:
     """The query as headers show it: quoted, on one line, at most 300 characters."""
     cut = query if len(query) <= _LONGEST_QUERY else query[:_LONGEST_QUERY] + "…"
-    return json.dumps(cut, ensure_ascii=False)
+    return json_text(cut)
 
 
 def _page(

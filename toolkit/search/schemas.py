@@ -14,6 +14,8 @@ MAX_CHARACTERS = 10_000
 FAR = 10**9  # the largest rank or line that a call may name
 # No tool takes nested arguments; writers of JSON recurse, and deeper nesting could break them.
 _DEEPEST = 20
+# JSON on one line. Made once: `json.dumps` makes an encoder at each call that has options.
+json_text = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
 _INTEGER = re.compile(r"\s*[+-]?[0-9]{1,18}\s*")
 
 
@@ -159,7 +161,7 @@ def recordable(arguments: Any) -> dict[str, Any]:
     """A call's arguments, or a search's notes, for the record: as they came where JSON and UTF-8
     can hold them."""
     try:
-        json.dumps(arguments, ensure_ascii=False, allow_nan=False).encode()
+        json_text(arguments).encode()
         if isinstance(arguments, Mapping) and _shallow(arguments, _DEEPEST):
             return {str(name): value for name, value in arguments.items()}
     except (TypeError, ValueError, RecursionError):
@@ -176,7 +178,7 @@ def _shallow(value: Any, levels: int) -> bool:
 
 def call_text(tool: str, **arguments: Any) -> str:
     """A call as the hints print it: `read_document(reason="...", docid="d1", offset=201)`."""
-    pairs = (f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in arguments.items())
+    pairs = (f"{name}={json_text(value)}" for name, value in arguments.items())
     return f"{tool}({', '.join(pairs)})"
 
 

@@ -9,9 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from effort import cases
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from jsonschema import Draft202012Validator
 from served import DOCUMENTS, STORE, TOPICS, plain_backend, serving, until
 
 from experiments.serving.api import ENDPOINTS
+from experiments.serving.endpoint import Endpoint
 from toolkit.contracts import Document, Hit, SearchRequest, SearchResult
 from toolkit.errors import InputError
 from toolkit.runs import RunFolder
@@ -256,6 +261,37 @@ def test_a_wrong_request_is_told_in_one_line(
         refusal = json.loads(reply)
         assert (got, refusal["error"]) == (status, code)
         assert "\n" not in refusal["message"] and len(refusal["message"]) < 500
+
+
+FIELDS = sorted({name for end in ENDPOINTS for name in (end.body or {}).get("properties", {})})
+VALUES = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-1, 2),
+    st.floats(0, 2),
+    st.text(max_size=2),
+    st.just({}),
+    st.just([]),
+)
+PATHS = [endpoint for endpoint in ENDPOINTS if endpoint.body is not None]
+
+
+@settings(max_examples=cases(1000), deadline=None)
+@example(endpoint=PATHS[0], body=[], texts={})
+@given(
+    endpoint=st.sampled_from(PATHS),
+    body=st.dictionaries(st.sampled_from([*FIELDS, "other"]), VALUES, max_size=3),
+    texts=st.dictionaries(st.sampled_from(FIELDS), st.text(max_size=2), max_size=4),
+)
+def test_a_body_is_wrong_where_its_published_schema_says_so(
+    endpoint: Endpoint, body: Any, texts: dict[str, str]
+) -> None:
+    """Also with fields that are right, so that not every body lacks one."""
+    published = Draft202012Validator(endpoint.body)
+    full = {**texts, **body} if isinstance(body, dict) else body
+    required = dict.fromkeys(endpoint.body["required"], "a")  # type: ignore[index]
+    for candidate in (body, full, {**required, **texts}, {**required, "arguments": {}, **texts}):
+        assert bool(endpoint.wrong(candidate)) is not published.is_valid(candidate)
 
 
 def test_another_address_needs_a_token_and_every_request_carries_it() -> None:

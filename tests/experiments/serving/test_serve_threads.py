@@ -1,0 +1,112 @@
+"""Work outside the event loop: what comes back, what is dropped, and what ends."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+import pytest
+
+from experiments.serving.threads import Threads
+
+T = TypeVar("T")
+
+
+def finished(work: Coroutine[Any, Any, T]) -> T:
+    """What `work` gives; fails where it hangs."""
+    return asyncio.run(asyncio.wait_for(work, 30))
+
+
+def test_what_work_gives_or_raises_comes_back_from_another_thread() -> None:
+    async def check() -> None:
+        threads = Threads(2)
+        assert await threads.run(threading.get_ident) != threading.get_ident()
+        with pytest.raises(ZeroDivisionError):
+            await threads.run(lambda: 1 // 0)
+        assert await threads.run(lambda: "the thread goes on") == "the thread goes on"
+        await threads.close()
+
+    finished(check())
+
+
+def test_as_many_pieces_run_at_once_as_there_are_threads() -> None:
+    async def check() -> None:
+        threads = Threads(3)
+        together = threading.Barrier(3, timeout=10)
+        ranks = await asyncio.gather(*(threads.run(together.wait) for _ in range(3)))
+        assert sorted(ranks) == [0, 1, 2]
+        await threads.close()
+
+    finished(check())
+
+
+def test_the_end_waits_for_what_runs_and_drops_what_waits() -> None:
+    events: list[str] = []
+    begun, free = threading.Event(), threading.Event()
+
+    def first() -> None:
+        begun.set()
+        free.wait(10)
+        events.append("first")
+
+    async def check() -> None:
+        before = threading.active_count()
+        threads = Threads(1)
+        running = asyncio.create_task(threads.run(first))
+        waiting = asyncio.create_task(threads.run(lambda: events.append("second")))
+        await asyncio.sleep(0)
+        while not begun.is_set():
+            await asyncio.sleep(0.001)
+        waiting.cancel()
+        threading.Timer(0.1, free.set).start()
+        await threads.close()
+        assert events == ["first"]
+        await running
+        assert threading.active_count() <= before + 1  # the timer may still end
+
+    finished(check())
+    assert events == ["first"]
+
+
+def test_whole_work_ends_where_nobody_waits_for_it_any_more() -> None:
+    begun, free = threading.Event(), threading.Event()
+    ended: list[str] = []
+
+    async def work(threads: Threads) -> None:
+        await threads.run(lambda: (begun.set(), free.wait(10)))
+        ended.append("whole")
+
+    async def check() -> None:
+        threads = Threads(1)
+        client = asyncio.create_task(threads.whole(work(threads)))
+        while not begun.is_set():
+            await asyncio.sleep(0.001)
+        client.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await client
+        free.set()
+        await threads.close()
+        assert ended == ["whole"]
+
+    finished(check())
+
+
+def test_work_that_ends_after_its_client_has_gone_complains_of_nothing() -> None:
+    complaints: list[dict[str, Any]] = []
+    begun, free = threading.Event(), threading.Event()
+
+    async def check() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, what: complaints.append(what))
+        threads = Threads(1)
+        client = asyncio.create_task(threads.run(lambda: (begun.set(), free.wait(10))))
+        while not begun.is_set():
+            await asyncio.sleep(0.001)
+        client.cancel()
+        free.set()
+        assert await threads.run(lambda: "later") == "later"
+        await threads.close()
+
+    finished(check())
+    assert complaints == []
