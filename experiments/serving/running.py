@@ -30,6 +30,7 @@ from toolkit.errors import InputError
 from toolkit.llm.ledger import Ledger
 from toolkit.runs import RunFolder
 from toolkit.search import TopK
+from toolkit.search.excerpts import prepare as prepare_excerpts
 
 _GRACE = 5  # seconds that open connections have at the end
 # Worker threads hold the interpreter for this long before the event loop gets its turn; the
@@ -168,6 +169,7 @@ def prepared_process() -> Iterator[None]:
     log.setLevel(logging.ERROR)
     sys.setswitchinterval(_SWITCH_SECONDS)
     # What importing made lives as long as the process; walking it would hold up every request.
+    prepare_excerpts()
     gc.collect()
     gc.freeze()
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -108,6 +108,12 @@ METHODS: Mapping[str, Callable[[Query, str, int], str]] = {
 }
 
 
+def prepare() -> None:
+    """Load the compiled code and the tables, which the first excerpts would else wait for."""
+    for method in METHODS.values():
+        method(Query("a"), "a", 1)
+
+
 def cut(text: str, start: int, characters: int) -> str:
     """At most `characters` of `text` from about `start`, whole words, white space collapsed, with
     an ellipsis where text was left out."""

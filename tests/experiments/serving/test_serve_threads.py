@@ -1,16 +1,21 @@
-"""Work outside the event loop: what comes back, what is dropped, and what ends."""
+"""Work outside the event loop: what comes back, what is dropped, and what ends; and what the first
+page of results still loads."""
 
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 import threading
 from collections.abc import Coroutine
+from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
 
 from experiments.serving.threads import Threads
 
+ROOT = Path(__file__).resolve().parents[3]
 T = TypeVar("T")
 
 
@@ -110,3 +115,20 @@ def test_work_that_ends_after_its_client_has_gone_complains_of_nothing() -> None
 
     finished(check())
     assert complaints == []
+
+
+FIRST_EXCERPT = """
+import gc, sys
+from experiments.serving.running import prepared_process
+from toolkit.search.excerpts import Query, window
+with prepared_process():
+    before = len(gc.get_objects())
+    window(Query("mill"), "the mill on the river " * 50, 100)
+    sys.exit(len(gc.get_objects()) - before > 1000)
+"""
+
+
+def test_the_first_excerpt_leaves_nothing_that_garbage_collection_would_walk() -> None:
+    """Importing and loading compiled code makes some hundred thousand objects."""
+    process = subprocess.run([sys.executable, "-c", FIRST_EXCERPT], cwd=ROOT, check=False)
+    assert process.returncode == 0
