@@ -23,6 +23,8 @@ _SHORTEST_STEM = 4
 _LONGEST_ENDING = 3
 # A query that is a whole question is searched for by its longest words; the short ones say little.
 _MOST_STEMS = 24
+# What is longer is no word that a text repeats, and would be compared at every place of the text.
+_LONGEST_STEM = 200
 # What stands more often in a text says little about where to look; stopping here bounds the time.
 _FREQUENT = 64
 # What a word weighs that matches so often.
@@ -34,7 +36,8 @@ _LONGEST_WORD = 30
 
 
 class Query:
-    """The distinct words of a query (the 24 longest), prepared once for all texts of a page."""
+    """The distinct words of a query (the 24 longest of up to 200 letters), prepared once for all
+    texts of a page."""
 
     def __init__(self, text: str) -> None:
         # Here, because it imports numba.
@@ -42,7 +45,8 @@ class Query:
 
         self._kernel = excerpt_kernel
         distinct = dict.fromkeys(_stem(word) for word in _WORD.findall(_lower(text)))
-        stems = sorted(distinct, key=len, reverse=True)[:_MOST_STEMS]
+        words = [stem for stem in distinct if len(stem) <= _LONGEST_STEM]
+        stems = sorted(words, key=len, reverse=True)[:_MOST_STEMS]
         shapes = np.zeros((len(stems), 3), np.int64)
         offset = 0
         for row, stem in zip(shapes, stems, strict=True):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import random
 import re
@@ -87,6 +88,7 @@ def goods(server: Served) -> dict[str, dict[str, Any]]:
 
 
 def test_random_requests_end_in_a_line_or_a_valid_reply(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING)  # commands of earlier tests may have set another
     source = random.Random(1)
     with serving(max_sessions=10**6) as server:
         requests = goods(server)
@@ -148,6 +150,7 @@ def test_random_messages_over_mcp_end_in_a_reply_and_leave_the_server_well(
 
 
 def test_random_lines_over_tcp_end_in_a_reply(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING)  # commands of earlier tests may have set another
     source = random.Random(3)
     commands: list[dict[str, Any]] = [
         {"type": "search", "query": "mill", "query_mode": "plain", "k": 5, "rerank_clues": []},

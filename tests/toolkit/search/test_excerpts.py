@@ -278,3 +278,15 @@ def test_a_text_of_15000_words_takes_milliseconds() -> None:
         seconds.append(time.process_time() - started)
     # About 1 ms; the bound leaves room for slow machines.
     assert sorted(seconds)[4] < 0.02
+
+
+def test_a_word_without_end_is_not_looked_for() -> None:
+    text = f"{'a' * 300} {FILLER * 20} king {FILLER}"
+    assert "king" in window(Query(f"{'a' * 300} king"), text, 60)
+    assert "a" * 30 in window(Query(f"{'a' * 150}"), f"{FILLER * 9}{'a' * 150}", 60)
+    words = " ".join("a" * (200 - ending) + "b" for ending in range(1, 25))
+    query, text = Query(f"{'a' * 900_000} {words}"), "a" * 100_000
+    window(query, text, 220)
+    start = time.process_time()
+    window(query, text, 220)
+    assert time.process_time() - start < 5.0
