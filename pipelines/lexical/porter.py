@@ -44,7 +44,7 @@ _ASTRAL = re.compile("[\U00010000-\U0010ffff]")
 
 def stem(word: str) -> str:
     """The stem of a lower-case word. Lengths count UTF-16 units, as Java's do."""
-    if _ASTRAL.search(word):
+    if not word.isascii() and _ASTRAL.search(word):
         units = word.encode("utf-16", "surrogatepass")
         pairs = "".join(map(chr, memoryview(units)[2:].cast("H")))
         return _stem(pairs).encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")
@@ -52,14 +52,22 @@ def stem(word: str) -> str:
 
 
 def _stem(word: str) -> str:
+    # A step is called only where the word has a letter of its endings: most words skip most steps.
     if len(word) <= 2:
         return word
-    word = _past_and_gerund(_plural(word))
+    if word[-1] == "s":
+        word = _plural(word)
+    if word[-1] in "dg":
+        word = _past_and_gerund(word)
     if word[-1] == "y" and "v" in _shape(word[:-1]):
         word = word[:-1] + "i"
-    word = _replace(word, _STEP2.get(word[-2:-1], ()))
-    word = _replace(word, _STEP3.get(word[-1:], ()))
-    return _final(_strip(word))
+    if endings := _STEP2.get(word[-2:-1]):
+        word = _replace(word, endings)
+    if endings := _STEP3.get(word[-1]):
+        word = _replace(word, endings)
+    if word[-2:-1] in _STEP4:
+        word = _strip(word)
+    return _final(word) if word[-1] in "el" else word
 
 
 def _shape(text: str) -> str:
@@ -89,7 +97,7 @@ def _ends_double(text: str) -> bool:
 def _plural(word: str) -> str:
     if word.endswith(("sses", "ies")):
         return word[:-2]
-    return word[:-1] if word[-1] == "s" and word[-2] != "s" else word
+    return word if word[-2] == "s" else word[:-1]
 
 
 def _past_and_gerund(word: str) -> str:
@@ -114,7 +122,7 @@ def _replace(word: str, endings: tuple[tuple[str, str], ...]) -> str:
 
 
 def _strip(word: str) -> str:
-    for ending in _STEP4.get(word[-2:-1], ()):
+    for ending in _STEP4[word[-2:-1]]:
         if word.endswith(ending):
             head = word[: -len(ending)] + (ending[0] if ending in ("sion", "tion") else "")
             return head if _measure(head) > 1 else word
