@@ -169,19 +169,13 @@ class PromptClient:
 
     def _from_cache(self, prompts: Sequence[str]) -> dict[str, Reply]:
         values = self._cache.get([(self._key, prompt) for prompt in prompts])
-        replies = {
-            prompt: _kept_reply(value)
-            for prompt, value in zip(prompts, values, strict=True)
-            if value is not None
-        }
-        if not self._keeps_empty:
-            replies = {
-                prompt: reply for prompt, reply in replies.items() if not self._is_empty(reply.text)
-            }
-        for prompt in prompts:
-            remembered = self._until_next_start.get(text_hash(prompt))
-            if remembered and prompt not in replies:
-                replies[prompt] = remembered._replace(cached=True)
+        replies: dict[str, Reply] = {}
+        for prompt, value in zip(prompts, values, strict=True):
+            reply = None if value is None else _kept_reply(value)
+            if reply is None or (not self._keeps_empty and self._is_empty(reply.text)):
+                reply = self._remembered(prompt)
+            if reply is not None:
+                replies[prompt] = reply
         return replies
 
     def _from_model(self, prompts: Mapping[str, str]) -> dict[str, Reply]:
@@ -258,7 +252,11 @@ class PromptClient:
 
     def _remember(self, prompt: str, reply: Reply) -> None:
         if self._cache.path:
-            self._until_next_start[text_hash(prompt)] = reply
+            self._until_next_start[text_hash(prompt)] = reply._replace(cached=True)
+
+    def _remembered(self, prompt: str) -> Reply | None:
+        # Most clients remember none, and a prompt holds a whole document.
+        return self._until_next_start.get(text_hash(prompt)) if self._until_next_start else None
 
 
 class PromptClients:

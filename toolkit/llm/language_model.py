@@ -83,12 +83,11 @@ class VllmServer:
         if source.is_file():
             return hashed(source)
         if source.is_dir():
-            files = {path.relative_to(source): path for path in source.rglob("*") if path.is_file()}
+            paths = sorted(path.relative_to(source) for path in source.rglob("*") if path.is_file())
             # What a download left of itself is in `.cache`.
-            shown = [name for name in files if not any(part[0] == "." for part in name.parts)]
-            names = sorted(shown)
-            hashes = [hashed(files[name]) for name in names]
-            return fingerprint([name.as_posix() for name in names], *hashes)
+            shown = [path for path in paths if not any(part[0] == "." for part in path.parts)]
+            hashes = [hashed(source / path) for path in shown]
+            return fingerprint([path.as_posix() for path in shown], *hashes)
         revision = (self.options.get("extra") or {}).get("revision")
         own_name = self.weights if self.weights != model else None
         return "@".join(str(part) for part in (own_name, revision) if part)
