@@ -6,7 +6,7 @@ from __future__ import annotations
 import inspect
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -100,7 +100,8 @@ def stage_model(config: DictConfig, group: str) -> LanguageModel:
 
 
 def check_arguments(config: DictConfig) -> None:
-    """Hold an option's values against the signature of its target."""
+    """Hold an option's values against the signature of its target, and likewise those of the
+    options that are among them."""
     values = settings(config)
     target = values.pop("_target_", None)
     for word in ("_partial_", "_convert_"):
@@ -110,24 +111,32 @@ def check_arguments(config: DictConfig) -> None:
         raise InputError(f"{group} has no _target_", do="choose one of the options of its group")
     called = get_object(str(target))
     parameters = inspect.signature(called).parameters
+    takes_any = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
     unknown = sorted(set(values) - set(parameters))
-    if unknown:
+    if unknown and not takes_any:
         raise InputError(
             f"{group} has no argument {', '.join(unknown)}", valid=", ".join(parameters)
         )
     hints = typing.get_type_hints(called.__init__ if inspect.isclass(called) else called)
     for name, value in values.items():
         if not fits(value, hints.get(name, Any)):
-            wanted = str(getattr(parameters[name], "annotation", "")).replace("'", "")
+            wanted = str(getattr(parameters.get(name), "annotation", "")).replace("'", "")
             shown = masked(value, name)
             raise InputError(f"{group}.{name}={shown!r}", valid=f"a value of type {wanted}")
+        part = config.get(name)
+        if isinstance(part, DictConfig) and "_target_" in part:
+            check_arguments(part)
 
 
 def fits(value: Any, hint: Any) -> bool:
     """Whether a plain value is of an annotated scalar type (or a union with one). An int is a
-    float, a bool is no number; annotations that are no scalars are left to the target."""
-    if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
+    float, a bool is no number, a text is no sequence; other annotations that are no scalars are
+    left to the target."""
+    origin = typing.get_origin(hint)
+    if isinstance(hint, types.UnionType) or origin is typing.Union:
         return any(fits(value, option) for option in typing.get_args(hint))
+    if inspect.isclass(origin) and issubclass(origin, Sequence) and isinstance(value, str):
+        return False
     if hint is types.NoneType:
         return value is None
     if hint not in _SCALARS:

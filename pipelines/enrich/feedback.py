@@ -47,10 +47,10 @@ class FeedbackPhrases(PhraseSource):
         k1: float = 0.9,
         b: float = 0.4,
     ) -> None:
+        self.limits = Limits(phrases, 1).checked()
         check_feedback(phrases, fb_docs, 0.5)
         self.phrases, self.fb_docs, self.query_terms = phrases, fb_docs, query_terms
         self.k1, self.b = k1, b
-        self.limits = Limits(phrases, 1).checked()
         if isinstance(query_terms, bool) or query_terms < 1:
             raise InputError(f"query_terms is {query_terms!r}", valid="a whole number from 1")
         # By collection: how terms are written, and which ones may be proposed.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
@@ -115,6 +116,9 @@ def test_experiment_composes(experiment: str) -> None:
         (None, int | None, True),
         ("1", int | None, False),
         ([1], list, True),
+        ("df", Sequence[str], False),
+        (["df"], Sequence[str], True),
+        ("0:8:1", str | Sequence[float], True),
         (2.5, int, False),
     ],
 )
@@ -156,3 +160,11 @@ def test_a_sweep_of_an_experiment_is_named_after_its_benchmark(
 ) -> None:
     config = Settings.compose(["experiment=pi_serini/tuning", *overrides]).config
     assert config.name == f"tuning-{name}"
+
+
+@pytest.mark.parametrize("experiment", [name for name in EXPERIMENTS if "/" in name])
+def test_every_experiment_tells_folders_without_a_name_apart(experiment: str) -> None:
+    """Else the cells of two collections would stand in one folder."""
+    folder = ("benchmark=beir", "benchmark.path=/data/mine")
+    config = Settings.compose([f"experiment={experiment}", *folder]).config
+    assert config.name.endswith("-mine")
