@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import tempfile
 import time
 from argparse import Namespace
@@ -146,18 +145,14 @@ def main(arguments: Sequence[str]) -> None:
     index_path, overlay_path = corpus.parent / "enrich-base", corpus.parent / "enrich-overlay"
     if not index_path.exists():
         in_own_process(partial(build_base, corpus, index_path))
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
     built = in_own_process(build_overlay, index_path, overlay_path, options.seed)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    processor = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     base = LexicalIndex.open(index_path)
     enriched = EnrichedIndex(base, Overlay.open(overlay_path, base))
     counts = enriched.overlay.manifest["counts"]
     head = ["documents", "phrases", "postings", "s", "processor s", "peak MiB"]
     numbers = [f"{counts[name]:,}" for name in ("enriched", "phrases", "postings")]
-    overlay = Table(
-        head, [[*numbers, f"{built.seconds:.1f}", f"{processor:.1f}", f"{built.peak_mb:.0f}"]]
-    )
+    costs = f"{built.seconds:.1f}", f"{built.processor:.1f}", f"{built.peak_mb:.0f}"
+    overlay = Table(head, [[*numbers, *costs]])
     times = weighted_calls(base, enriched, options)
     plain = float(np.median(times["plain query"]))
     calls = Table(
@@ -172,7 +167,7 @@ def main(arguments: Sequence[str]) -> None:
         ask(corpus, options.documents, options.flight),
     )
     parts: list[str | Table] = [
-        f"An overlay of {PHRASES} phrases a document (start of Python included):",
+        f"An overlay of {PHRASES} phrases a document:",
         overlay,
         f"{options.queries} queries of {options.terms} terms, half of them of the expansion:",
         calls,

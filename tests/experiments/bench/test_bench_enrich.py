@@ -1,0 +1,32 @@
+"""The enrichment benchmark on a few documents."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from experiments.bench import enrich
+from experiments.bench.harness import Cost, Section
+
+
+def test_the_overlay_costs_what_the_harness_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def measured(function: Callable[..., None], *arguments: Any) -> Cost:
+        function(*arguments)
+        return Cost(seconds=12.3, peak_mb=456.0, processor=78.9)
+
+    sections: list[Section] = []
+    monkeypatch.setattr(enrich, "DATA", tmp_path)
+    monkeypatch.setattr(enrich, "in_own_process", measured)
+    monkeypatch.setattr(enrich, "ask", lambda *arguments: [])
+    monkeypatch.setattr(enrich, "report", lambda section, write: sections.append(section))
+    enrich.main(["--documents=64", "--queries=1", "--terms=2"])
+    (section,) = sections
+    caption, overlay = section.parts[:2]
+    assert caption == "An overlay of 10 phrases a document:"
+    (row,) = overlay.rows
+    assert row[:2] == ["64", "640"] and row[3:] == ["12.3", "78.9", "456"]
