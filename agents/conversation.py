@@ -212,12 +212,13 @@ class Conversation:
         return searches or self.demands.remind(answer, closed=not may_call)
 
     def ask_again(self, section: str, code: str, error: Exception | None = None) -> None:
-        """Say the prompt's `section` after a reply that cannot be used; once a question, then the
-        `error`, or `NoAnswer`."""
+        """Say the prompt's `section` after a reply that cannot be used, or its words for closed
+        tools; once a question, then the `error`, or `NoAnswer`."""
         if self._asked_again:
             raise error or NoAnswer(code, f"no usable reply after {self._turns} turns")
         self._asked_again += 1
-        self.say(self._setup.prompt.sections[section])
+        closed = self._tools and not self.may_call
+        self.say(self._setup.prompt.words(f"{section}_closed" if closed else section))
 
     def _served(self, call: ToolCallRequest) -> ToolResult:
         try:

@@ -39,6 +39,14 @@ _OPTIONAL = {
         "{call} now: the {argument} is the words of the question that tell most."
     ),
 }
+# What may have words of its own where no tool can be called, and the section whose words stand
+# there otherwise. Those of `reminder` are not ours: its format is the prompt's own.
+_WHERE_CLOSED = {
+    "reminder_closed": "reminder",
+    "empty_closed": "blocked",
+    "truncated_closed": "blocked",
+}
+_KNOWN = {*SECTIONS, *_OPTIONAL, *_WHERE_CLOSED}
 
 
 @dataclass(frozen=True)
@@ -48,11 +56,12 @@ class AgentPrompt:
     `system` opens the transcript (left out where empty) and `question` follows, with `{question}`
     in the place of the question. `steer` is said when time is nearly gone; `blocked` answers tool
     calls from then on; `final` asks for the answer when another budget is used up; `empty` and
-    `truncated` answer replies without content and replies that the output limit cut. Where the
+    `truncated` answer replies without content and replies that the output limit cut
+    (`empty_closed` and `truncated_closed` once tools are closed; without them `blocked`). Where the
     agent is set so, `reminder` asks once for the answer's format (`reminder_closed` where no tool
     can be called; without it a prompt's own `reminder`), and `first_call` for a search before the
     first answer, where `{call}` stands for that call and `{argument}` for its argument that takes
-    the query; a prompt without these has our words.
+    the query; a prompt without these two has our words.
     """
 
     name: str
@@ -65,10 +74,8 @@ class AgentPrompt:
 
     def words(self, section: str) -> str:
         """What a section says."""
-        if section == "reminder_closed" and section not in self.sections:
-            # Its format is the prompt's own, which ours may not be.
-            return self.sections.get("reminder") or _OPTIONAL[section]
-        return self.sections.get(section) or _OPTIONAL[section]
+        own = self.sections.get(section) or self.sections.get(_WHERE_CLOSED.get(section, ""))
+        return own or _OPTIONAL.get(section, "")
 
     @property
     def placeholders(self) -> frozenset[str]:
@@ -108,10 +115,11 @@ def load_prompt(name: str) -> AgentPrompt:
     that ends in `.txt`). `InputError` where there is none, or where a section is missing."""
     path = Path(name) if name.endswith(".txt") else FOLDER / f"{name}.txt"
     sections = read_sections(path, FOLDER)
-    if set(sections) - set(_OPTIONAL) != set(SECTIONS) or _QUESTION not in sections["question"]:
+    complete = set(SECTIONS) <= set(sections) <= _KNOWN
+    if not complete or _QUESTION not in sections["question"]:
         raise InputError(
             f"the prompt {path} has the sections {', '.join(sections) or 'none'}",
             valid=f"=== name === lines for each of {', '.join(SECTIONS)}, if need be for "
-            f"{', '.join(_OPTIONAL)}, and {_QUESTION} in the section question",
+            f"{', '.join(sorted(_KNOWN - set(SECTIONS)))}, and {_QUESTION} in the section question",
         )
     return AgentPrompt(path.stem, sections)

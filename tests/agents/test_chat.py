@@ -450,6 +450,41 @@ def test_a_truncated_reply_is_kept_and_asked_for_again_once() -> None:
     assert trajectory.usage["output_tokens"] == 57
 
 
+PROMPTS_OF_TOOLS = ("pi_serini", "browsecomp_plus", "document_list", "grep")
+
+
+@pytest.mark.parametrize("prompt", PROMPTS_OF_TOOLS)
+@pytest.mark.parametrize(
+    ("section", "unusable"), [("empty", Turn()), ("truncated", cut())], ids=["empty", "truncated"]
+)
+def test_a_reply_of_no_use_is_offered_a_call_only_while_tools_are_open(
+    prompt: str, section: str, unusable: Step
+) -> None:
+    sections = load_prompt(prompt).sections
+    offers = ("call a tool", "call the search tool")
+    for closed in (False, True):
+        clock = Clock()
+        model = ScriptedModel(clock.then(80 * closed, calling()), unusable, saying())
+        trajectory = ask(model, clock=clock, seconds=100, prompt=prompt)
+        said = model.requests[2].messages[-1]["content"]
+        assert said == sections[f"{section}_closed" if closed else section]
+        assert any(offer in said.lower() for offer in offers) != closed
+        assert said.split(".")[0] == sections[section].split(".")[0]
+        assert ended(trajectory) == ("steered" if closed else "completed", "")
+
+
+def test_a_prompt_without_words_for_closed_tools_says_that_they_are_closed(tmp_path: Path) -> None:
+    sections = dict.fromkeys(SECTIONS, "Call a tool.")
+    sections |= {"question": "{question}", "blocked": "No tools."}
+    path = tmp_path / "mine.txt"
+    path.write_text("".join(f"=== {name} ===\n{text}\n" for name, text in sections.items()))
+    for unusable in (Turn(), cut()):
+        clock = Clock()
+        model = ScriptedModel(clock.then(80, calling()), unusable, saying())
+        ask(model, clock=clock, seconds=100, prompt=str(path))
+        assert model.requests[2].messages[-1]["content"] == "No tools."
+
+
 def test_two_truncated_replies_fail_as_such() -> None:
     assert ended(ask(ScriptedModel(cut(), cut()))) == ("failed", "truncated")
 
@@ -550,7 +585,7 @@ def test_no_cached_counts_no_warning() -> None:
 @pytest.mark.parametrize("name", ["pi_serini", "browsecomp_plus"])
 def test_each_policy_has_all_sections_and_asks_for_the_answer_format(name: str) -> None:
     prompt = load_prompt(name)
-    assert set(prompt.sections) == set(SECTIONS)
+    assert set(prompt.sections) == {*SECTIONS, "empty_closed", "truncated_closed"}
     opening = prompt.opening("Who? {question} {why}")
     assert opening[-1]["role"] == "user" and "Who? {question} {why}" in opening[-1]["content"]
     told = " ".join(message["content"] for message in opening)
