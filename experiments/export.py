@@ -28,6 +28,7 @@ from toolkit.exchange import browsecomp_plus, inspect_log, leaderboard
 from toolkit.exchange.inspect_samples import sample
 from toolkit.exchange.judgements import judgement_rows
 from toolkit.files import dump_json, file_made_whole, fingerprint, folder_made_whole, write_json
+from toolkit.llm.accounts import AGENTS
 from toolkit.runs import RunFolder
 from toolkit.runs.names import escape_qid
 
@@ -48,7 +49,7 @@ def export(settings: Settings, paths: Sequence[str], *, format: str, out: str) -
 
 
 def _browsecomp_plus(folder: RunFolder, out: Path, settings: Settings) -> str:
-    metadata = {"model": _model(folder.manifest()), "output_dir": folder.name}
+    metadata = {"model": _model(folder), "output_dir": folder.name}
     for trajectory in folder.trajectories():
         name = f"run_{escape_qid(trajectory.qid)}.json"
         write_json(out / name, browsecomp_plus.write(trajectory, metadata))
@@ -97,7 +98,7 @@ def _leaderboard(folder: RunFolder, out: Path, settings: Settings) -> str:
         right,
         accepted,
         benchmark.judgements.get("evidence", {}),
-        llm=_model(manifest),
+        llm=_model(folder),
         retriever=_retriever(manifest),
         date=datetime.fromtimestamp(evaluated, timezone.utc).date().isoformat(),
     )
@@ -126,7 +127,7 @@ def _inspect_log(
 ) -> str:
     """A log with the scores of the run's evaluation, and without any where it has none."""
     benchmark = recorded_benchmark(folder, settings, Options(settings))
-    manifest, model = folder.manifest(), _model(folder.manifest())
+    manifest, model = folder.manifest(), _model(folder)
     cell = load_cell(folder.path) if (folder.path / "metrics.json").exists() else Cell(folder.name)
     scored = [name for name in cell.per_question if name.startswith(_SCORES)]
     statuses = folder.statuses()
@@ -157,13 +158,22 @@ def _inspect_log(
     return f"{write(path, head, samples)} samples"
 
 
-def _model(manifest: Mapping[str, Any]) -> str:
-    """The language model of the agent, or the agent's name where it asks none."""
+def _model(folder: RunFolder) -> str:
+    """The language model that the agent asked, or the agent's name where it asked none."""
+    manifest = folder.manifest()
     imported = manifest.get("imported") or {}
     llm = (manifest.get("config") or {}).get("llm") or {}
     factors = manifest.get("factors") or {}
-    known = imported.get("model") or (llm.get("model") if isinstance(llm, Mapping) else "")
-    return str(known or factors.get("agent") or "unknown")
+    configured = llm.get("model") if isinstance(llm, Mapping) else None
+    # A configuration may name one that only its stages ask, or nobody.
+    asked = configured if configured and _agent_asked(folder) else None
+    return str(imported.get("model") or asked or factors.get("agent") or "unknown")
+
+
+def _agent_asked(folder: RunFolder) -> bool:
+    """Whether the agent asked a language model, by the usage on record."""
+    counts = {f"{role}_calls" for role in AGENTS}
+    return any(counts & set(trajectory.usage) for trajectory in folder.trajectories())
 
 
 def _retriever(manifest: Mapping[str, Any]) -> str:

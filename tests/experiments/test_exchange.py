@@ -18,6 +18,7 @@ from toolkit.runs import RunFolder
 from toolkit.sealing import Seal
 
 WORLD = Path(__file__).resolve().parents[1] / "data" / "golden" / "world"
+OPTIONS = Path(__file__).resolve().parent / "options"
 BENCHMARK = ("benchmark=beir", f"benchmark.path={WORLD}", "benchmark.split=null")
 
 
@@ -104,6 +105,33 @@ def test_the_leaderboard_entry_and_the_trec_run_hold_what_the_evaluation_holds(
     (trec,) = exported(working, "trec").iterdir()
     ours = (working / "runs/demo/run.trec").read_text(encoding="utf-8")
     assert sorted(trec.read_text(encoding="utf-8").splitlines()) == sorted(ours.splitlines())
+
+
+@pytest.mark.parametrize(
+    ("agent", "rewriter", "named"),
+    [
+        ("keyword", "none", "keyword"),
+        ("keyword", "q2q", "keyword"),
+        ("pi_serini", "none", "big-model"),
+        ("navigator", "none", "big-model"),
+    ],
+)
+def test_an_export_names_a_language_model_only_where_the_agent_asked_it(
+    working: Path, agent: str, rewriter: str, named: str
+) -> None:
+    for folder in ("runs/asking", "out-asking"):
+        shutil.rmtree(folder, ignore_errors=True)
+    options = (f"hydra.searchpath=[file://{OPTIONS}]", "llm=scripted")
+    choices = (f"agent={agent}", f"rewriter={rewriter}", "name=asking")
+    assert run_entry("run", *TINY, *options, *choices) == 0
+    manifest = Path("runs/asking/manifest.json")
+    content = json.loads(manifest.read_text(encoding="utf-8"))
+    content["config"]["llm"]["model"] = "big-model"  # Scripts have no name of their own.
+    manifest.write_text(json.dumps(content), encoding="utf-8")
+    words = ("runs/asking", "format=browsecomp_plus", "out=out-asking")
+    assert run_entry("export", *words) == 0
+    files = [json.loads(path.read_text(encoding="utf-8")) for path in Path("out-asking").iterdir()]
+    assert [file["metadata"]["model"] for file in files] == [named] * 6
 
 
 def test_an_export_does_not_replace_what_is_there(

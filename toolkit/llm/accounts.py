@@ -10,6 +10,8 @@ from toolkit.llm.protocol import Usage
 ROLES = ("agent", "rewriter", "reranker", "judge", "enrichment", "navigator", "librarian")
 # The roles whose requests answer a question. The others come before or after it.
 ANSWERING = ("agent", "rewriter", "enrichment", "reranker", "navigator", "librarian")
+# Those of agents themselves, and of nothing that works for them.
+AGENTS = ("agent", "navigator")
 _TOKENS = ("input_tokens", "cached_tokens", "reasoning_tokens", "output_tokens")
 
 
