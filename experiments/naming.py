@@ -80,13 +80,13 @@ def run_folder(settings: Settings, name: str) -> RunFolder:
 
 def cell_label(settings: Settings, groups: Sequence[str] = AGENT) -> str:
     """What a person reads: unit and retriever, other options that are not the default, and single
-    values as `key=value`."""
+    values as `key=value`, absolute paths by their last part."""
     options = [_option(settings, group) for group in present(settings, groups)]
     parts = [option for option in options if option]
     different = changed(settings, groups).items()
     # Those of the benchmark come last: they are often the same in a whole sweep.
     values = sorted(different, key=lambda item: (item[0].startswith("benchmark."), item[0]))
-    parts += [f"{key}={value}" for key, value in values]
+    parts += [f"{key}={_last_part(value)}" for key, value in values]
     label = re.sub(r"[^\w=,.+-]", "_", "-".join(parts))
     return label[:_LONGEST].rstrip("-.")
 
@@ -201,6 +201,12 @@ def _option(settings: Settings, group: str) -> str:
     usual = {**_USUAL, "budget": settings.choices["agent"]}
     idle = option in (*_NO_OPTION, "none") or option == usual.get(group)
     return "" if idle and group not in _SHOWN_ALWAYS else option
+
+
+def _last_part(value: Any) -> Any:
+    """The name at the end of an absolute path; any other value as it is."""
+    is_path = isinstance(value, str) and value.startswith(("/", "~"))
+    return PurePath(value).name if is_path else value
 
 
 def _choice_of(group: str) -> str:

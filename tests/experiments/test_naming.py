@@ -178,3 +178,16 @@ def test_a_budget_counts_for_an_agent_that_keeps_to_it_without_a_model() -> None
     for agent, counts in (("navigator", True), ("keyword", False)):
         plain = (f"agent={agent}", "benchmark=fictional")
         assert (name(*plain, "budget.turns=2") != name(*plain)) is counts
+
+
+@pytest.mark.parametrize("weights", ["/models/tuned/Qwen3", "'~/tuned/Qwen3'", "/tuned/Qwen3/"])
+def test_a_name_shows_of_an_absolute_path_its_last_part(weights: str) -> None:
+    names = {
+        value: name("agent=chat", "llm=vllm/qwen3_8b", f"llm.server.weights={value}")
+        for value in (weights, "/other/Qwen3", "Qwen/Qwen3")
+    }
+    labels = {value: cell.rpartition("-")[0] for value, cell in names.items()}
+    assert labels[weights].endswith("-llm.server.weights=Qwen3")
+    # The hash tells folders apart, and of the hub's the owner is shown.
+    assert labels["/other/Qwen3"] == labels[weights] and names["/other/Qwen3"] != names[weights]
+    assert labels["Qwen/Qwen3"].endswith("-llm.server.weights=Qwen_Qwen3")
