@@ -21,6 +21,7 @@ from experiments.pipeline import (
     STAGES,
     PreparedPipeline,
     active,
+    asking_groups,
     asks_agents_model,
     seals,
 )
@@ -34,14 +35,17 @@ from toolkit.masking import masked
 from toolkit.runs import RunFolder
 from toolkit.runs.manifest import SEALED
 
-# Groups whose settings decide what a trajectory is.
-RANKING = ("benchmark", "unit", "engine", *STAGES)
-AGENT = (*RANKING, "tool", "scorer", "list_reranker", "agent", "llm", "budget")
+# Groups whose settings decide what a ranking is, and what a trajectory is. The model counts in a
+# ranking where a stage asks it.
+_PIPELINE = ("benchmark", "unit", "engine", *STAGES)
+RANKING = (*_PIPELINE, "llm")
+AGENT = (*_PIPELINE, "tool", *LIBRARIANS, "agent", "llm", "budget")
+# Models of their own, and who asks them.
 STAGE_MODELS = {
-    "rewriter_llm": "rewriter",
-    "enrichment_llm": "enrichment",
-    "reranker_llm": "reranker",
-    "librarian_llm": "scorer",
+    "rewriter_llm": ("rewriter",),
+    "enrichment_llm": ("enrichment",),
+    "reranker_llm": ("reranker",),
+    "librarian_llm": LIBRARIANS,
 }
 _SHOWN_ALWAYS = ("unit", "retriever")
 _USUAL = {
@@ -184,15 +188,18 @@ def form_of(config: DictConfig, benchmark: Benchmark) -> dict[str, str]:
 
 
 def present(settings: Settings, groups: Sequence[str]) -> list[str]:
-    """Those of `groups` that have a part in this cell, and the stages' own language models."""
+    """Those of `groups` that have a part in this cell, and the language models of their own that
+    stages among them ask."""
     config = settings.config
     idle = {group for group in (*STAGES, *LIBRARIANS) if not active(config, group)}
-    uses_model = declares(config.agent, "uses_model")
-    llm = config.llm and (uses_model or asks_agents_model(config))
+    has_model = any(config[group] for group in ("llm", *STAGE_MODELS))
+    asking = set(asking_groups(config)) & set(groups) if has_model else set()
+    agent_asks = "agent" in groups and declares(config.agent, "uses_model")
+    llm = config.llm and (agent_asks or asks_agents_model(config, asking))
     idle |= set() if llm else {"llm"}
     # An agent that can do without a model keeps to its budget without one as well.
-    idle |= set() if llm or uses_model or config.librarian_llm else {"budget"}
-    models = [group for group, stage in STAGE_MODELS.items() if stage not in idle]
+    idle |= set() if agent_asks or asking else {"budget"}
+    models = [group for group, parts in STAGE_MODELS.items() if asking & set(parts)]
     return [group for group in groups if group not in idle] + models
 
 

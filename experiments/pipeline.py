@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -228,12 +228,12 @@ def asking_groups(config: DictConfig) -> list[str]:
     return [group for group in groups if declares(config[group], "asks_model")]
 
 
-def asks_agents_model(config: DictConfig) -> bool:
-    """Whether a part that asks a language model has none of its own, so that it shares the agent's
-    (`stage_model`)."""
+def asks_agents_model(config: DictConfig, asking: Iterable[str]) -> bool:
+    """Whether one of the groups that are `asking` a language model has none of its own, so that it
+    shares the agent's (`stage_model`)."""
     if config.llm is None:
         return False
-    roles = {"librarian" if group in LIBRARIANS else group for group in asking_groups(config)}
+    roles = {"librarian" if group in LIBRARIANS else group for group in asking}
     return not all(config.get(f"{role}_llm") for role in roles)
 
 

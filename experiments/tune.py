@@ -53,7 +53,7 @@ def tune(settings: Settings) -> None:
     config = settings.config
     measures = wanted_measures(config)
     grid: Grid = make(config.grid)
-    groups = (*TUNED, "enrichment") if active(config, "enrichment") else TUNED
+    groups = named_groups(config)
     chosen = {
         **factors(settings, groups),
         "retriever": f"tuned_{grid.name}",
@@ -74,6 +74,11 @@ def tune(settings: Settings) -> None:
         write_results(folder, result, config, built, manifest)
     console = Console(stderr=True)
     console.print(f"{folder.path}/report.html", highlight=False, soft_wrap=True)
+
+
+def named_groups(config: DictConfig) -> tuple[str, ...]:
+    """The groups that a tuning is named after."""
+    return (*TUNED, "enrichment", "llm") if active(config, "enrichment") else TUNED
 
 
 def tuned(config: DictConfig, built: Setup, measures: Sequence[str], folder: RunFolder) -> Study:

@@ -7,14 +7,23 @@ from pathlib import Path
 import pytest
 
 from experiments import Experiment
-from experiments.naming import RANKING, cell_name, lasting
+from experiments.naming import RANKING, cell_label, cell_name, lasting
 from experiments.settings import Settings
+from experiments.tune import named_groups
 
 OPTIONS = Path(__file__).parent / "options"
 
 
+def composed(*overrides: str) -> Settings:
+    return Settings.compose(overrides, [f"file://{OPTIONS}"])
+
+
 def name(*overrides: str) -> str:
-    return cell_name(Settings.compose(overrides, [f"file://{OPTIONS}"]))
+    return cell_name(composed(*overrides))
+
+
+def ranking_name(*overrides: str) -> str:
+    return cell_name(composed(*overrides), RANKING)
 
 
 MODEL = ("agent=pi_serini", "llm=vllm/gpt_oss_20b")
@@ -114,6 +123,53 @@ def test_the_model_of_the_agent_that_a_stage_shares_is_in_the_name(asking: tuple
     plain = ("agent=keyword", "llm=scripted", *asking)
     assert name(*plain, "llm.says=other") != name(*plain)
     assert name("agent=keyword", "llm=scripted", "llm.says=other") == name("agent=keyword")
+
+
+ASKING = ("rewriter=q2q", "reranker=listwise", "enrichment=sira")
+
+
+@pytest.mark.parametrize("asking", ASKING)
+def test_a_ranking_is_named_after_the_model_that_a_stage_shares(asking: str) -> None:
+    plain = (asking, "llm=scripted")
+    assert ranking_name(*plain, "llm.says=other") != ranking_name(*plain)
+    assert "-scripted-" in ranking_name(*plain)
+    group = asking.partition("=")[0]
+    its_own = (*plain, f"llm@{group}_llm=scripted")
+    assert ranking_name(*its_own, "llm.says=other") == ranking_name(*its_own)
+    assert ranking_name(*its_own, f"{group}_llm.says=other") != ranking_name(*its_own)
+
+
+def test_a_ranking_is_named_after_no_model_that_no_stage_asks() -> None:
+    plain = ("agent=navigator", "reranker=monot5")
+    for others in (("scorer=chat", "llm@librarian_llm=scripted"), ("llm@reranker_llm=scripted",)):
+        for model in ("llm=scripted", "llm.says=other"):
+            assert ranking_name(*plain, *others, "llm=scripted", model) == ranking_name(*plain)
+
+
+def test_a_tuning_is_named_after_the_model_that_the_enrichment_shares() -> None:
+    shared, its_own = (
+        composed("enrichment=sira", "llm=scripted", "llm.says=other", *own)
+        for own in ((), ("llm@enrichment_llm=scripted",))
+    )
+    assert label(shared) == "document-sira-scripted-llm.says=other"
+    assert label(its_own) == "document-sira-scripted"
+    assert label(composed("llm=scripted")) == "document"
+
+
+def label(settings: Settings) -> str:
+    return cell_label(settings, named_groups(settings.config))
+
+
+@pytest.mark.parametrize("group", ["scorer", "reranker@list_reranker"])
+def test_the_librarians_own_model_is_in_the_name_of_whatever_asks_it(group: str) -> None:
+    asking = "chat" if group == "scorer" else "listwise"
+    plain = ("agent=keyword", f"{group}={asking}", "llm@librarian_llm=scripted")
+    assert name(*plain, "librarian_llm.says=other") != name(*plain)
+
+
+def test_a_budget_counts_where_a_stage_asks_a_model_of_its_own() -> None:
+    plain = ("agent=keyword", "reranker=pointwise", "llm@reranker_llm=scripted")
+    assert name(*plain, "budget.dollars=1") != name(*plain)
 
 
 def test_the_label_tells_what_is_not_the_default() -> None:

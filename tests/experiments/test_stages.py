@@ -229,6 +229,17 @@ def test_a_ranking_keeps_and_tells_what_became_of_each_query(
     assert not Path("runs/none/rewrites.jsonl").exists()
 
 
+def test_rankings_by_several_models_that_a_stage_shares_have_folders_of_their_own(
+    entry: Entry,
+) -> None:
+    stage = (SEARCHPATH, "rewriter=q2q", "llm=scripted", "llm.says='',harbour,tower")
+    assert entry("rank", "-m", *TINY, *stage, "name=s") == 0
+    cells = [path.parent for path in Path("runs/s").glob("*/metrics.json")]
+    factors = [contents(cell / "manifest.json")["factors"] for cell in cells]
+    assert {factor["llm"] for factor in factors} == {"scripted"}
+    assert {factor.get("llm.says") for factor in factors} == {None, "harbour", "tower"}
+
+
 def test_a_rewriter_asks_the_agents_model_where_it_has_none_of_its_own(
     entry: Entry, capsys: pytest.CaptureFixture[str]
 ) -> None:
