@@ -17,7 +17,11 @@ from toolkit.files import write_json
 from toolkit.identifiers import DistinctIds
 
 MANIFEST = "manifest.json"
-REBUILD = "build it again: python -m experiments.index, or the build method of its class"
+BUILD = "build it: python -m experiments.index, or the build method of its class"
+REBUILD = (
+    "build it again: remove the folder, and the same command does so (in Python, the build method "
+    "of its class)"
+)
 _VERSION = 1
 _NOT_CONTENT = ("write.lock",)
 
@@ -40,7 +44,7 @@ def read_manifest(folder: Path, kind: str, corpus_fingerprint: str | None) -> di
     `InputError` says what is wrong with anything else and how to build it again.
     """
     if not folder.is_dir():
-        raise InputError(f"there is no {kind} index at '{folder}'", do=REBUILD)
+        raise InputError(f"there is no {kind} index at '{folder}'", do=BUILD)
     manifest = _content(folder)
     if manifest is None:
         raise InputError(

@@ -63,16 +63,18 @@ class OverlayEngine:
                         stream.write(json.dumps(row, ensure_ascii=False) + "\n")
                     yield unit_id, [decision.phrase for decision in of_unit if decision.kept]
 
+        def finish(folder: Path) -> None:
+            decisions.rename(folder / DECISIONS)
+            write_json(folder / REASONS, dict(reasons))
+            write_json(folder / SECONDS, {"seconds": round(time.monotonic() - began, 3)})
+
         try:
             provenance = {
                 "phrases": self.source.content(self.collection),
                 "source": self.source.provenance(self.collection),
                 "filter": repr(self.filter),
             }
-            Overlay.build(base, kept(), path, provenance=provenance)
-            decisions.rename(path / DECISIONS)
-            write_json(path / REASONS, dict(reasons))
-            write_json(path / SECONDS, {"seconds": round(time.monotonic() - began, 3)})
+            Overlay.build(base, kept(), path, provenance=provenance, finish=finish)
         finally:
             decisions.unlink(missing_ok=True)
 

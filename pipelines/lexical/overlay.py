@@ -18,7 +18,7 @@ scores the base as always, and an overlay's posting then adds what the sum is wo
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -62,14 +62,16 @@ class Overlay:
         path: str | Path,
         *,
         provenance: Mapping[str, Any] | None = None,
+        finish: Callable[[Path], None] | None = None,
     ) -> Overlay:
         """Add `phrases` (unit id, its phrases) to documents of `base` and open the result.
 
         Every phrase is analysed by itself, so that n-grams never span two phrases, and each
         occurrence of a term in a document's phrases counts. Unit ids that `base` lacks are left
         out; `manifest["counts"]["unknown"]` says how many. A unit id that comes twice has the
-        phrases of both. `provenance` (JSON) goes into the manifest. Memory: 8 bytes an occurrence
-        of a term, and 24 a posting.
+        phrases of both. `provenance` (JSON) goes into the manifest; `finish` writes further files
+        into the folder, before it appears. Memory: 8 bytes an occurrence of a term, and 24 a
+        posting.
         """
         path = Path(path)
         if path.exists() and not is_index(path, KIND):
@@ -82,6 +84,8 @@ class Overlay:
             occurrences.add(unit_id, of_unit)
         with folder_made_whole(path) as folder:
             counts = occurrences.write(folder)
+            if finish is not None:
+                finish(folder)
             content = {"base": _identity(base), "counts": counts, "provenance": provenance or {}}
             write_manifest(folder, KIND, content)
         return cls.open(path, base)
@@ -125,7 +129,7 @@ class _Occurrences:
         if document < 0:
             self._counts["unknown"] += 1
             return
-        self._counts["enriched"] += 1
+        self._counts["enriched"] += bool(phrases)
         self._counts["phrases"] += len(phrases)
         for phrase in phrases:
             numbers, tokens = self._analysed(phrase)

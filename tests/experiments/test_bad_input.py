@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -189,7 +190,33 @@ def test_an_index_of_another_corpus_is_refused(
     manifest.write_text(json.dumps(content))
     capsys.readouterr()
     assert entry("index", *given) == 2
-    assert "another" in told(capsys)
+    line = told(capsys)
+    assert "another" in line and "remove the folder, and the same command" in line
+    shutil.rmtree(manifest.parent)
+    assert entry("index", *given) == 0
+
+
+@pytest.mark.parametrize("damage", ["another index", "cut short"])
+def test_an_overlay_that_does_not_fit_is_refused_until_it_is_removed(
+    damage: str, entry: Entry, beir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = ("benchmark=beir", f"benchmark.path={beir}", "enrichment=feedback_corpus")
+    assert entry("rank", *given, "name=x") == 0
+    overlay = next(Path("indexes").glob("*/document-overlay-*/manifest.json")).parent
+    if damage == "another index":
+        manifest = json.loads((overlay / "manifest.json").read_text())
+        manifest["base"]["corpus_fingerprint"] = "another"
+        (overlay / "manifest.json").write_text(json.dumps(manifest))
+    else:
+        (overlay / "lengths.bin").write_bytes(b"1")
+    capsys.readouterr()
+    assert entry("rank", *given, "name=y") == 2
+    line = told(capsys)
+    says = "enriches another index" if damage == "another index" else "lengths.bin is not 12 bytes"
+    assert says in line and "remove the folder, and the same command" in line
+    assert not Path("runs/y").exists()
+    shutil.rmtree(overlay)
+    assert entry("rank", *given, "name=y") == 0
 
 
 def test_a_run_under_a_taken_name_with_other_settings_is_refused(

@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 from scripted_prompts import ScriptedPrompts
 
+from pipelines.enrich import overlay_engine
 from pipelines.enrich.df_filter import DfFilter
 from pipelines.enrich.feedback import FeedbackPhrases
 from pipelines.enrich.model_phrases import ModelPhrases
@@ -169,6 +170,29 @@ def test_decisions_on_the_corpus_are_on_disk_as_a_readable_table(
     }
     reasons = json.loads((index.overlay.path / "reasons.json").read_text())
     assert reasons == {"too frequent": 1, "kept": 1, "no index term": 1}
+
+
+def test_an_overlay_appears_with_its_table_or_not_at_all(
+    collection: Collection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    corpus = phrase_file(tmp_path / "corpus.jsonl", {"d0": ["seamark"], "d1": [], "d2": ["the"]})
+    stage = Enrichment(corpus=corpus)
+    write = overlay_engine.write_json
+
+    def full_disk(path: Path, value: Any) -> None:
+        if path.name == overlay_engine.REASONS:
+            raise OSError("no space left on device")
+        write(path, value)
+
+    monkeypatch.setattr(overlay_engine, "write_json", full_disk)
+    with pytest.raises(OSError, match="no space left"):
+        stage.enriched(collection)
+    assert not list(tmp_path.glob("overlay-*"))
+    monkeypatch.setattr(overlay_engine, "write_json", write)
+    overlay = stage.enriched(collection).index.overlay
+    assert {"decisions.jsonl", "reasons.json", "seconds.json"} <= set(overlay.manifest["files"])
+    # Of the three documents of the file, one keeps a phrase.
+    assert overlay.manifest["counts"]["enriched"] == 1
 
 
 def test_feedback_proposes_words_of_the_documents_that_a_search_finds(

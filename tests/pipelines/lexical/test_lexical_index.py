@@ -388,7 +388,8 @@ def test_an_index_that_does_not_fit_is_refused_with_how_to_rebuild(
     index: LexicalIndex, damage: Callable[[Path], None], message: str
 ) -> None:
     damage(index.path)
-    with pytest.raises(InputError, match=f"{message}.*build it again"):
+    advice = "build it again: remove the folder" if index.path.exists() else "build it: python -m"
+    with pytest.raises(InputError, match=f"{message}.*{advice}"):
         LexicalIndex.open(index.path, corpus_fingerprint="c1")
 
 
