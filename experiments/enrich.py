@@ -41,6 +41,16 @@ from toolkit.runs import make_manifest
 SAMPLE = 20
 """Documents after which the estimate for the rest is made."""
 ENRICHING = (*RANKING, "budget")
+_ANSWERS = {
+    "unreadable": "answers hold no list of phrases, though they were asked for twice",
+    "no_phrase": "answers hold no usable phrase",
+}
+_LEFT_OUT = {
+    "beyond": "beyond the number allowed",
+    "too_long": "too long",
+    "repeated": "repeated",
+    "empty": "without a visible character, or no text",
+}
 
 
 class Asked(NamedTuple):
@@ -112,15 +122,18 @@ def ask_missing(
     ):
         left = compress(units, lacking)
         sample = list(islice(left, SAMPLE))
-        began = time.monotonic()
-        first = asked(source.ask_documents(sample, collection, accounts=True), len(sample))
-        seconds = time.monotonic() - began
-        tell_estimate(console, ledger, [unit.unit_id for unit in sample], missing, seconds)
-        check_money(ledger, [unit.unit_id for unit in sample], missing, cap, config.confirm)
-        rest = source.ask_documents(chain(first.again, left), collection)
-        second = asked(rest, missing - first.documents + sum(first.failed.values()))
+        try:
+            began = time.monotonic()
+            first = asked(source.ask_documents(sample, collection, accounts=True), len(sample))
+            seconds = time.monotonic() - began
+            tell_estimate(console, ledger, [unit.unit_id for unit in sample], missing, seconds)
+            check_money(ledger, [unit.unit_id for unit in sample], missing, cap, config.confirm)
+            rest = source.ask_documents(chain(first.again, left), collection)
+            second = asked(rest, missing - first.documents + sum(first.failed.values()))
+        finally:
+            folder.add_counts({"enrichment": source.counts})
+            tell_answers(console, source.counts)
         failed = dict(second.failed) if second.documents else dict(first.failed)
-        folder.add_counts({"enrichment": source.counts})
     note_phrases(prepared.folder, source.content(collection), folder)
     if failed:
         shown = ", ".join(f"{count:,} {code}" for code, count in sorted(failed.items()))
@@ -172,6 +185,16 @@ def check_money(
             do="raise budget.run_dollars, or set confirm=true to go on until it is spent; the same "
             "command then goes on with what is left",
         )
+
+
+def tell_answers(console: Console, counts: Mapping[str, float]) -> None:
+    """What was out of the ordinary in the model's answers, if anything was."""
+    for name, words in _ANSWERS.items():
+        if counts[name]:
+            console.print(f"{counts[name]:,} of {counts['texts']:,} {words}", highlight=False)
+    left_out = [f"{counts[name]:,} {words}" for name, words in _LEFT_OUT.items() if counts[name]]
+    if left_out:
+        console.print(f"phrases left out: {', '.join(left_out)}", highlight=False)
 
 
 def tell_overlay(index: EnrichedIndex) -> None:

@@ -25,7 +25,8 @@ from toolkit.errors import InputError
 
 RULES = ("paper", "released")
 UNSEEN = ("keep", "drop")
-KEPT, TOO_FREQUENT, UNKNOWN, NO_TERMS = "kept", "too frequent", "not in the index", "no index term"
+REASONS = ("kept", "too frequent", "not in the index", "no index term")
+KEPT, TOO_FREQUENT, UNKNOWN, NO_TERMS = REASONS
 
 
 class Decision(NamedTuple):

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from pipelines.enrich.phrases import KEY, Limits, clean, read_phrases
+from pipelines.enrich.phrases import KEY, LEFT_OUT, Limits, clean, read_phrases
 from pipelines.enrich.sources import PhraseSource, Query, model_of
 from pipelines.prompt_client import (
     PromptClient,
@@ -34,10 +34,9 @@ TASKS = (
 )
 _COUNTS = (
     *("texts", "unreadable", "refused", "no_phrase"),
-    *("repeated", "too_long", "beyond", "empty"),
+    *LEFT_OUT,
     *("asked", "retried", "shared"),
 )
-_CLEANING = ("repeated", "too_long", "beyond", "empty")
 _BATCH = 256
 _LIST_OF_TEXTS = {"type": "array", "items": {"type": "string"}}
 
@@ -210,9 +209,7 @@ class ModelPhrases(PhraseSource):
             self._counts.add(unreadable=1)
             return ()
         cleaned = clean(listed, self.limits)
-        for name in _CLEANING:
-            self._counts.add(**{name: getattr(cleaned, name)})
-        self._counts.add(no_phrase=not cleaned.phrases)
+        self._counts.add(no_phrase=not cleaned.phrases, **cleaned.left_out)
         return cleaned.phrases
 
     def _known(self, units: Sequence[Unit], collection: Collection) -> list[str | None]:

@@ -28,6 +28,9 @@ class Limits(NamedTuple):
         return self
 
 
+LEFT_OUT = ("repeated", "too_long", "beyond", "empty")
+
+
 class Cleaned(NamedTuple):
     """`phrases` that may be used, and how many were left out: `repeated`, `too_long` (in words or
     characters), `beyond` the number allowed, `empty` (or no text at all)."""
@@ -37,6 +40,11 @@ class Cleaned(NamedTuple):
     too_long: int = 0
     beyond: int = 0
     empty: int = 0
+
+    @property
+    def left_out(self) -> dict[str, int]:
+        """The numbers by name."""
+        return {name: getattr(self, name) for name in LEFT_OUT}
 
 
 def clean(phrases: Iterable[Any], limits: Limits) -> Cleaned:

@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pipelines.arguments import ByArguments
-from pipelines.enrich.phrases import Cleaned, Limits, clean
+from pipelines.enrich.phrases import LEFT_OUT, Cleaned, Limits, clean
 from pipelines.prompt_client import BlockingChatModel
 from pipelines.stage import Collection
 from toolkit.benchmarks.reading import records
+from toolkit.console import tell
 from toolkit.contracts import Unit
+from toolkit.counts import Counts, MadeOnce
 from toolkit.errors import InputError
 from toolkit.files import file_fingerprint, fingerprint
 
@@ -80,13 +82,22 @@ class PhraseFile(PhraseSource):
     """Phrases that somebody has made: `path` holds JSON lines, each with an `id` (a unit's; for
     queries the qid or the query itself) and its `phrases`, a list.
 
-    `InputError` names the line of anything else. An id that comes twice has the phrases of both.
+    `InputError` names the line of anything else, and a file that has phrases for none of the
+    documents. Ids that are no document's are told. An id that comes twice has the phrases of both.
+
+    `counts`: phrases of the file that were left out (see `Cleaned`); `texts` that were looked up,
+    and of these those with `no_phrase`.
     """
 
     def __init__(self, *, path: str, phrases: int = 10, words: int = 4) -> None:
         self.path, self.phrases, self.words = path, phrases, words
         self.limits = Limits(phrases, words).checked()
-        self._read: dict[str, Cleaned] | None = None
+        self._counts = Counts("texts", "no_phrase", *LEFT_OUT)
+        self._files = MadeOnce()
+
+    @property
+    def counts(self) -> Mapping[str, float]:
+        return self._counts()
 
     @property
     def fingerprint(self) -> str:
@@ -98,23 +109,45 @@ class PhraseFile(PhraseSource):
         self, units: Iterable[Unit], collection: Collection
     ) -> Iterator[tuple[str, Sequence[str]]]:
         by_id = self._by_id()
+        matched = 0
+        unit_id = ""
         for unit in units:
-            yield unit.unit_id, by_id.get(unit.unit_id, ())
+            unit_id = unit.unit_id
+            matched += unit_id in by_id
+            yield unit_id, self._phrases(by_id.get(unit_id))
+        if not matched:
+            raise InputError(
+                f"'{self.path}' has phrases for none of the documents",
+                valid=f'lines with ids of documents, as {{"id": "{unit_id}", "phrases": [...]}}',
+            )
+        if matched < len(by_id):
+            lacking = f"{len(by_id) - matched:,} of {len(by_id):,} ids of '{self.path}'"
+            tell(f"{lacking} are no document's; their phrases are left out")
 
     def for_queries(self, queries: Sequence[Query], collection: Collection) -> list[Sequence[str]]:
         by_id = self._by_id()
-        return [by_id.get(query.qid) or by_id.get(query.text) or () for query in queries]
+        return [self._phrases(by_id.get(query.qid) or by_id.get(query.text)) for query in queries]
 
-    def _by_id(self) -> dict[str, tuple[str, ...]]:
-        if self._read is None:
-            listed: dict[str, list[Any]] = {}
-            for location, record in records(Path(self.path)):
-                key, phrases = record.get("id"), record.get("phrases")
-                if not isinstance(key, str) or not isinstance(phrases, list):
-                    raise InputError(
-                        f"{location} has no id with phrases",
-                        valid='lines as {"id": "d1", "phrases": ["harbour light"]}',
-                    )
-                listed.setdefault(key, []).extend(phrases)
-            self._read = {key: clean(phrases, self.limits) for key, phrases in listed.items()}
-        return {key: cleaned.phrases for key, cleaned in self._read.items()}
+    def _phrases(self, cleaned: Cleaned | None) -> Sequence[str]:
+        phrases = cleaned.phrases if cleaned else ()
+        self._counts.add(texts=1, no_phrase=not phrases)
+        return phrases
+
+    def _by_id(self) -> Mapping[str, Cleaned]:
+        by_id: Mapping[str, Cleaned] = self._files.get(self.path, self._read)
+        return by_id
+
+    def _read(self) -> dict[str, Cleaned]:
+        listed: dict[str, list[Any]] = {}
+        for location, record in records(Path(self.path)):
+            key, phrases = record.get("id"), record.get("phrases")
+            if not isinstance(key, str) or not isinstance(phrases, list):
+                raise InputError(
+                    f"{location} has no id with phrases",
+                    valid='lines as {"id": "d1", "phrases": ["harbour light"]}',
+                )
+            listed.setdefault(key, []).extend(phrases)
+        by_id = {key: clean(phrases, self.limits) for key, phrases in listed.items()}
+        for cleaned in by_id.values():
+            self._counts.add(**cleaned.left_out)
+        return by_id

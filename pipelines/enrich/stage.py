@@ -12,7 +12,7 @@ import pandas as pd
 import pyterrier as pt
 
 from pipelines.engines.base import Engine
-from pipelines.enrich.df_filter import Decision, DfFilter
+from pipelines.enrich.df_filter import REASONS, Decision, DfFilter
 from pipelines.enrich.overlay_engine import OverlayEngine, decided, shown
 from pipelines.enrich.sources import PhraseSource, Query
 from pipelines.lexical import LexicalIndex
@@ -105,7 +105,8 @@ class Enrichment(Stage):
         self.query_filter, self.corpus_filter = query_filter, corpus_filter
         self.weight, self.form, self.counted = float(weight), form, tuple(counted)
         self.apply_to = apply_to
-        self._counts = Counts("queries", *(f"without_{name}" for name in APPLY_TO[1:]))
+        without = (f"without_{name}" for name in APPLY_TO[1:])
+        self._counts = Counts("queries", *without, *map(_counted_as, REASONS))
 
     @property
     def asks_model(self) -> bool:  # type: ignore[override]
@@ -119,8 +120,9 @@ class Enrichment(Stage):
 
     @property
     def counts(self) -> Mapping[str, float]:
-        """Of both sources, each count under its side's name; how many `queries` were enriched, and
-        for how many there was no reasoning or question to go by."""
+        """Of both sources, each count under its side's name; how many `queries` were enriched, for
+        how many there was no reasoning or question to go by, and what became of their phrases
+        (`phrases_kept`, `phrases_too_frequent` and so on)."""
         counts: dict[str, float] = {} if self.query is None else {**self._counts()}
         for name, side in {"query": self.query, "corpus": self.corpus}.items():
             of_side = side.counts if side is not None else {}
@@ -208,6 +210,7 @@ class Enrichment(Stage):
         expansions, notes = [], []
         for query, (_, name), of_query in zip(queries, sources, proposed, strict=True):
             decisions = decided(self.query_filter, of_query, index, corpus_side=False)
+            self._counts.add(**Counter(_counted_as(decision.reason) for decision in decisions))
             expansions.append(self._expansion(query.text, decisions))
             of_decisions = [shown(decision) for decision in decisions]
             row = {"qid": query.qid, "query": query.text, "phrases": of_decisions}
@@ -245,6 +248,10 @@ class Enrichment(Stage):
         else:
             added = Counter(term for decision in accepted for term in decision.terms)
         return Expansion(own, added)
+
+
+def _counted_as(reason: str) -> str:
+    return f"phrases_{reason.replace(' ', '_')}"
 
 
 def _queries(inp: pd.DataFrame) -> list[Query]:

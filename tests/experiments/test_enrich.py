@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -215,6 +216,46 @@ def test_what_cannot_be_enriched_is_refused(
 def peer() -> Iterator[Peer]:
     with running_peer() as server:
         yield server
+
+
+def test_answers_of_every_odd_kind_are_survived_and_told(
+    entry: Entry, peer: Peer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Prose, an empty list, 500 phrases, control characters, 10,000 characters."""
+    kinds = [
+        "Certainly! The zorbal would be a good phrase.",
+        json.dumps({"keywords": []}),
+        json.dumps({"keywords": [f"zorbal {number}" for number in range(500)]}),
+        json.dumps({"keywords": ["zor\x00bal\x1b mark", "\u202e\x07"]}),
+        json.dumps({"keywords": ["x" * 10_000, "quay " * 2_000]}),
+    ]
+    kind_of: dict[str, str] = {}
+    lock = threading.Lock()
+
+    def odd(request: Request) -> Say:
+        prompt = request.body["messages"][0]["content"]
+        with lock:
+            return Say(text=kind_of.setdefault(prompt, kinds[len(kind_of) % len(kinds)]))
+
+    peer.default = odd
+    assert entry(*command(peer)) == 0
+    output = capsys.readouterr()
+    error = " ".join(output.err.split())
+    # Of 64 documents each kind has 13, and the last one 12.
+    assert "13 of 64 answers hold no list of phrases" in error
+    assert f"{13 + 12} of 64 answers hold no usable phrase" in error
+    left_out = f"{13 * 490:,} beyond the number allowed, {12 * 2} too long, 13 without a visible"
+    assert f"phrases left out: {left_out}" in error
+    assert f"{13 * 10 + 13} phrases for {13 + 13} documents" in output.out
+    counted = RunFolder("runs/r").manifest()["stages"]["enrichment"]
+    assert (counted["unreadable"], counted["beyond"], counted["too_long"]) == (13, 13 * 490, 24)
+
+
+def test_counts_are_kept_where_the_money_ends(entry: Entry) -> None:
+    options = (*TINY, *SCRIPTED, "enrichment_llm.says=prose", "enrichment=sira_corpus", "name=r")
+    paid = ("enrichment_llm.price=1000", "budget.run_dollars=2")
+    assert entry("enrich", *options, *paid) == 2
+    assert RunFolder("runs/r").manifest()["stages"]["enrichment"]["unreadable"] > 0
 
 
 def command(peer: Peer, *arguments: str) -> tuple[str, ...]:

@@ -223,6 +223,33 @@ def test_a_line_without_phrases_is_named(tmp_path: Path, collection: Collection)
         _ = PhraseFile(path=str(tmp_path / "nothing")).fingerprint
 
 
+def test_a_file_for_other_documents_is_refused_and_strange_ids_are_told(
+    collection: Collection, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = phrase_file(tmp_path / "other.jsonl", {"x1": ["quay"], "x2": ["pier"]})
+    with pytest.raises(InputError, match=r"other.jsonl' has phrases for none of the documents"):
+        Enrichment(corpus=other).enriched(collection)
+    assert not list(tmp_path.glob("overlay-*"))
+    some = phrase_file(tmp_path / "some.jsonl", {"x1": ["quay"], "d1": ["pier", "PIER", ""]})
+    Enrichment(corpus=some).enriched(collection)
+    assert "1 of 2 ids of" in capsys.readouterr().err
+    counts = {name: count for name, count in some.counts.items() if count}
+    assert counts == {"texts": 10, "no_phrase": 9, "repeated": 1, "empty": 1}
+
+
+def test_what_became_of_the_phrases_of_queries_is_counted(
+    collection: Collection, tmp_path: Path
+) -> None:
+    source = phrase_file(tmp_path / "query.jsonl", {"q1": ["tide", "meadow", "lighthouse", "the"]})
+    stage = Enrichment(query=source, query_filter=DfFilter(0.5)).bind(collection)
+    stage.transform(pd.DataFrame({"qid": ["q1"], "query": ["harbour"]}))
+    counts = {name: count for name, count in stage.counts.items() if name.startswith("phrases_")}
+    assert counts == {
+        **{"phrases_kept": 1, "phrases_too_frequent": 1},
+        **{"phrases_not_in_the_index": 1, "phrases_no_index_term": 1},
+    }
+
+
 def keywords(*phrases: str) -> str:
     return json.dumps({"keywords": phrases})
 
