@@ -5,10 +5,12 @@ BIN    := $(VENV)/bin
 # pip compiles on one core, and takes longer for that than for the rest.
 PIP    := $(BIN)/python -m pip install --disable-pip-version-check -qq --no-compile -c constraints.txt
 # Python compiles the few of these that are imported.
-RARE   := /(tests?|testing|mypy|pip|transformers/models|torch/(_inductor|_dynamo|distributed|ao|onnx))/
+RARE   := /(tests?|testing|mypyc?|pip|setuptools|transformers/models|torch/(_inductor|_dynamo|distributed|ao|onnx)|torchgen|networkx|fontTools|pygments/lexers|statsmodels/tsa|sympy/physics|beta)/
 COMPILE := $(BIN)/python -m compileall -q -j 0 -x '$(RARE)' $(VENV)/lib >/dev/null || true
 # Tests start many processes: without bytecode on disk each would compile all that it imports.
 PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest
+# Many tests wait for servers and processes: one worker more than there are cores keeps all of them busy.
+WORKERS := $(shell expr $$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1) + 1)
 CORE   := $(VENV)/.core
 DEV    := $(VENV)/.dev
 ANSERINI := $(VENV)/.anserini
@@ -40,14 +42,14 @@ demo-learned: $(LEARNED)  ## BM25, a trained neural retriever and their fusion o
 		$(if $(wildcard $(VASWANI)/corpus.jsonl),benchmark=beir benchmark.name=vaswani benchmark.path="'$(abspath $(VASWANI))'") $(ARGS)
 
 test: $(DEV)  ## install what the tests need and run them: every behaviour, few cases of each
-	$(PYTEST) -n auto --dist worksteal
+	$(PYTEST) -n $(WORKERS) --dist worksteal
 
 test-quick: $(DEV)  ## the core without models, engines and whole runs (under 45 seconds)
-	$(PYTEST) -n auto --dist worksteal -m "not slow" tests/test_architecture.py \
+	$(PYTEST) -n $(WORKERS) --dist worksteal -m "not slow" tests/test_architecture.py \
 		tests/toolkit tests/agents tests/pipelines/lexical tests/pipelines/rewrite
 
 test-soak: $(ANSERINI)  ## the tests with all cases of each
-	SOUNDINGLINE_SOAK=1 $(PYTEST) -n auto --dist worksteal
+	SOUNDINGLINE_SOAK=1 $(PYTEST) -n $(WORKERS) --dist worksteal
 
 test-peers: $(DEV)  ## clients of others against our server, each in an environment of its own
 	tests/peers/run.sh $(BIN)/python

@@ -91,7 +91,7 @@ def test_a_run_is_not_resumed_with_another_checkpoint_at_the_same_place(
 ) -> None:
     place = tmp_path / "model"
     place.symlink_to(models / "rankllama")
-    command = (*TINY, "reranker=rankllama", f"reranker.model={place}", "name=x")
+    command = (*TINY, "reranker=rankllama", f"reranker.model={place}", "reranker.depth=5", "name=x")
     assert entry("rank", *command) == 0
     place.unlink()
     place.symlink_to(models / "another")
