@@ -57,7 +57,7 @@ test-peers: $(DEV)  ## clients of others against our server, each in an environm
 check: $(DEV)  ## ruff and mypy
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
+	$(BIN)/mypy -n auto
 
 bench: $(BENCH)  ## engine speed on 100,000 fictional documents; DOCUMENTS=n for a smaller run
 	$(BIN)/python -m experiments.bench.lexical --documents $(or $(DOCUMENTS),100000) --write
