@@ -45,6 +45,11 @@ def pytest_collection_finish() -> None:
     gc.set_threshold(20_000, 10, 10)
 
 
+def pytest_sessionfinish() -> None:
+    """Nor is all that a worker holds searched at its end, where pytest would do so five times."""
+    gc.freeze()
+
+
 @pytest.fixture(scope="session")
 def data_root() -> Path:
     """The folder of real collections. Absent on a user's machine: skip. Absent in CI: a failure."""
