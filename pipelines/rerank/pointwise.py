@@ -47,6 +47,7 @@ _COUNTS = (
     *("asked", "retried", "shared"),
 )
 _LARGEST = 100
+_WHOLE_NUMBER = {"type": "integer", "minimum": 0, "maximum": _LARGEST}
 _ONE_TOKEN = {"max_output_tokens": 1, "logprobs": LIKELIEST}
 
 
@@ -80,8 +81,8 @@ class Pointwise(Stage):
     (`budget.dollars`), stands at the end of the head, in the retriever's order. Other errors of the
     model are raised.
 
-    `structured`: the server is asked for one JSON object with an integer and nothing else, where it
-    knows `response_format` (vLLM, OpenAI); with `generated` alone. `prompt` is the path of a prompt
+    `structured`: the server is asked for one JSON object with an integer of 0 to 100 and nothing
+    else, where it knows `response_format` (vLLM, OpenAI); with `generated` alone. `prompt` is the path of a prompt
     of one's own with `{query}` and `{text}`, which asks for what `score` reads.
 
     `counts`: `pairs`; of these `unreadable`, `refused`, `unpaid` and (p_yes) `one_sided`, where one
@@ -117,7 +118,7 @@ class Pointwise(Stage):
         self._prompt = PromptTemplate(prompt, _PROMPTS / _PROMPT_OF[score], _PLACES)
         self._counts = Counts(*_COUNTS)
         generated = score == "generated"
-        json_object = json_answer("score", {"score": {"type": "integer"}}) if structured else {}
+        json_object = json_answer("score", {"score": _WHOLE_NUMBER}) if structured else {}
         self._clients = PromptClients(
             "rerank-pointwise",
             ["pointwise", self._prompt.text],

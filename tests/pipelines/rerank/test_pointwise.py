@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -258,6 +259,22 @@ def test_an_answer_that_is_cut_off_without_log_probabilities_is_unreadable(peer:
     peer.default = Say(text="7", finish="length")
     _, stage = scored(peer, "a", score="expected")
     assert (stage.counts["unreadable"], stage.counts["refused"]) == (1, 0)
+
+
+def test_a_structured_score_is_a_whole_number_that_the_body_asks_for(peer: Peer) -> None:
+    scores = {"a": 20, "b": 70}
+    peer.default = lambda request: Say(
+        text=json.dumps({"score": scores[shown(request.body["messages"][0]["content"])]})
+    )
+    order, _ = scored(peer, "a", "b", structured=True)
+    assert order == ["d1", "d0"]
+    described = peer.requests[0].body["response_format"]["json_schema"]
+    assert described["strict"] is True
+    schema = described["schema"]
+    assert schema["properties"] == {"score": {"type": "integer", "minimum": 0, "maximum": 100}}
+    assert schema["required"] == ["score"] and schema["additionalProperties"] is False
+    scored(peer, "a", "b")
+    assert "response_format" not in peer.requests[-1].body
 
 
 def test_kinds_of_scores_are_checked() -> None:
