@@ -132,6 +132,13 @@ def test_an_unknown_argument_is_refused_with_the_valid_ones() -> None:
         make(leaf)
 
 
+def test_sira_as_a_retriever_is_its_enrichment_under_its_bm25() -> None:
+    parts = compose("config", overrides=["retriever=bm25_sira", "enrichment=sira"])
+    assert compose("config", overrides=["retriever=sira"]) == parts
+    other = compose("config", overrides=["retriever=sira", "enrichment=feedback"])
+    assert other.enrichment == compose("config", overrides=["enrichment=feedback"]).enrichment
+
+
 def test_an_experiment_may_ask_a_model_where_there_is_one() -> None:
     def params(*overrides: str) -> dict[str, str]:
         composed = ["experiment=sira/arms", *overrides]
