@@ -28,7 +28,8 @@ class ScriptedLanguageModel:
     a title that is nowhere if that asks for a list. Asked for a list behind a system message, it
     lists all that it saw; asked for a navigator's plan, it gives the same one each time, and good
     scores to every requirement.
-    `wavering`, it searches once more for half of the questions, by its seed: see `wavers`."""
+    `wavering`, it searches once more for half of the questions, by its seed: see `wavers`.
+    Where a `gate` is named, requests beyond the first `gate_after` wait until that file exists."""
 
     def __init__(
         self,
@@ -42,6 +43,8 @@ class ScriptedLanguageModel:
         base_url: str = "",
         says: str = "",
         wavering: bool = False,
+        gate: str = "",
+        gate_after: int = 0,
     ) -> None:
         self.name = "scripted"
         self.settings = Settings(seed=7)
@@ -52,11 +55,12 @@ class ScriptedLanguageModel:
         self._log = log
         self._says = says
         self._wavering = wavering
+        self._gate, self._gate_after = gate, gate_after
 
     @contextmanager
     def running(self, log: Path, servers: Any = None) -> Iterator[Any]:
         model = ScriptedModel(choose=self._choose)
-        yield _Slow(model, self._seconds)
+        yield _Slow(model, self._seconds, Path(self._gate or "/"), self._gate_after)
         assert model.closed == 1, "the model was not closed"
 
     def _choose(self, messages: Any, settings: Settings) -> Turn:
@@ -111,17 +115,23 @@ def wavers(question: str, seed: int | None) -> bool:
 
 
 class _Slow:
-    """A model whose every reply takes some time."""
+    """A model whose every reply takes some time, and those beyond the first `free` ones until the
+    file `gate` exists."""
 
-    def __init__(self, model: ScriptedModel, seconds: float) -> None:
+    def __init__(self, model: ScriptedModel, seconds: float, gate: Path, free: int) -> None:
         self.name = model.name
         self._model, self._seconds = model, seconds
+        self._gate, self._free = gate, free
 
     def ready(self) -> None:
         pass
 
     async def respond(self, *arguments: Any) -> Turn:
+        self._free -= 1
+        held = self._free < 0
         await asyncio.sleep(self._seconds)
+        while held and not self._gate.exists():
+            await asyncio.sleep(0.005)
         return await self._model.respond(*arguments)
 
     async def close(self) -> None:
