@@ -16,6 +16,8 @@ from effort import SOAK
 from experiment_samples import TINY
 from processes import CommandProcess, Ended, run_command
 
+from toolkit.runs import RunFolder
+
 Entry = Callable[..., int]
 ROOT = Path(__file__).resolve().parents[2]
 # A stranger's retriever, which fails in one of the ways that cells fail.
@@ -48,6 +50,11 @@ class Failing(BM25Retriever):
         if self.way == "slow":
             Path(f"begun-{os.getpid()}").touch()
             time.sleep(1)
+        if self.way == "together":
+            Path(f"begun-{os.getpid()}").touch()
+            until = time.monotonic() + 120
+            while len(list(Path().glob("begun-*"))) < 2 and time.monotonic() < until:
+                time.sleep(0.01)
         return super().retriever(collection)
 """
 
@@ -61,16 +68,17 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def command(*overrides: str) -> tuple[str, ...]:
-    return ("rank", "-m", *TINY, "name=s", "hydra.searchpath=[file://options]", *overrides)
+def command(*overrides: str, task: str = "rank") -> tuple[str, ...]:
+    return (task, "-m", *TINY, "name=s", "hydra.searchpath=[file://options]", *overrides)
 
 
 def paths(folder: Path) -> dict[str, str]:
     return {"PYTHONPATH": os.pathsep.join([str(ROOT), str(folder)])}
 
 
-def sweep(folder: Path, *overrides: str) -> Ended:
-    return run_command(*command(*overrides), folder=folder, environment=paths(folder))
+def sweep(folder: Path, *overrides: str, task: str = "rank") -> Ended:
+    words = command(*overrides, task=task)
+    return run_command(*words, folder=folder, environment=paths(folder))
 
 
 def cells(folder: Path) -> dict[str, int]:
@@ -144,6 +152,27 @@ def test_cells_that_mean_the_same_are_one_cell_also_at_once(folder: Path) -> Non
     assert len(cells(folder)) == 1
     # The two that are told are the other way, at both depths.
     assert report(folder).count("FileNotFoundError") == 2
+
+
+def test_models_that_nobody_asks_make_one_cell_also_at_once(folder: Path) -> None:
+    models = ("agent=keyword", "llm=openai_compatible", "llm.model=one,two")
+    together = ("retriever=failing", "retriever.way=together")
+    given = (*models, *together, "hydra/launcher=processes", "hydra.launcher.n_jobs=2")
+    done = sweep(folder, *given, task="run")
+    assert done.returncode == 0, done.stderr
+    # Each job was in a process of its own, and neither wrote before both had begun.
+    assert len(list(folder.glob("begun-*"))) == 2
+    (cell,) = cells(folder)
+    assert "llm" not in cell
+    run = RunFolder(folder / "runs" / "s" / cell)
+    assert sorted(run.statuses().values()) == ["completed"] * 6
+    assert all(run.attempts(qid) == 1 for qid in run.statuses())
+    states = [json.loads(path.read_text())["state"] for path in statuses(folder)]
+    assert states == ["done", "done"]
+
+
+def statuses(folder: Path) -> list[Path]:
+    return sorted((folder / "runs" / "s" / ".cells").glob("*.json"))
 
 
 def test_a_sweep_may_be_widened_and_touches_no_old_cell(folder: Path) -> None:
