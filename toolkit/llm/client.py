@@ -9,7 +9,8 @@ import threading
 import time
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any, ClassVar, NamedTuple, TypeVar
 from urllib.parse import urlsplit
@@ -57,6 +58,21 @@ class ApiConnection(NamedTuple):
 
     client: Any
     slots: asyncio.Semaphore
+
+
+@asynccontextmanager
+async def _place_in_flight(slots: asyncio.Semaphore, queued: list[float]) -> AsyncIterator[None]:
+    """One of the `slots` for the block; the seconds of waiting for it, in vain or not, are added to
+    `queued`."""
+    began = time.monotonic()
+    try:
+        await slots.acquire()
+    finally:
+        queued.append(time.monotonic() - began)
+    try:
+        yield
+    finally:
+        slots.release()
 
 
 class ApiModel(ABC):
@@ -158,9 +174,11 @@ class ApiModel(ABC):
             turn: Turn = await retrying(
                 self._attempt, session, body, settings.timeout, tuple(messages), queued
             )
-        except ModelError as error:
-            error.attempts = retrying.statistics.get("attempt_number", 1)
-            error.queued = sum(queued)
+        except (ModelError, asyncio.CancelledError) as error:
+            # The ledger reads it, of a request that is cancelled too.
+            error.queued = sum(queued)  # type: ignore[union-attr]
+            if isinstance(error, ModelError):
+                error.attempts = retrying.statistics.get("attempt_number", 1)
             raise
         return replace(turn, attempts=retrying.statistics["attempt_number"], queued=sum(queued))
 
@@ -201,9 +219,7 @@ class ApiModel(ABC):
         messages: Sequence[Message],
         queued: list[float],
     ) -> Turn:
-        began = time.monotonic()
-        async with session.slots:
-            queued.append(time.monotonic() - began)
+        async with _place_in_flight(session.slots, queued):
             try:
                 reply = await asyncio.wait_for(self._send(session.client, body, timeout), timeout)
             except asyncio.TimeoutError:

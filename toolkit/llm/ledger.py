@@ -77,10 +77,12 @@ class Ledger:
     @contextmanager
     def request(self, role: str, qid: str, price: Price = UNKNOWN) -> Iterator[Entry]:
         """Around one request; `entry.reply(turn)` inside. A `ModelError` that carries a turn is
-        entered with that turn's usage, any other exception as a failed call."""
+        entered with that turn's usage, any other exception as a failed call. The seconds leave out
+        those that the turn or the exception was `queued`."""
         entry = self._admit(role, qid, price)
         began = self._clock()
         account: Account | None = None
+        queued = 0.0
         try:
             yield entry
         except ModelError as error:
@@ -88,9 +90,12 @@ class Ledger:
             account = self._account(entry, price, began + error.queued, error.attempts)
             account = accounts.failed(account)
             raise
+        except BaseException as error:
+            queued = getattr(error, "queued", 0.0)
+            raise
         finally:
             if account is None:
-                queued = entry.turn.queued if entry.turn else 0.0
+                queued = entry.turn.queued if entry.turn else queued
                 account = self._account(entry, price, began + queued)
             self._enter(role, qid, entry, account)
 

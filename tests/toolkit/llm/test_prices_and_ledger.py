@@ -240,6 +240,66 @@ def test_requests_that_take_turns_take_no_more_seconds_than_pass(fails: bool) ->
     assert 4 * 0.1 <= ledger.total.seconds <= passed
 
 
+def test_a_request_that_is_cancelled_while_it_waits_for_its_place_has_no_seconds() -> None:
+    replied = threading.Event()
+
+    def answer(request: Request) -> Say:
+        replied.wait(60)
+        return Say(text="yes")
+
+    async def cancel_the_second(url: str) -> None:
+        model = OpenAIChat(model="m", base_url=url, concurrency=1)
+        first, second = (
+            asyncio.create_task(
+                LedgeredModel(model, ledger, role="reranker", qid=qid).respond([user("?")])
+            )
+            for qid in ("first", "second")
+        )
+        await asyncio.sleep(0.5)
+        second.cancel()
+        replied.set()
+        assert (await first).text == "yes"
+        with pytest.raises(asyncio.CancelledError):
+            await second
+        # The place that the second never had is free.
+        assert (await asyncio.wait_for(model.respond([user("?")]), 60)).text == "yes"
+        await model.close()
+
+    ledger = Ledger()
+    with running_peer() as peer:
+        peer.default = answer
+        asyncio.run(cancel_the_second(peer.openai_url))
+    first, second = (ledger.by_role(qid)["reranker"] for qid in ("first", "second"))
+    assert (second.calls, second.failed) == (1, 1)
+    assert second.seconds < 0.25 < 0.5 <= first.seconds
+
+
+def test_a_request_that_is_cancelled_in_flight_keeps_its_seconds() -> None:
+    async def cancel(url: str) -> None:
+        model = OpenAIChat(model="m", base_url=url, concurrency=1)
+        metered = LedgeredModel(model, ledger, role="reranker", qid="q1")
+        request = asyncio.create_task(metered.respond([user("?")]))
+        while not peer.requests:
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.3)
+        request.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await request
+        await model.close()
+
+    replied, ledger = threading.Event(), Ledger()
+
+    def answer(request: Request) -> Say:
+        replied.wait(60)
+        return Say(text="too late")
+
+    with running_peer() as peer:
+        peer.default = answer
+        asyncio.run(cancel(peer.openai_url))
+        replied.set()
+    assert ledger.total.seconds >= 0.3
+
+
 def test_the_cap_of_a_run_refuses_the_request_that_could_pass_it() -> None:
     ledger = Ledger(cap=10.0)
     for qid in ("q1", "q2", "q3"):
