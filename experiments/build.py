@@ -43,12 +43,30 @@ def make(config: DictConfig) -> Any:
 def declares(option: DictConfig, name: str) -> bool:
     """Whether what an option gives declares `name`, such as `asks_model`, to be true. It is made
     only where its class does not tell."""
-    target = get_object(str(option["_target_"]))
+    target = get_object(_target(option))
     if inspect.isclass(target):
         value = getattr(target, name, False)
         if isinstance(value, bool):
             return value
     return bool(getattr(make(option), name, False))
+
+
+def chosen_option(config: DictConfig, group: str) -> DictConfig | None:
+    """What is chosen for `llm`, `reranker_llm`, `list_reranker` and the like; None for none.
+    `InputError` for a plain value in its place, such as the option's mere name."""
+    option = config[group]
+    if option is None or OmegaConf.is_dict(option):
+        return option
+    choice = choice_of(group)
+    do = f"write {choice}={option}" if isinstance(option, str) else f"choose one: {choice}=NAME"
+    raise InputError(f"{group}={option} is no option", do=do)
+
+
+def choice_of(group: str) -> str:
+    """What Hydra calls the choice of a group's option."""
+    if group == "list_reranker":
+        return f"reranker@{group}"
+    return f"llm@{group}" if group.endswith("_llm") else group
 
 
 def make_interface(config: DictConfig) -> ToolInterface:
@@ -66,11 +84,9 @@ def make_interface(config: DictConfig) -> ToolInterface:
 def language_model(config: DictConfig, group: str) -> LanguageModel | None:
     """The option of `llm`, `judge_llm` and the like; None where none is chosen. Weights in a file
     of ours are hashed, and their hashes kept in `paths.caches`."""
-    option = config[group]
+    option = chosen_option(config, group)
     if option is None:
         return None
-    if isinstance(option, str):
-        raise InputError(f"{group}={option} is no option", do=f"write llm@{group}={option}")
     model: LanguageModel = make(option)
     if isinstance(model, LanguageModel):
         caches = config.paths.caches
@@ -103,13 +119,10 @@ def check_arguments(config: DictConfig) -> None:
     """Hold an option's values against the signature of its target, and likewise those of the
     options that are among them."""
     values = settings(config)
-    target = values.pop("_target_", None)
-    for word in ("_partial_", "_convert_"):
+    for word in ("_target_", "_partial_", "_convert_"):
         values.pop(word, None)
-    group = str(config._get_full_key(None) or "an option")
-    if target is None:
-        raise InputError(f"{group} has no _target_", do="choose one of the options of its group")
-    called = get_object(str(target))
+    group = _group(config)
+    called = get_object(_target(config))
     parameters = inspect.signature(called).parameters
     takes_any = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
     unknown = sorted(set(values) - set(parameters))
@@ -126,6 +139,18 @@ def check_arguments(config: DictConfig) -> None:
         part = config.get(name)
         if isinstance(part, DictConfig) and "_target_" in part:
             check_arguments(part)
+
+
+def _target(option: DictConfig) -> str:
+    target = option.get("_target_")
+    if target is None:
+        do = "choose one of the options of its group"
+        raise InputError(f"{_group(option)} has no _target_", do=do)
+    return str(target)
+
+
+def _group(option: DictConfig) -> str:
+    return str(option._get_full_key(None) or "an option")
 
 
 def fits(value: Any, hint: Any) -> bool:

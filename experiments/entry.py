@@ -9,6 +9,7 @@ import errno
 import os
 import re
 import sys
+import typing
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -22,7 +23,7 @@ from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from experiments.overrides import refuse_secrets
 from experiments.schema import Root
-from experiments.settings import CONF, Settings, check_choices, register
+from experiments.settings import CONF, Settings, check_choices, key_of, register
 from experiments.sweep import (
     CellFailed,
     CellStatus,
@@ -243,12 +244,27 @@ def one_line(error: BaseException) -> str:
         do = "free or change the disk, or name another folder, then run the same command"
         return str(InputError(f"{error.strerror or error}: {error.filename or 'no file'}", do=do))
     text = " ".join(str(error).split())
+    override = text.removeprefix("Error merging override ")
+    if override != text and (kind := _type_of(key_of(override))):
+        return str(InputError(override, valid=f"a value of type {kind}"))
     if unknown := re.search(r"Could not override '([^']+)'|Key '([^']+)' is not in struct", text):
         return unknown_key(unknown[1] or str(getattr(error, "full_key", None) or unknown[2]))
     if isinstance(error, MissingMandatoryValue):
         key = getattr(error, "full_key", None) or "a value"
         return str(InputError(f"{key} has no value", do=f"give it: {key}=VALUE"))
     return text.split(" Config search path:")[0]
+
+
+def _type_of(key: str) -> str:
+    """The type of a key of the root, such as `int`; empty for a key of an option."""
+    kind: Any = Root
+    for part in key.split("."):
+        hints = typing.get_type_hints(kind) if dataclasses.is_dataclass(kind) else {}
+        kind = hints.get(part, Any)
+    if kind is Any:
+        return ""
+    # In Python 3.10 `list[str]` passes for a class.
+    return str(kind) if typing.get_args(kind) else kind.__name__
 
 
 def unknown_key(key: str) -> str:

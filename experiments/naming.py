@@ -15,7 +15,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from experiments.build import declares
+from experiments.build import choice_of, chosen_option, declares
 from experiments.pipeline import (
     LIBRARIANS,
     STAGES,
@@ -147,7 +147,7 @@ def factors(settings: Settings, groups: Sequence[str] = AGENT) -> dict[str, str]
     chosen: dict[str, str] = {}
     here = present(settings, groups)
     for group in (*groups, *STAGE_MODELS):
-        option = settings.choices.get(_choice_of(group), "None")
+        option = settings.choices.get(choice_of(group), "None")
         if group in here and option not in _NO_OPTION:
             chosen[group] = option.replace("/", "-")
         elif group in STAGES:
@@ -192,8 +192,8 @@ def present(settings: Settings, groups: Sequence[str]) -> list[str]:
     stages among them ask."""
     config = settings.config
     idle = {group for group in (*STAGES, *LIBRARIANS) if not active(config, group)}
-    has_model = any(config[group] for group in ("llm", *STAGE_MODELS))
-    asking = set(asking_groups(config)) & set(groups) if has_model else set()
+    chosen_models = [chosen_option(config, group) for group in ("llm", *STAGE_MODELS)]
+    asking = set(asking_groups(config)) & set(groups) if any(chosen_models) else set()
     agent_asks = "agent" in groups and declares(config.agent, "uses_model")
     llm = config.llm and (agent_asks or asks_agents_model(config, asking))
     idle |= set() if llm else {"llm"}
@@ -204,8 +204,8 @@ def present(settings: Settings, groups: Sequence[str]) -> list[str]:
 
 
 def _option(settings: Settings, group: str) -> str:
-    option = settings.choices.get(_choice_of(group), "None").replace("/", "-")
-    usual = {**_USUAL, "budget": settings.choices["agent"]}
+    option = settings.choices.get(choice_of(group), "None").replace("/", "-")
+    usual = {**_USUAL, "budget": settings.choices.get("agent")}
     idle = option in (*_NO_OPTION, "none") or option == usual.get(group)
     return "" if idle and group not in _SHOWN_ALWAYS else option
 
@@ -214,13 +214,6 @@ def _last_part(value: Any) -> Any:
     """The name at the end of an absolute path; any other value as it is."""
     is_path = isinstance(value, str) and value.startswith(("/", "~"))
     return PurePath(value).name if is_path else value
-
-
-def _choice_of(group: str) -> str:
-    """What Hydra calls the choice of a group's option."""
-    if group == "list_reranker":
-        return f"reranker@{group}"
-    return f"llm@{group}" if group in STAGE_MODELS else group
 
 
 def _plain(config: Any) -> Any:

@@ -25,6 +25,7 @@ from toolkit.errors import InputError
 
 CONF = Path(__file__).resolve().parents[1] / "conf"
 _ROOT = "config"
+_NONE_BY_DEFAULT = ("llm", "scorer", "experiment")
 
 
 def register() -> None:
@@ -152,8 +153,11 @@ def is_choice(override: str) -> bool:
 
 def check_choices(overrides: Iterable[str]) -> None:
     """`InputError` for the first override that chooses of a group what is no name of an option,
-    such as null, a number or a mapping. Hydra has no words of its own for these."""
+    such as null, a number or a mapping, or names no key. Hydra has no words of its own for these.
+    """
     for text in overrides:
+        if "=" in text and not key_of(text):
+            raise InputError(f"{text} names no key", valid="KEY=VALUE")
         if "=" in text and not text.startswith(("-", "~")) and is_choice(text):
             for option in _chosen_options(text):
                 if not isinstance(option, str):
@@ -177,12 +181,16 @@ def _no_option(key: str, value: Any) -> InputError:
     group, _, package = key.partition("@")
     folder = CONF / group
     files = folder.rglob("*.yaml")
-    known = sorted(path.relative_to(folder).with_suffix("").as_posix() for path in files)
-    do = "name one of them"
-    if group == "llm":
-        do += f", or write {package}=null for none" if package else ", or write ~llm for none"
+    names = sorted(path.relative_to(folder).with_suffix("").as_posix() for path in files)
+    # Those in `base` are what options of several models share, and choose no model.
+    known = [name for name in names if not name.startswith("base/")]
+    do = "name one of them" if known else "name an option of that group"
+    if group == "llm" and package:
+        do += f", or write {package}=null for none"
     elif "none" in known:
         do += f", or write {key}=none for none"
+    elif group in _NONE_BY_DEFAULT:
+        do += f", or write ~{group} for none"
     shown = "null" if value is None else value
     return InputError(f"{key}={shown} names no option", valid=", ".join(known), do=do)
 

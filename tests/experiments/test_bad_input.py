@@ -63,6 +63,9 @@ def test_a_broken_folder_is_told_with_its_place(
         ("+llm@judge_llm=null", "or write judge_llm=null for none"),
         ("llm=null", "openai_compatible"),
         ("llm=null", "or write ~llm for none"),
+        ("scorer=null", "or write ~scorer for none"),
+        ("experiment=null", "or write ~experiment for none"),
+        ("hydra/job_logging=null", "name an option of that group"),
         ("reranker=null", "or write reranker=none for none"),
         ("agent=null", "keyword"),
         ("agent=keyword,null", "agent=null names no option"),
@@ -92,6 +95,36 @@ def test_it_is_told_by_every_command_and_in_python(
         Experiment.compose("llm=null")
 
 
+@pytest.mark.parametrize(
+    ("override", "choice"),
+    [
+        ("rewriter_llm=openai_compatible", "llm@rewriter_llm=openai_compatible"),
+        ("enrichment_llm=5", "llm@enrichment_llm=NAME"),
+        ("reranker_llm=gpt-5.5", "llm@reranker_llm=gpt-5.5"),
+        ("librarian_llm=gpt-5.5", "llm@librarian_llm=gpt-5.5"),
+        ("list_reranker=monot5", "reranker@list_reranker=monot5"),
+    ],
+)
+def test_a_name_in_the_place_of_an_option_is_told_with_how_one_is_chosen(
+    override: str, choice: str, entry: Entry, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for command in ("run", "rank"):
+        assert entry(command, *TINY, "llm=openai_compatible", override, "name=x") == 2
+        line = told(capsys)
+        assert f"{override} is no option" in line and choice in line
+        assert not Path("runs").exists() and not Path("indexes").exists()
+
+
+def test_an_agent_of_no_class_is_told(entry: Entry, capsys: pytest.CaptureFixture[str]) -> None:
+    assert entry("run", *TINY, "agent._target_=null", "name=x") == 2
+    assert "agent has no _target_" in told(capsys)
+
+
+def test_a_ranking_needs_no_agent(entry: Entry) -> None:
+    assert entry("rank", *TINY, "~agent", "name=x") == 0
+    assert Path("runs/x/metrics.json").exists()
+
+
 def test_none_is_chosen_as_the_line_says() -> None:
     chosen = ("llm=openai_compatible", "llm@rewriter_llm=openai_compatible")
     config = Settings.compose(chosen).config
@@ -99,6 +132,8 @@ def test_none_is_chosen_as_the_line_says() -> None:
     config = Settings.compose(("llm@rewriter_llm=openai_compatible", "rewriter_llm=null")).config
     assert config.rewriter_llm is None
     assert Settings.compose(("~llm",)).config.llm is None
+    config = Settings.compose(("scorer=overlap", "~scorer", "~experiment")).config
+    assert config.scorer is None
 
 
 @pytest.mark.parametrize(
@@ -109,6 +144,15 @@ def test_none_is_chosen_as_the_line_says() -> None:
         (["retriever.kk=1"], "retriever.kk"),
         (["retriever.k1=-1"], "k1=-1"),
         (["retriever.k1=much"], "retriever.k1='much'"),
+        (["retriever.k1=null"], "retriever.k1=None. valid: a value of type float"),
+        (["concurrency=null"], "concurrency=null. valid: a value of type int."),
+        (["repeats=much"], "repeats=much. valid: a value of type int."),
+        (["measures=null"], "measures=null. valid: a value of type list[str]."),
+        (["baseline=null"], "baseline=null. valid: a value of type dict[str, str]."),
+        (["tuning.depth=null"], "tuning.depth=null. valid: a value of type int."),
+        (["paths.caches_gb=much"], "paths.caches_gb=much. valid: a value of type float | None."),
+        (["paths.runs=null"], "paths.runs=null. valid: a value of type str."),
+        (["=null"], "=null names no key. valid: KEY=VALUE"),
         (["retriever.b=1.5"], "b=1.5"),
         (["retriever.depth=0"], "depth=0"),
         (["measures=[nDCG@ten]"], "nDCG@ten"),
