@@ -15,7 +15,7 @@ from scripted_prompts import ScriptedPrompts
 from pipelines.enrich import overlay_engine
 from pipelines.enrich.df_filter import DfFilter
 from pipelines.enrich.feedback import FeedbackPhrases
-from pipelines.enrich.model_phrases import ModelPhrases
+from pipelines.enrich.model_phrases import TASKS, ModelPhrases
 from pipelines.enrich.overlay_engine import DECISIONS, OverlayEngine
 from pipelines.enrich.sources import PhraseFile
 from pipelines.enrich.stage import Enrichment
@@ -408,6 +408,24 @@ def test_a_structured_answer_is_asked_for_in_the_body_and_kept_apart(
     assert described["strict"] is True
     assert described["schema"]["required"] == ["keywords"]
     assert described["schema"]["additionalProperties"] is False
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_every_task_has_a_prompt_for_each_side(task: str) -> None:
+    source = ModelPhrases(task=task, phrases=7, words=3)
+    long = Unit("d", "Title", "a" * 3990 + "bcdefghijkl")
+    query, document = source.query_prompt("which harbour"), source.document_prompt(long)
+    assert "which harbour" in query and "do not guess its answer" in query
+    assert "Only vocabulary that the text lacks" in document
+    # Of title and text together, the first 4,000 characters.
+    assert long.contents[:4000] in document and long.contents[:4001] not in document
+    for prompt in (query, document):
+        assert "At most 7 phrases, each of 1 to 3 words" in prompt
+        assert '{"keywords": ["' in prompt
+    for prompt_of in ("query_prompt", "document_prompt"):
+        argument = "harbour" if prompt_of == "query_prompt" else long
+        texts = {getattr(ModelPhrases(task=each), prompt_of)(argument) for each in TASKS}
+        assert len(texts) == len(TASKS)
 
 
 def test_texts_are_cut_before_the_model_sees_them(collection: Collection) -> None:

@@ -21,7 +21,13 @@ from pipelines.lexical.grid import GridBM25, JudgedQuery
 from pipelines.lexical.overlay import Overlay
 from toolkit.errors import InputError
 
+try:
+    from sklearn.utils import murmurhash3_32 as murmur
+except ImportError:  # extra `enrich`
+    murmur = None
+
 WORDS = ["brel", "harbour", "tide", "the", "lamp", "stone", "keeper"]
+NGRAMS = ["brel tide", "lamp lamp", "tide lamp stone", "brel brel brel brel"]
 texts = st.lists(st.sampled_from(WORDS), max_size=12).map(" ".join)
 phrases = st.lists(
     st.lists(st.sampled_from(WORDS), min_size=1, max_size=3).map(" ".join), max_size=4
@@ -38,6 +44,11 @@ def terms_of(text: str, longest: int) -> list[str]:
         for start in range(len(single) - size + 1)
     ]
     return single + grams
+
+
+def slot(term: str) -> str:
+    """An n-gram as the number of its slot, as SIRA's released code has it; a word as it is."""
+    return f" {murmur(term.encode(), positive=True) % 2**23}" if " " in term else term
 
 
 def brute_force(
@@ -88,14 +99,14 @@ def brute_force(
     ),
     added=st.dictionaries(st.integers(0, 5), phrases, max_size=6),
     query=st.dictionaries(
-        st.sampled_from([w for w in WORDS if w != "the"] + ["brel tide", "lamp lamp"]),
+        st.sampled_from([*(w for w in WORDS if w != "the"), *NGRAMS]),
         st.floats(0.1, 3),
         min_size=1,
     ),
     k1=st.sampled_from([0.0, 0.9, 1.5, 25.0]),
     b=st.sampled_from([0.0, 0.4, 1.0]),
     counted=st.lists(st.sampled_from(COUNTED), unique=True),
-    longest=st.sampled_from([1, 2]),
+    shape=st.sampled_from(["", ":2", ":4", ":3:hashed"] if murmur else ["", ":2", ":4"]),
 )
 def test_scores_of_an_enriched_index_equal_brute_force(
     tmp_path_factory: pytest.TempPathFactory,
@@ -105,19 +116,21 @@ def test_scores_of_an_enriched_index_equal_brute_force(
     k1: float,
     b: float,
     counted: list[str],
-    longest: int,
+    shape: str,
 ) -> None:
     folder = tmp_path_factory.mktemp("overlay")
+    longest = int(shape[1]) if shape else 1
     units = [{"docno": f"d{number}", "text": text} for number, text in enumerate(documents)]
-    analyzer = "english_unstemmed" if longest == 1 else "english_unstemmed:2"
+    analyzer = f"english_unstemmed{shape}"
     base = LexicalIndex.build(units, folder / "base", analyzer=analyzer, processes=1)
     overlay = Overlay.build(base, ((f"d{n}", ps) for n, ps in added.items()), folder / "overlay")
     index = EnrichedIndex(base, overlay, counted)
+    asked = {slot(term) if "hashed" in shape else term: weight for term, weight in query.items()}
     known = {number: ps for number, ps in added.items() if number < len(documents)}
     expected = brute_force(documents, known, query, k1, b, counted, longest)
     if not any(base.lengths) and "average" not in counted:
         return  # the average of no token: nothing to divide by
-    numbers, scores = index.search(query, k1=k1, b=b, depth=10, lengths="exact")
+    numbers, scores = index.search(asked, k1=k1, b=b, depth=10, lengths="exact")
     found = dict(zip(numbers.tolist(), scores.tolist(), strict=True))
     for number, score in enumerate(expected):
         assert found.get(number, 0.0) == pytest.approx(score, rel=1e-5, abs=1e-6)
