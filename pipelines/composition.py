@@ -34,7 +34,8 @@ def compose(
     re-ranker that is not there.
 
     An enrichment's weighted query is the retriever's alone. `InputError` where it has one and the
-    retriever does not search by weights of index terms.
+    retriever does not search by weights of index terms, or where it enriches documents and the
+    retriever does not search them.
     """
     if enrichment is not None:
         if getattr(enrichment, "query", None) and not getattr(retriever, "takes_weights", True):
@@ -42,6 +43,14 @@ def compose(
                 f"{type(retriever).__name__} cannot search with an enriched query",
                 valid="a lexical retriever, such as bm25_default",
                 do="choose one, or set enrichment.query=null",
+            )
+        if getattr(enrichment, "corpus", None) and not getattr(
+            retriever, "searches_overlays", True
+        ):
+            raise InputError(
+                f"{type(retriever).__name__} cannot search enriched documents",
+                valid="a retriever by BM25, such as bm25_default",
+                do="choose one, or set enrichment.corpus=null",
             )
         retriever = enrichment >> retriever
     if rewriter is not None:

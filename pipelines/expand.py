@@ -175,6 +175,11 @@ class LinkExpandedRetriever(Stage):
         """Whether the retriever searches by weights of index terms; see `Retriever`."""
         return bool(getattr(self.retriever, "takes_weights", True))
 
+    @property
+    def searches_overlays(self) -> bool:
+        """Whether the retriever does; see `Retriever`."""
+        return bool(getattr(self.retriever, "searches_overlays", True))
+
     def bind(self: Bound, collection: Collection) -> Bound:
         """See `Stage`; retriever and expansion are bound."""
         bound_copy = super().bind(collection)

@@ -52,6 +52,11 @@ class Fusion(Stage):
         """Whether both retrievers search by weights of index terms; see `Retriever`."""
         return all(getattr(part, "takes_weights", True) for part in (self.first, self.second))
 
+    @property
+    def searches_overlays(self) -> bool:
+        """Whether either retriever does; see `Retriever`."""
+        return any(getattr(part, "searches_overlays", True) for part in (self.first, self.second))
+
     @abstractmethod
     def fused(self, first: pd.DataFrame, second: pd.DataFrame) -> Mapping[str, RankedList]:
         """By qid, of two rankings with `qid, query, docno, score`, best first, not both empty."""

@@ -62,6 +62,11 @@ class OracleRetriever(Stage):
         """Whether the base searches by weights of index terms; see `Retriever`."""
         return bool(getattr(self.base, "takes_weights", True))
 
+    @property
+    def searches_overlays(self) -> bool:
+        """Whether the base does; see `Retriever`."""
+        return bool(getattr(self.base, "searches_overlays", True))
+
     def transform(self, inp: pd.DataFrame) -> pd.DataFrame:
         pt.validate.query_frame(inp, extra_columns=["query"], context=self)
         rankings: dict[str, RankedList] = {}

@@ -32,6 +32,9 @@ class Retriever(Stage):
     takes_weights: bool = True
     """Whether `query_toks` of the collection's index terms are searched in the place of `query`."""
 
+    searches_overlays: bool = True
+    """Whether phrases that enrich the collection's index change what it finds."""
+
     depth: int
     _retriever: pt.Transformer | None = None
 
@@ -131,6 +134,7 @@ class QueryLikelihoodRetriever(Retriever):
     """Query likelihood with Dirichlet smoothing; the default `mu` is Anserini's."""
 
     ranks_by = "ql"
+    searches_overlays = False
 
     def __init__(self, *, mu: float = 1000.0, depth: int = 1000) -> None:
         check_likelihood(mu, depth, "lucene")
@@ -147,6 +151,7 @@ class OwnIndexRetriever(Retriever):
     missing; the run's engine does not matter."""
 
     takes_weights = False
+    searches_overlays = False
 
     @abstractmethod
     def engine(self, *, whole_documents: bool = False) -> Any:

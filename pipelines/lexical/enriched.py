@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, NoReturn, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -148,6 +148,14 @@ class EnrichedIndex:
         from pipelines.lexical.retriever import BM25
 
         return BM25(self, k1=k1, b=b, depth=depth, lengths=lengths)
+
+    def ql(self, **settings: Any) -> NoReturn:
+        """`InputError`: documents with phrases are ranked by BM25 alone."""
+        raise InputError(
+            "an index with phrases offers no query likelihood",
+            valid="bm25",
+            do="choose a retriever by BM25, or set enrichment.corpus=null",
+        )
 
     def _weighted(
         self, query: Mapping[str, float] | Sequence[str]

@@ -82,8 +82,8 @@ class Pointwise(Stage):
     model are raised.
 
     `structured`: the server is asked for one JSON object with an integer of 0 to 100 and nothing
-    else, where it knows `response_format` (vLLM, OpenAI); with `generated` alone. `prompt` is the path of a prompt
-    of one's own with `{query}` and `{text}`, which asks for what `score` reads.
+    else, where it knows `response_format` (vLLM, OpenAI); with `generated` alone. `prompt` is the
+    path of a prompt of one's own with `{query}` and `{text}`, which asks for what `score` reads.
 
     `counts`: `pairs`; of these `unreadable`, `refused`, `unpaid` and (p_yes) `one_sided`, where one
     of the two words was not listed; `missing_text`; prompts `asked`, `retried`, and `shared` with

@@ -177,6 +177,7 @@ def test_none_is_chosen_as_the_line_says() -> None:
         (["enrichment=feedback", "+enrichment.query_filter.tua=1"], "has no argument tua"),
         (["enrichment=feedback", "enrichment.query.phrases=0"], "phrases is 0"),
         (["enrichment=feedback", "enrichment.counted=df"], "enrichment.counted='df'"),
+        (["enrichment=feedback_corpus", "retriever=ql"], "cannot search enriched documents"),
     ],
     ids=lambda value: value[-1] if isinstance(value, list) else "",
 )

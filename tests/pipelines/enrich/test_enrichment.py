@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 from scripted_prompts import ScriptedPrompts
 
+from pipelines.composition import compose
 from pipelines.enrich import overlay_engine
 from pipelines.enrich.df_filter import DfFilter
 from pipelines.enrich.feedback import FeedbackPhrases
@@ -19,9 +20,12 @@ from pipelines.enrich.model_phrases import TASKS, ModelPhrases
 from pipelines.enrich.overlay_engine import DECISIONS, OverlayEngine
 from pipelines.enrich.sources import PhraseFile
 from pipelines.enrich.stage import Enrichment
+from pipelines.expand import LinkExpandedRetriever
+from pipelines.fusion import ReciprocalRankFusion
 from pipelines.lexical import LexicalIndex
 from pipelines.lexical.enriched import EnrichedIndex
-from pipelines.retrievers import BM25Retriever
+from pipelines.oracle import OracleRetriever
+from pipelines.retrievers import BM25Retriever, OwnIndexRetriever, QueryLikelihoodRetriever
 from pipelines.stage import Collection
 from toolkit.contracts import Unit
 from toolkit.errors import InputError
@@ -362,6 +366,42 @@ def test_an_overlay_with_missing_documents_is_not_taken_for_a_whole_one(
     list(allowed.corpus.ask_documents(UNITS, with_model))
     every = allowed.enriched(with_model).index.overlay
     assert part.manifest["counts"]["postings"] < every.manifest["counts"]["postings"]
+
+
+class OtherRetriever(OwnIndexRetriever):
+    """As a dense one, it has an index of its own."""
+
+    def engine(self, *, whole_documents: bool = False) -> Any:
+        raise AssertionError
+
+
+@pytest.mark.parametrize("around", [lambda r: r, OracleRetriever, LinkExpandedRetriever])
+def test_a_retriever_that_an_enrichment_does_not_reach_is_refused(around: Any) -> None:
+    query, corpus = Enrichment(query=FeedbackPhrases()), Enrichment(corpus=FeedbackPhrases())
+    likelihood = around(QueryLikelihoodRetriever())
+    compose(likelihood, enrichment=query)
+    for retriever, enrichment, message in (
+        (likelihood, corpus, "cannot search enriched documents.*enrichment.corpus=null"),
+        (around(OtherRetriever()), corpus, "cannot search enriched documents"),
+        (around(OtherRetriever()), query, "cannot search with an enriched query.*query=null"),
+    ):
+        with pytest.raises(InputError, match=message):
+            compose(retriever, enrichment=enrichment)
+    compose(around(BM25Retriever()), enrichment=corpus)
+
+
+def test_a_fusion_searches_enriched_documents_where_one_of_its_retrievers_does(
+    collection: Collection,
+) -> None:
+    pytest.importorskip("pyterrier_alpha")
+    query, corpus = Enrichment(query=FeedbackPhrases()), Enrichment(corpus=FeedbackPhrases())
+    fusion = ReciprocalRankFusion(BM25Retriever(), OtherRetriever())
+    compose(fusion, enrichment=corpus)
+    with pytest.raises(InputError, match="cannot search with an enriched query"):
+        compose(fusion, enrichment=query)
+    with_likelihood = ReciprocalRankFusion(BM25Retriever(), QueryLikelihoodRetriever())
+    with pytest.raises(InputError, match="an index with phrases offers no query likelihood"):
+        with_likelihood.bind(corpus.enriched(collection))
 
 
 def test_a_limit_below_one_document_is_said(
