@@ -117,6 +117,7 @@ def test_experiment_composes(experiment: str) -> None:
         ("1", int | None, False),
         ([1], list, True),
         ("df", Sequence[str], False),
+        (1.5, Sequence[float], False),
         (["df"], Sequence[str], True),
         ("0:8:1", str | Sequence[float], True),
         (2.5, int, False),

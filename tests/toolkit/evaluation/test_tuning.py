@@ -55,6 +55,7 @@ def test_the_pi_serini_grid_has_363_cells_of_decimal_steps() -> None:
 def test_a_range_stops_at_its_end_and_a_list_is_sorted_and_kept_once() -> None:
     assert Grid("0.5:1.2:0.2", [1, 0.4, 0.4]).k1 == (0.5, 0.7, 0.9, 1.1)
     assert Grid([3], [1, 0.4, 0.4]).b == (0.4, 1.0)
+    assert Grid(3, 0.4, weight=0.5, tau=0.05).cells == [(3.0, 0.4, 0.5, 0.05)]
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ NAMES = ("k1", "b", "weight", "tau")
 DEFAULT_CELL = (0.9, 0.4)
 DEFAULT_ENRICHMENT = (0.5, 0.05)  # weight and tau, as SIRA has them for every data set
 _MOST = 100_000
-Axis = str | Sequence[float]
+Axis = str | float | Sequence[float]
 Cell = tuple[float, ...]
 
 
@@ -22,11 +22,11 @@ class Grid:
     """All (k1, b) of two axes, `b` running faster; where there are `weight` and `tau`, all
     (k1, b, weight, tau), in the order of tau, weight, k1, b.
 
-    An axis is a list of numbers, or `start:stop:step` with both ends (`0:32:1` is 33 values); steps
-    are decimal, so that `0:1:0.1` holds exactly 0.3. k1 and weight are 0 or more, b in 0..1, tau
-    above 0 and at most 1. A weight or tau of None is the enrichment's own (see `enriched`). `name`
-    is for tables. `InputError` for an empty axis, a step that is not above 0, and values out of
-    range.
+    An axis is a number, a list of them, or `start:stop:step` with both ends (`0:32:1` is 33
+    values); steps are decimal, so that `0:1:0.1` holds exactly 0.3. k1 and weight are 0 or more, b
+    in 0..1, tau above 0 and at most 1. A weight or tau of None is the enrichment's own (see
+    `enriched`). `name` is for tables. `InputError` for an empty axis, a step that is not above 0,
+    and values out of range.
     """
 
     def __init__(
@@ -106,7 +106,11 @@ def _scaled(cell: Cell) -> list[float]:
 
 
 def _values(name: str, axis: Axis, largest: float) -> tuple[float, ...]:
-    values = _range(name, axis) if isinstance(axis, str) else [_number(name, x) for x in axis]
+    if isinstance(axis, str):
+        values = _range(name, axis)
+    else:
+        listed = [axis] if isinstance(axis, (int, float)) else axis
+        values = [_number(name, value) for value in listed]
     if not values:
         raise InputError(f"the grid's {name} is empty", valid="one value or more")
     for value in values:
