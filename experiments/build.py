@@ -155,15 +155,17 @@ def _group(option: DictConfig) -> str:
 
 def fits(value: Any, hint: Any) -> bool:
     """Whether a plain value is of an annotated scalar type (or a union with one). An int is a
-    float, a bool is no number, a scalar is no sequence; other annotations that are no scalars are
-    left to the target."""
+    float, a bool is no number, a scalar is no sequence, and null is only what may be None; other
+    annotations that are no scalars are left to the target."""
     origin = typing.get_origin(hint)
     if isinstance(hint, types.UnionType) or origin is typing.Union:
         return any(fits(value, option) for option in typing.get_args(hint))
     if inspect.isclass(origin) and issubclass(origin, Sequence) and isinstance(value, _SCALARS):
         return False
+    if value is None:
+        return hint in (types.NoneType, Any, object)
     if hint is types.NoneType:
-        return value is None
+        return False
     if hint not in _SCALARS:
         return True
     if isinstance(value, bool):

@@ -115,6 +115,15 @@ def test_a_name_in_the_place_of_an_option_is_told_with_how_one_is_chosen(
         assert not Path("runs").exists() and not Path("indexes").exists()
 
 
+def test_null_in_the_place_of_a_mapping_is_told(
+    entry: Entry, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = ("agent=chat", "llm=vllm/qwen3_8b", "llm.server.options=null")
+    assert entry("run", *TINY, *given, "name=x") == 2
+    wanted = "valid: a value of type Mapping[str, Any]"
+    assert f"llm.server.options=None. {wanted}" in told(capsys)
+
+
 def test_an_agent_of_no_class_is_told(entry: Entry, capsys: pytest.CaptureFixture[str]) -> None:
     assert entry("run", *TINY, "agent._target_=null", "name=x") == 2
     assert "agent has no _target_" in told(capsys)
