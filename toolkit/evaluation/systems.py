@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from toolkit.errors import InputError
 from toolkit.evaluation.cells import Cell
 
 _BENCHMARK = "benchmark"
@@ -71,11 +72,14 @@ def systems_of(cells: Sequence[Cell], by: Sequence[str] = ()) -> Systems | None:
     A system is what has the same settings in every group but the benchmark's, by the fingerprints
     in the manifests. `by` names factors that tell systems apart instead, where something else
     differs with the benchmark on purpose, such as the task of a prompt. A configuration that has
-    two runs on one benchmark makes two systems.
+    two runs on one benchmark makes two systems. `InputError` for a factor that no cell has, and
+    where different cells of one benchmark have the same ones.
     """
     groups = by_benchmark(cells)
     if len(groups) < 2:
         return None
+    if by:
+        _check_factors(groups, by)
     labels = _benchmark_labels([group[0] for group in groups])
     rows: dict[tuple[Any, int], dict[str, Cell]] = {}
     for label, group in zip(labels, groups, strict=True):
@@ -87,6 +91,29 @@ def systems_of(cells: Sequence[Cell], by: Sequence[str] = ()) -> Systems | None:
     names = _system_labels([next(iter(row.values())) for row in rows.values()], by)
     systems = [System(name, row) for name, row in zip(names, rows.values(), strict=True)]
     return Systems(labels, systems)
+
+
+def _check_factors(groups: Sequence[Sequence[Cell]], by: Sequence[str]) -> None:
+    """`InputError` where `by` does not tell the cells of each benchmark apart: which of them is
+    whose equal on another benchmark would be a guess."""
+    known = {name for group in groups for cell in group for name in cell.factors}
+    varied = {name for name in known if any(_varies(name, group) for group in groups)}
+    if unknown := sorted(set(by) - known):
+        raise InputError(
+            f"no run has the factor {', '.join(unknown)}",
+            valid=", ".join(sorted(varied or known)),
+        )
+    for group in groups:
+        first: dict[Any, Cell] = {}
+        for cell in group:
+            other = first.setdefault(_settings(cell, by), cell)
+            if _settings(cell, ()) != _settings(other, ()):
+                raise InputError(
+                    f"{other.name} and {cell.name} have the same {', '.join(by)} and differ "
+                    "otherwise",
+                    valid="factors that tell the runs on one benchmark apart",
+                    do=f"add {' or '.join(sorted(varied - set(by)))}",
+                )
 
 
 def _content(cell: Cell) -> str:

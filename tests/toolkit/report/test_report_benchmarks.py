@@ -10,6 +10,7 @@ import pytest
 from report_cells import fake_cell
 from rich.console import Console
 
+from toolkit.errors import InputError
 from toolkit.evaluation import Cell, compare
 from toolkit.evaluation.systems import by_benchmark, systems_of
 from toolkit.report import Report, benchmark_tables, render
@@ -125,6 +126,19 @@ def test_settings_tell_systems_apart_and_contents_do_not() -> None:
     apart, together = systems_of(cells), systems_of(cells, by=["retriever"])
     assert apart is not None and [s.label for s in apart.systems] == ["claim", "argument"]
     assert together is not None and [s.label for s in together.systems] == ["sira"]
+
+
+def test_factors_that_do_not_tell_the_runs_of_a_benchmark_apart_are_refused() -> None:
+    """Else the rows of the table would be a matter of the order of the runs."""
+    cells = [cell(benchmark, name) for benchmark in ("nq", "fever") for name in ("sira", "bm25")]
+    with pytest.raises(InputError, match=r"no run has the factor retreiver\. valid: retriever"):
+        systems_of(cells, by=["retreiver"])
+    alike = "nq-sira and nq-bm25 have the same unit and differ otherwise.*add retriever"
+    with pytest.raises(InputError, match=alike):
+        systems_of(cells, by=["unit"])
+    again = replace(cells[0], name="nq-sira-again")
+    systems = systems_of([*cells, again], by=["retriever"])
+    assert systems is not None and len(systems.systems) == 3
 
 
 def test_equal_configurations_on_one_benchmark_are_systems_of_their_own() -> None:
