@@ -9,16 +9,19 @@ Arguments: the jar, then options of the machine.
 
 from __future__ import annotations
 
+import base64
 import json
 import os
-import re
 import sys
 from collections.abc import Callable
 from typing import Any
 
 FIELD = "contents"
-# How Lucene prints a hit that was sorted by score and docid: the docid's bytes in hexadecimal.
-_HIT = re.compile(r"fields=\[([-+.\dE]+), \[([ \da-f]+)\]\]")
+# What Java leaves out when it writes a hit as JSON.
+_UNREAD = {
+    "io.anserini.search.ScoredDoc": ("lucene_document", "lucene_docid"),
+    "org.apache.lucene.search.FieldDoc": ("doc", "score", "shardIndex"),
+}
 
 
 class Text(str):
@@ -30,15 +33,15 @@ class Worker:
 
     def __init__(self, java: Callable[[str], Any], find: Callable[[str], Any]) -> None:
         self.java = java
-        ignored = java("java.util.HashSet")()
-        for name in ("lucene_document", "lucene_docid"):
-            ignored.add(name)
         values = java("com.fasterxml.jackson.annotation.JsonIgnoreProperties$Value")
         # Java turns a whole batch of rankings into text: 60,000 hits in one call, not in 120,000.
         self.mapper = java("com.fasterxml.jackson.databind.ObjectMapper")()
-        self.mapper.configOverride(find("io.anserini.search.ScoredDoc")).setIgnorals(
-            values.forIgnoredProperties(ignored)
-        )
+        for class_name, properties in _UNREAD.items():
+            ignored = java("java.util.HashSet")()
+            for name in properties:
+                ignored.add(name)
+            override = self.mapper.configOverride(find(class_name))
+            override.setIgnorals(values.forIgnoredProperties(ignored))
 
     def create(self, arguments: list[str]) -> bool:
         self.indexer = self.java("io.anserini.index.SimpleIndexer")(arguments)
@@ -88,14 +91,12 @@ class Worker:
         analyzer = self.java("io.anserini.analysis.DefaultEnglishAnalyzer").newDefaultInstance()
         generator = self.java("io.anserini.search.query.BagOfWordsQueryGenerator")()
         order = self.java("io.anserini.search.SearchCollection").BREAK_SCORE_TIES_BY_DOCID
-        text = self.java("java.util.Arrays").toString
         rankings = []
         for query in queries:
-            hits_of_query = searcher.search(
-                generator.buildQuery(FIELD, analyzer, query), depth, order, True
-            )
-            hits = _HIT.findall(text(hits_of_query.scoreDocs))
-            rankings.append([(bytes.fromhex(name).decode(), float(score)) for score, name in hits])
+            hits = searcher.search(generator.buildQuery(FIELD, analyzer, query), depth, order, True)
+            written = json.loads(self.mapper.writeValueAsString(hits))
+            fields = [hit["fields"] for hit in written["scoreDocs"]]
+            rankings.append([(_docid(docid), score) for score, docid in fields])
         return rankings
 
     def _set(self, model: dict[str, Any]) -> None:
@@ -117,6 +118,12 @@ class Worker:
             one = self.java(package + "TermQuery")(term(FIELD, name))
             boolean.add(self.java(package + "BoostQuery")(one, weight), should)
         return boolean.build()
+
+
+def _docid(value: dict[str, Any]) -> str:
+    """The text of Lucene's `BytesRef`: a part of a buffer, which is in base64."""
+    start = value["offset"]
+    return base64.b64decode(value["bytes"])[start : start + value["length"]].decode()
 
 
 def serve(replies: int) -> None:

@@ -59,6 +59,20 @@ def test_the_jar_tells_which_java_it_needs(tmp_path: Path) -> None:
     assert java.java_needed(make_jar(tmp_path / "b.jar", 55)) == 11
 
 
+def test_a_jar_is_read_once_as_long_as_it_stays_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = []
+    archive = zipfile.ZipFile
+    jar = make_jar(tmp_path / "a.jar", 65)
+    with monkeypatch.context() as patch:
+        patch.setattr(java.zipfile, "ZipFile", lambda path: opened.append(path) or archive(path))
+        assert [java.java_needed(jar) for _ in range(3)] == [21] * 3
+    assert opened == [jar]
+    make_jar(jar, 55)
+    assert java.java_needed(jar) == 11
+
+
 def test_a_jar_of_something_else_is_refused(tmp_path: Path) -> None:
     (tmp_path / "text.jar").write_text("no archive")
     with pytest.raises(InputError, match="not Anserini's jar"):
