@@ -25,7 +25,7 @@ def _set(*names: str, leave_out: str = "") -> str:
     parts = []
     for span in " ".join(RANGES[name] for name in names).split():
         first, _, last = span.partition("-")
-        parts.append(rf"\U{int(first, 16):08x}-\U{int(last or first, 16):08x}")
+        parts.append("-".join(re.escape(chr(int(code, 16))) for code in (first, last or first)))
     members = f"[{''.join(parts)}]"
     return f"(?![{leave_out}]){members}" if leave_out else members
 
@@ -60,7 +60,8 @@ _SINGLE = f"{_set('Han', 'Hiragana')}{_EX}"
 _PLAIN_EX = f"(?:{_set('Extend', leave_out=_TEXT + _EMOJI)})*"
 _PICTURE = _set("Emoji")
 _PICTURE_EX = f"(?:{_set('Extend', leave_out=_ZWJ + _TEXT + _EMOJI)}|{_ZWJ}+(?!{_ZWJ}|{_PICTURE}))*"
-_TONED = f"[\U0001f3fb-\U0001f3ff]{_PICTURE_EX}"
+_TONES = "\U0001f3fb-\U0001f3ff"
+_TONED = f"[{_TONES}]{_PICTURE_EX}"
 _PICTURE_BODY = f"{_PICTURE}{_PICTURE_EX}{_EMOJI}?"
 _REGION = f"{_set('Regional_Indicator')}{_EX}"
 _PICTURES = (
@@ -87,6 +88,10 @@ BYTE_ROLES = make_byte_roles(
 # Underscores with marks between them. A row of these before no word is searched from each place in
 # it to its end, which only a window of fixed length keeps from being quadratic.
 _MARKED = f"{_set('ExtendNumLet')}{_set('Extend')}+{_set('ExtendNumLet')}"
+# Marks that are no token alone, and underscores. Scripts without spaces have other marks.
+_NO_TOKEN = (
+    f"(?:(?!{_set('Complex_Context')}|[{_TONES}])(?:{_set('ExtendNumLet')}|{_set('Extend')}))*"
+)
 # Letters that are pictures too: only comparing both readings tells which is longer.
 _LETTER_PICTURES = "[\u2139\u24c2\U0001f170\U0001f171\U0001f17e\U0001f17f]"
 
@@ -98,12 +103,14 @@ class _Unicode(NamedTuple):
     - `kinds`: each kind of token alone.
     - `two_readings`: a letter that is a picture too.
     - `marked_row`: the start of a row of underscores with marks between them.
+    - `no_token`: a row, possibly empty, of characters that are no token without others.
     """
 
     token: re.Pattern[str]
     kinds: tuple[re.Pattern[str], ...]
     two_readings: re.Pattern[str]
     marked_row: re.Pattern[str]
+    no_token: re.Pattern[str]
 
 
 @cache
@@ -115,6 +122,7 @@ def _unicode() -> _Unicode:
         tuple(map(re.compile, kinds)),
         re.compile(_LETTER_PICTURES),
         re.compile(_MARKED),
+        re.compile(_NO_TOKEN),
     )
 
 
@@ -147,13 +155,18 @@ def _segment_piece(piece: str) -> list[str]:
 
 def scan(text: str) -> list[str]:
     """The specification itself, slowly: at each place the longest match within 255 units."""
-    words, place = [], 0
+    patterns, words, place = _unicode(), [], 0
     while place < len(text):
         window = _within_limit(text[place : place + MAX_LENGTH])
-        ends = [match.end() for kind in _unicode().kinds if (match := kind.match(window))]
+        ends = [match.end() for kind in patterns.kinds if (match := kind.match(window))]
         if ends:
             words.append(window[: max(ends)])
-        place += max(ends, default=1)
+            place += max(ends)
+        else:
+            # Windows that lie within a row without a token are passed over.
+            row = patterns.no_token.match(text, place)
+            row_end = row.end() if row else place
+            place = max(place, row_end - MAX_LENGTH) + 1
     return words
 
 

@@ -51,6 +51,37 @@ def test_the_slow_specification_finds_the_same_words_as_the_fast_patterns(
         assert word_break.segment(row["text"]) == word_break.scan(row["text"])
 
 
+def at_each_place(text: str) -> list[str]:
+    """The longest match within 255 UTF-16 units at each place, none of which is passed over."""
+    words, place = [], 0
+    while place < len(text):
+        window = word_break._within_limit(text[place : place + word_break.MAX_LENGTH])
+        matches = [kind.match(window) for kind in word_break._unicode().kinds]
+        ends = [match.end() for match in matches if match]
+        words += [window[: max(ends)]] if ends else []
+        place += max(ends, default=1)
+    return words
+
+
+@pytest.mark.parametrize(
+    "row", ["_", "_\u0300", "\u203f\u200d", "\u0e31", "_\u0e31", "\U0001f3fb", "\u200d\ufe0f_"]
+)
+@pytest.mark.parametrize("ending", ["", "a", "\u05d0", "1", "\U0001f600", "\u0e01", ". a"])
+def test_a_row_that_is_passed_over_holds_no_word(row: str, ending: str) -> None:
+    lengths = (word_break.MAX_LENGTH - 1, word_break.MAX_LENGTH, word_break.MAX_LENGTH + 40)
+    for length in lengths:
+        text = "b " + (row * length)[:length] + ending
+        assert word_break.scan(text) == at_each_place(text)
+
+
+def test_no_character_of_a_row_that_is_passed_over_is_a_word_alone() -> None:
+    patterns = word_break._unicode()
+    held = [chr(code) for code in range(0x110000) if patterns.no_token.match(chr(code)).end()]
+    assert len(held) > 2000
+    for character in held:
+        assert not any(kind.match(character * 3) for kind in patterns.kinds)
+
+
 def test_words_of_ascii_text_do_not_depend_on_other_text_around_it(
     lucene: list[dict[str, Any]],
 ) -> None:
