@@ -71,13 +71,19 @@ def is_format_character(character: str) -> bool:
 
 def without_format_characters(text: str) -> str:
     """`text` without its format characters; see `is_format_character`."""
-    return text if text.isascii() else text.translate(_format_characters())
+    return text if text.isascii() else text.translate(_VISIBLE)
 
 
-@cache
-def _format_characters() -> dict[int, None]:
-    codes = range(sys.maxunicode + 1)
-    return {code: None for code in codes if is_format_character(chr(code))}
+class _Visible(dict[int, int | None]):
+    """A table for `str.translate` that drops format characters, of the codes that texts have had:
+    one of all codes takes as long as many commands."""
+
+    def __missing__(self, code: int) -> int | None:
+        self[code] = None if is_format_character(chr(code)) else code
+        return self[code]
+
+
+_VISIBLE = _Visible()
 
 
 @cache

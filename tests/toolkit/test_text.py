@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolkit.text import count_tokens, head, token_spans, token_starts
+from toolkit.text import count_tokens, head, token_spans, token_starts, without_format_characters
 
 
 def test_words_and_visible_marks_are_tokens() -> None:
@@ -45,3 +45,12 @@ def test_the_head_of_a_text_ends_with_its_last_token_whatever_its_length(length:
             whole = limit > len(spans)
             expected = text if whole else text[: spans[limit - 1][1]] if limit > 0 else ""
             assert head(text, limit) == expected
+
+
+def test_format_characters_are_dropped_and_no_others() -> None:
+    # The general category Cf of the Unicode Character Database, by name.
+    dropped = "\u200b\u200d\ufeff\u00ad\u202e\u2066\U000e0041"
+    kept = "a é\u0301\u00a0\u20e3漢\U0001f600\ud800"
+    for _ in range(2):
+        assert without_format_characters(dropped.join(kept)) == kept
+        assert without_format_characters(dropped) == ""
