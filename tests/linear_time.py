@@ -26,20 +26,25 @@ def assert_linear(
     cubic reader fails on a short text. Times are processor time of this thread, which other
     processes do not lengthen, and the least of several attempts.
     """
-    size = smallest
-    while size * _FACTOR <= largest:
-        _assert_growth(read, text_of(size), text_of(size * _FACTOR))
-        size *= _FACTOR
+    size, text = smallest, text_of(smallest)
+    seconds = _seconds(read, text)
+    while (size := size * _FACTOR) <= largest:
+        short, text = text, text_of(size)
+        seconds = _assert_growth(read, short, seconds, text)
 
 
-def _assert_growth(read: Callable[[str], object], short: str, long: str) -> None:
-    least_short = least_long = float("inf")
+def _assert_growth(
+    read: Callable[[str], object], short: str, least_short: float, long: str
+) -> float:
+    """The least time that the long text took."""
+    least_long = float("inf")
     for attempt in range(_ATTEMPTS):
-        least_short = min(least_short, _seconds(read, short))
+        if attempt:
+            least_short = min(least_short, _seconds(read, short))
         least_long = min(least_long, _seconds(read, long))
         most = max(_NEGLIGIBLE, _MOST_GROWTH * least_short)
         if least_long <= most:
-            return
+            return least_long
         if attempt and least_long > 4 * most:  # neither noise nor a cache that was filled
             break
     raise AssertionError(

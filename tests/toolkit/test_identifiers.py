@@ -35,10 +35,10 @@ def test_different_identifiers_are_counted_and_no_double(recent: int) -> None:
 
 @pytest.mark.parametrize("gap", [1, 2, 7, 64, 500])
 def test_a_double_is_told_with_the_mark_of_its_later_coming(recent: int, gap: int) -> None:
-    names = [f"d{n}" for n in range(1000)]
-    names[300 + gap] = "d300"
+    names = [f"d{n}" for n in range(600)]
+    names[60 + gap] = "d60"
     told, _ = doubles(names)
-    assert told[0] == ("d300", 300 + gap)
+    assert told[0] == ("d60", 60 + gap)
 
 
 @settings(max_examples=cases(200))
@@ -66,10 +66,10 @@ def test_one_among_very_many_is_told_in_random_order() -> None:
 
 
 def test_an_identifier_takes_few_bytes_whatever_its_length(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(identifiers, "_RECENT", 1 << 10)
-    monkeypatch.setattr(identifiers, "_LARGEST", 1 << 13)
+    monkeypatch.setattr(identifiers, "_RECENT", 1 << 8)
+    monkeypatch.setattr(identifiers, "_LARGEST", 1 << 11)
     peaks = {}
-    for count in (50_000, 150_000):
+    for count in (12_500, 37_500):
         ids = DistinctIds[None]()
         tracemalloc.start()
         try:
@@ -81,4 +81,4 @@ def test_an_identifier_takes_few_bytes_whatever_its_length(monkeypatch: pytest.M
         assert not ids.close()
         assert len(ids) == count
     # A set takes more than 150 bytes for each of these.
-    assert peaks[150_000] - peaks[50_000] < 20 * 100_000
+    assert peaks[37_500] - peaks[12_500] < 20 * 25_000

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ sentence_transformers = pytest.importorskip("sentence_transformers")
 DEPTH = 100
 UNITS, QUESTIONS = cases(12_000, 110), cases(1000, 5)
 # Short units, and a few that are cut, so that two encodings of a sample take seconds on one core.
-SHORT, CUT = cases(100_000, 300), 2
+SHORT, CUT = cases(100_000, 150), 2
 # Of model.safetensors at huggingface.co/sentence-transformers/all-MiniLM-L6-v2.
 PUBLISHED = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 # What rounding by the shape of a batch can move a score.
@@ -57,28 +58,30 @@ def published(minilm: str) -> Any:
     return sentence_transformers.SentenceTransformer(minilm, device="cpu")
 
 
-def sample(published: Any, folder: Path, segmenter: Any) -> Sample:
+def sample(published: Any, folder: Path, segmenter: Any, documents_read: int) -> Sample:
     benchmark = BeirBenchmark(folder)
-    documents = benchmark.documents()
+    documents = islice(benchmark.documents(), documents_read)
     units = [unit for document in documents for unit in segmenter.units(document)]
     longest = sorted(units, key=lambda unit: -len(unit.contents))[:CUT]
     short = [unit for unit in units if len(unit.contents) <= SHORT and unit not in longest]
     units = [*longest, *short[: UNITS - CUT]]
     topics = benchmark.topics[:: max(1, len(benchmark.topics) // QUESTIONS)][:QUESTIONS]
     questions = pd.DataFrame([{"qid": topic.qid, "query": topic.text} for topic in topics])
-    vectors = published.encode([unit.contents for unit in units], normalize_embeddings=True)
+    # In small batches, because the texts of one are filled up to its longest.
+    texts = [unit.contents for unit in units]
+    vectors = published.encode(texts, batch_size=4, normalize_embeddings=True)
     queries = published.encode(questions["query"].tolist(), normalize_embeddings=True)
     return Sample(units, questions, queries @ vectors.T)
 
 
 @pytest.fixture(scope="module")
 def cacm(published: Any, data_root: Path) -> Sample:
-    return sample(published, data_root / "cacm", WholeDocument())
+    return sample(published, data_root / "cacm", WholeDocument(), 100_000)
 
 
 @pytest.fixture(scope="module")
 def wikimix(published: Any, data_root: Path) -> Sample:
-    return sample(published, data_root / "wikimix", Passages(max_tokens=40))
+    return sample(published, data_root / "wikimix", Passages(max_tokens=40), cases(100_000, 300))
 
 
 @pytest.fixture(scope="module")

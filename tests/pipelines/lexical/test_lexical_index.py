@@ -10,7 +10,9 @@ import resource
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, wait
 from itertools import accumulate
+from multiprocessing import get_context
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -65,6 +67,34 @@ def plainly_built(many: list[Unit], tmp_path_factory: pytest.TempPathFactory) ->
 def early_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Further processes start at once, so that a small corpus is shared with them."""
     monkeypatch.setattr(build, "_ALONE", 0.0)
+
+
+@pytest.fixture(scope="module")
+def lasting_pool() -> Iterator[ProcessPoolExecutor]:
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        yield pool
+
+
+@pytest.fixture
+def one_process_for_all(lasting_pool: ProcessPoolExecutor, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The further process of a build is one that served builds before, because a start takes as
+    long as many of these tests."""
+
+    class Pool:
+        def __init__(self, others: int, mp_context: Any, initializer: Any, initargs: Any) -> None:
+            assert others == 1
+            lasting_pool.submit(initializer, *initargs).result()
+            self.submitted: list[Future[Any]] = []
+
+        def submit(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
+            self.submitted.append(lasting_pool.submit(function, *arguments))
+            return self.submitted[-1]
+
+        def shutdown(self, cancel_futures: bool) -> None:
+            waited_for = [future for future in self.submitted if not future.cancel()]
+            wait(waited_for)
+
+    monkeypatch.setattr(build, "ProcessPoolExecutor", Pool)
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -127,7 +157,7 @@ def assert_built_as(expected: dict[str, bytes], index: LexicalIndex) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("early_processes")
+@pytest.mark.usefixtures("early_processes", "one_process_for_all")
 @pytest.mark.parametrize("collection", ["cacm", "vaswani", "wikimix"])
 def test_a_real_collections_index_has_the_bytes_of_a_slow_build(
     data_root: Path, tmp_path: Path, collection: str
@@ -223,7 +253,7 @@ def test_same_bytes_whatever_the_processes_and_the_memory(
     assert list(tmp_path.iterdir()) == [path]
 
 
-@pytest.mark.usefixtures("early_processes")
+@pytest.mark.usefixtures("early_processes", "one_process_for_all")
 @pytest.mark.parametrize("analyzer", ["english", "english:2"])
 def test_batches_come_in_their_order_from_this_process_and_another(
     tmp_path: Path, analyzer: str
@@ -236,6 +266,7 @@ def test_batches_come_in_their_order_from_this_process_and_another(
     assert os.getpid() in writers
 
 
+@pytest.mark.usefixtures("one_process_for_all")
 @pytest.mark.parametrize("alone", [1, 5])
 def test_same_bytes_where_processes_start_in_the_midst(
     many: list[Unit],
