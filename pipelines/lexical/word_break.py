@@ -115,7 +115,7 @@ class _Unicode(NamedTuple):
 
 @cache
 def _unicode() -> _Unicode:
-    # Not on import: compiling them takes a third of a second, and ASCII text needs none.
+    # Not on import: compiling them takes a tenth of a second, and ASCII text needs none.
     kinds = (_WORD, _COMPLEX, _SINGLE, _PICTURES)
     return _Unicode(
         re.compile("|".join(kinds)),
