@@ -89,6 +89,10 @@ class BaseAgent(ABC):
         cannot work, also before the model runs."""
         return self
 
+    def check_tool(self, tool: SearchTool) -> None:
+        """`InputError` where it cannot work with the tools of a session."""
+        return
+
     @property
     def fingerprints(self) -> Mapping[str, str]:
         """Hashes of what the arguments only name, such as a prompt's text, for the manifest."""

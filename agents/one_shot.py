@@ -6,7 +6,7 @@ import asyncio
 import time
 
 from agents.base import BaseAgent, Clock, Episode, play
-from agents.toolbox import Toolbox
+from agents.toolbox import Toolbox, search_of
 from toolkit.checks import check_integer
 from toolkit.contracts import SearchTool, Topic, Trajectory, parent
 from toolkit.search.answers import format_answer
@@ -29,6 +29,10 @@ class OneShotAgent(BaseAgent):
         check_integer("listed", listed)
         self.listed = listed
         self._clock = clock
+
+    def check_tool(self, tool: SearchTool) -> None:
+        """See `BaseAgent`: one of them must take a query."""
+        search_of(tool)
 
     async def run(self, topic: Topic, tool: SearchTool) -> Trajectory:
         """Answer one question with a list of documents."""

@@ -10,8 +10,21 @@ from collections.abc import Mapping
 from typing import Any
 
 from agents.base import Episode
-from toolkit.contracts import Continuation, ToolResult
+from toolkit.contracts import Continuation, SearchTool, ToolResult, ToolUse
 from toolkit.errors import InputError
+
+
+def search_of(tool: SearchTool) -> ToolUse:
+    """The tool that takes a query; `InputError` where the interface has none."""
+    search = tool.abilities.search
+    if search is None:
+        raise InputError(
+            "the search tool declares no tool that searches, and the agent needs one",
+            valid="an interface whose abilities name one",
+            do="set searches_by on that tool of the interface, or choose another tool; with "
+            "tool=grep set tool.syntax=words",
+        )
+    return search
 
 
 class Toolbox:
@@ -19,14 +32,8 @@ class Toolbox:
 
     def __init__(self, episode: Episode) -> None:
         self._episode = episode
-        search, self._read = episode.tool.abilities
-        if search is None:
-            raise InputError(
-                "the search tool declares no tool that searches",
-                valid="an interface whose abilities name one",
-                do="set searches_by on that tool of the interface, or choose another tool",
-            )
-        self._search = search
+        self._search = search_of(episode.tool)
+        self._read = episode.tool.abilities.read
         functions = [spec.get("function", spec) for spec in episode.tool.specs()]
         self._take_reasons = {
             function["name"]

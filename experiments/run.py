@@ -104,7 +104,10 @@ def run(settings: Settings, prepared: Prepared | None = None) -> Cell:
     def session(qid: str) -> SearchTool:
         return interface.session(backend.asked_by(qid), built.prepared.store)
 
-    session("")  # An interface that cannot make one fails before anything is written.
+    # An interface that cannot make one, or none for this agent, fails before anything is written.
+    first_session = session("")
+    if isinstance(agent_of_repeat[0], BaseAgent):
+        agent_of_repeat[0].check_tool(first_session)
     manifest = make_manifest(
         plain_values(config),
         prints,

@@ -12,6 +12,7 @@ from agents.keyword.queries import first_queries
 from agents.keyword.research import Limits, Research
 from agents.keyword.vote import count_votes
 from agents.keyword.words import Rarity
+from agents.toolbox import search_of
 from toolkit.checks import check_integer, check_number
 from toolkit.contracts import Answer, SearchTool, Topic, Trajectory
 from toolkit.search.answers import format_answer
@@ -79,6 +80,10 @@ class KeywordAgent(BaseAgent):
         bound = copy.copy(self)
         bound._rarity = Rarity(resources.document_frequency, resources.documents)
         return bound
+
+    def check_tool(self, tool: SearchTool) -> None:
+        """See `BaseAgent`: one of them must take a query."""
+        search_of(tool)
 
     async def run(self, topic: Topic, tool: SearchTool) -> Trajectory:
         """Answer one question. Awaits nothing until its answer is read: all work is computation in

@@ -86,6 +86,16 @@ def test_no_index_is_built_that_nothing_searches(
     assert all(item.status != "failed" for item in trajectories("runs/x"))
 
 
+@pytest.mark.parametrize("agent", ["keyword", "one_shot"])
+def test_an_agent_that_writes_queries_is_refused_a_tool_that_takes_patterns(
+    entry: Entry, agent: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("re2", reason="optional: pip install 'soundingline[grep]'")
+    assert entry("run", *TINY, "tool=grep", f"agent={agent}", "name=x") == 2
+    assert "set tool.syntax=words" in " ".join(capsys.readouterr().err.split())
+    assert not Path("runs").exists()
+
+
 def test_a_run_is_not_resumed_with_another_checkpoint_at_the_same_place(
     entry: Entry, models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
