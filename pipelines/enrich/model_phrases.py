@@ -153,7 +153,7 @@ class ModelPhrases(PhraseSource):
                 f"{missing:,} of {total:,} documents have no phrases yet",
                 valid="phrases of every document",
                 do="run python -m experiments.enrich with the same options, which goes on where it "
-                "was; or set allow_missing=true",
+                "was; or set enrichment.corpus.allow_missing=true",
             )
 
     def missing(self, units: Iterable[Unit], collection: Collection) -> Iterator[Unit]:

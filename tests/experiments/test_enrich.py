@@ -32,7 +32,9 @@ def test_a_corpus_is_enriched_once_and_then_ranked(
     log = tmp_path / "asked"
     options = (*TINY, *SCRIPTED, SAYS, f"enrichment_llm.log={log}", "enrichment=sira_corpus")
     assert entry("rank", *options) == 2
-    assert "64 of 64 documents have no phrases yet" in " ".join(capsys.readouterr().err.split())
+    error = " ".join(capsys.readouterr().err.split())
+    assert "64 of 64 documents have no phrases yet" in error
+    assert "set enrichment.corpus.allow_missing=true" in error
     assert entry("enrich", *options) == 0
     told = capsys.readouterr()
     assert "64 of 64 documents" in told.err and "will take about" in told.err
