@@ -119,8 +119,8 @@ def test_bytes_of_zero_in_front_tell_pieces_apart() -> None:
 
 def test_long_pieces_without_terms_are_not_kept_beyond_the_memory_allowed(tmp_path: Path) -> None:
     # Pieces of underscores have no term, so that the number of terms bounds nothing.
-    rows = [["_" * (20_000 + number) + " line"] for number in range(300)]
-    writer = SegmentWriter(tmp_path, "english", limit=2000)
+    rows = [["_" * (5_000 + number) + " line"] for number in range(500)]
+    writer = SegmentWriter(tmp_path, "english", limit=500)
     writer.write(["__ line"])  # compiled before memory is counted
     tracemalloc.start()
     try:

@@ -19,7 +19,7 @@ from toolkit.evaluation.retrieval import measure_rankings
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-QUESTIONS, DEPTH, STEPS, BATCH, RATE = 12, 20, 90, 24, 0.01
+QUESTIONS, DEPTH, STEPS, BATCH, RATE = 12, 20, 65, 24, 0.01
 
 
 class Collection:
