@@ -32,6 +32,7 @@ from toolkit.console import Console
 from toolkit.contracts import Benchmark, Unit
 from toolkit.errors import InputError
 from toolkit.files import fingerprint
+from toolkit.llm.errors import OutOfMoney
 from toolkit.llm.estimate import estimate
 from toolkit.llm.ledger import Ledger
 from toolkit.llm.ledger_file import ledger_on_record
@@ -124,10 +125,17 @@ def ask_missing(
         sample = list(islice(left, SAMPLE))
         try:
             began = time.monotonic()
-            first = asked(source.ask_documents(sample, collection, accounts=True), len(sample))
-            seconds = time.monotonic() - began
-            tell_estimate(console, ledger, [unit.unit_id for unit in sample], missing, seconds)
-            check_money(ledger, [unit.unit_id for unit in sample], missing, cap, config.confirm)
+            sampled = [unit.unit_id for unit in sample]
+            try:
+                first = asked(ask_sample(source, sample, collection), len(sample))
+            except OutOfMoney:
+                # What was answered tells all the same what the rest will take.
+                if answered := [unit_id for unit_id in sampled if ledger.usage(unit_id)]:
+                    tell_estimate(console, ledger, answered, missing, time.monotonic() - began)
+                    check_money(ledger, answered, missing, cap, config.confirm)
+                raise
+            tell_estimate(console, ledger, sampled, missing, time.monotonic() - began)
+            check_money(ledger, sampled, missing, cap, config.confirm)
             rest = source.ask_documents(chain(first.again, left), collection)
             second = asked(rest, missing - first.documents + sum(first.failed.values()))
         finally:
@@ -138,6 +146,15 @@ def ask_missing(
     if failed:
         shown = ", ".join(f"{count:,} {code}" for code, count in sorted(failed.items()))
         console.print(f"failed: {shown}; the same command tries them again", highlight=False)
+
+
+def ask_sample(
+    source: ModelPhrases, sample: Sequence[Unit], collection: Collection
+) -> Iterator[tuple[Unit, object, str]]:
+    """Ask for the first document alone and then for the others together: from its reply on, the
+    ledger knows what a request may cost, and holds the cap."""
+    yield from source.ask_documents(sample[:1], collection, accounts=True)
+    yield from source.ask_documents(sample[1:], collection, accounts=True)
 
 
 def asked(answers: Iterator[tuple[Unit, object, str]], total: int) -> Asked:
@@ -164,8 +181,7 @@ def tell_estimate(
     longest = duration(seconds / len(sample) * missing)
     amounts = [part for part in (expected(costs, missing), f"{longest} at most") if part]
     console.print(
-        f"{missing:,} documents will take about {'; '.join(amounts)} "
-        f"(by the first {len(sample)}, which were asked for together)",
+        f"{missing:,} documents will take about {'; '.join(amounts)} (by the first {len(sample)})",
         highlight=False,
     )
 

@@ -192,10 +192,34 @@ def test_an_estimate_above_the_cap_needs_to_be_confirmed(
     entry: Entry, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     options = (*TINY, *SCRIPTED, SAYS, "enrichment=sira_corpus", "enrichment_llm.price=1000")
-    assert entry("enrich", *options, "budget.run_dollars=2") == 2
-    assert "confirm=true" in " ".join(capsys.readouterr().err.split())
+    options = (*options, "name=r")
+
+    def paid() -> tuple[float, int]:
+        starts = json.loads((tmp_path / "runs/r/ledger.json").read_text())["starts"]
+        return sum(start["dollars"] for start in starts), sum(start["calls"] for start in starts)
+
+    # Each document costs 4.8 cents, and all of them 3.07 dollars.
+    assert entry("enrich", *options, "budget.run_dollars=0.4") == 2
+    error = " ".join(capsys.readouterr().err.split())
+    assert "64 documents will take about $3.07" in error and "set confirm=true" in error
+    dollars, calls = paid()
+    # Not all of the sample: from the first reply on, the cap holds.
+    assert 0 < dollars <= 0.4 and calls == 8
     assert entry("enrich", *options, "budget.run_dollars=1000000") == 0
-    assert "44 of 64 documents" in " ".join(capsys.readouterr().err.split())
+    assert f"{DOCUMENTS - calls} of {DOCUMENTS} documents" in capsys.readouterr().err
+    assert paid()[1] == DOCUMENTS
+
+
+def test_a_confirmed_run_goes_on_until_its_money_is_spent(
+    entry: Entry, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    options = (*TINY, *SCRIPTED, SAYS, "enrichment=sira_corpus", "enrichment_llm.price=1000")
+    assert entry("enrich", *options, "budget.run_dollars=2", "name=r") == 2
+    assert "set confirm=true" in capsys.readouterr().err
+    assert entry("enrich", *options, "budget.run_dollars=2", "confirm=true", "name=r") != 0
+    assert "the run's cap is $2" in " ".join(capsys.readouterr().err.split())
+    starts = json.loads((tmp_path / "runs/r/ledger.json").read_text())["starts"]
+    assert 1.9 < sum(start["dollars"] for start in starts) <= 2
 
 
 @pytest.mark.parametrize(
