@@ -30,6 +30,7 @@ from pipelines.neural.checkpoints import (
     weight_bytes,
     within_memory,
 )
+from pipelines.neural.linear import linear
 from pipelines.neural.token_states import TokenStates, token_states
 from toolkit.checks import check_integer
 from toolkit.errors import InputError
@@ -39,8 +40,9 @@ from toolkit.files import fingerprint
 if TYPE_CHECKING:
     import torch
 
-# Logits are made for so many (token, term) cells at once: 268 MB in float32.
-_CELLS = 1 << 26
+# Logits are made for so many (token, term) cells at once: 268 MB in float32; on a CPU, 16 MB in
+# bfloat16, which its caches hold until the largest are found.
+_CELLS = {"cpu": 1 << 23, "cuda": 1 << 26}
 _QUERIES_KEPT = 4096
 
 
@@ -183,7 +185,8 @@ class _Loaded(NamedTuple):
     tokenizer: Any
     model: Any
     states: TokenStates
-    head: Callable[[Any], Any]
+    transform: Callable[[Any], Any]
+    decode: Callable[[Any], Any]
     vocabulary: list[str]
 
     def weights(self, tokens: Sequence[Sequence[int]]) -> Iterator[NDArray[Any]]:
@@ -192,12 +195,17 @@ class _Loaded(NamedTuple):
         with torch.inference_mode():
             states = self.states(tokens)
             lengths = [len(text) for text in tokens]
-            most = max(1, _CELLS // len(self.vocabulary))
+            most = max(1, _CELLS[self.model.device.type] // len(self.vocabulary))
             for part in _parts(lengths, most):
-                hidden = torch.cat(states[part]).to(self.model.dtype)
-                logits = self.head(hidden).split(lengths[part])
+                hidden = self.transform(torch.cat(states[part]).to(self.model.dtype))
+                logits = self.decode(hidden)
+                # Of numbers above 0, the larger has the larger bits, and integers are compared
+                # several times as fast. Not-a-number would count as below 0 where its sign is set.
+                if not hidden.isnan().any():
+                    logits = logits.view(torch.int32 if logits.itemsize == 4 else torch.int16)
                 # ln(1 + relu(x)) grows with x: the largest logit first, and one logarithm a term.
-                largest = torch.stack([rows.amax(0) for rows in logits])
+                rows = [text.amax(0) for text in logits.split(lengths[part])]
+                largest = torch.stack(rows).view(self.model.dtype)
                 yield from _sparse(largest.float().relu().log1p())
 
 
@@ -222,19 +230,18 @@ def _sparse(weights: torch.Tensor) -> Iterator[NDArray[Any]]:
     yield from np.split(pairs, np.cumsum(counts)[:-1])
 
 
-def _bert_head(model: Any) -> Callable[[Any], Any]:
-    head: Callable[[Any], Any] = model.cls
-    return head
+def _bert_head(model: Any) -> tuple[Callable[[Any], Any], Any]:
+    return model.cls.predictions.transform, model.cls.predictions.decoder
 
 
-def _distilbert_head(model: Any) -> Callable[[Any], Any]:
-    def head(hidden: Any) -> Any:
-        state = model.activation(model.vocab_transform(hidden))
-        return model.vocab_projector(model.vocab_layer_norm(state))
+def _distilbert_head(model: Any) -> tuple[Callable[[Any], Any], Any]:
+    def transform(hidden: Any) -> Any:
+        return model.vocab_layer_norm(model.activation(model.vocab_transform(hidden)))
 
-    return head
+    return transform, model.vocab_projector
 
 
+# What is done to a hidden state, and the linear layer that makes logits of it.
 _HEADS = {"bert": _bert_head, "distilbert": _distilbert_head}
 
 
@@ -266,10 +273,12 @@ def _load(
     tokens = tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))
     more = (f"#{number}" for number in range(len(tokens), config.vocab_size))
     vocabulary = [*tokens, *more][: config.vocab_size]
+    transform, decoder = _HEADS[config.model_type](loaded)
     return _Loaded(
         tokenizer,
         loaded,
         token_states(loaded.base_model, tokenizer.pad_token_id or 0, device),
-        _HEADS[config.model_type](loaded),
+        transform,
+        linear(decoder.weight, decoder.bias),
         vocabulary,
     )

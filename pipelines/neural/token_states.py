@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from pipelines.neural.linear import linear
 from toolkit.extras import require
 
 if TYPE_CHECKING:
@@ -74,14 +75,15 @@ class _Parts(NamedTuple):
     activation: str
 
 
-class _Weights(NamedTuple):
-    """A layer's matrices, [output, input], and what is added to their products."""
+class _Steps(NamedTuple):
+    """A layer's functions of [tokens, dimensions], in their order; query, key and value are one,
+    and the activation is part of `inner`."""
 
-    look: tuple[Tensor, Tensor]
-    output: tuple[Tensor, Tensor]
+    look: Callable[[Tensor], Tensor]
+    output: Callable[[Tensor], Tensor]
     look_norm: Callable[[Tensor], Tensor]
-    inner: tuple[Tensor, Tensor]
-    outer: tuple[Tensor, Tensor]
+    inner: Callable[[Tensor], Tensor]
+    outer: Callable[[Tensor], Tensor]
     norm: Callable[[Tensor], Tensor]
 
 
@@ -93,7 +95,6 @@ class PackedBert:
         embeddings = network.embeddings
         self._dtype = network.dtype
         self._heads = parts.heads
-        self._activation = require("transformers.activations").ACT2FN[parts.activation]
         with torch.no_grad():
             self._words = embeddings.word_embeddings.weight
             places = embeddings.position_embeddings.weight.float()
@@ -101,10 +102,10 @@ class PackedBert:
             # A single text is of the first kind.
             self._places = places if kinds is None else places + kinds.weight[0].float()
             self._first_norm = self._norm(embeddings.LayerNorm)
-            self._layers = [self._weights(layer) for layer in parts.layers]
+            self._layers = [self._steps(layer, parts.activation) for layer in parts.layers]
 
     def __call__(self, texts: Sequence[Sequence[int]]) -> list[Tensor]:
-        torch, linear = self._torch, self._torch.nn.functional.linear
+        torch = self._torch
         lengths = [len(text) for text in texts]
         with torch.inference_mode():
             tokens = torch.tensor([token for text in texts for token in text])
@@ -113,10 +114,10 @@ class PackedBert:
             masks = [self._mask(group) for group in groups]
             state = self._first_norm(self._words[tokens].float() + self._places[places])
             for layer in self._layers:
-                looked = self._attend(linear(state.to(self._dtype), *layer.look), groups, masks)
-                state = layer.look_norm(state + linear(looked, *layer.output))
-                inner = self._activation(linear(state.to(self._dtype), *layer.inner))
-                state = layer.norm(state + linear(inner, *layer.outer))
+                looked = self._attend(layer.look(state.to(self._dtype)), groups, masks)
+                state = layer.look_norm(state + layer.output(looked))
+                inner = layer.inner(state.to(self._dtype))
+                state = layer.norm(state + layer.outer(inner))
             return list(state.split(lengths))
 
     def _mask(self, lengths: Sequence[int]) -> Tensor | None:
@@ -153,17 +154,16 @@ class PackedBert:
         joined: Tensor = torch.cat(results)
         return joined
 
-    def _weights(self, layer: _Layer) -> _Weights:
-        joined = (
-            self._torch.cat([part.weight for part in layer.look]),
-            self._torch.cat([part.bias for part in layer.look]),
-        )
-        return _Weights(
-            joined,
-            (layer.output.weight, layer.output.bias),
+    def _steps(self, layer: _Layer, activation: str) -> _Steps:
+        cat = self._torch.cat
+        return _Steps(
+            linear(
+                cat([part.weight for part in layer.look]), cat([part.bias for part in layer.look])
+            ),
+            linear(layer.output.weight, layer.output.bias),
             self._norm(layer.look_norm),
-            (layer.inner.weight, layer.inner.bias),
-            (layer.outer.weight, layer.outer.bias),
+            linear(layer.inner.weight, layer.inner.bias, activation),
+            linear(layer.outer.weight, layer.outer.bias),
             self._norm(layer.norm),
         )
 

@@ -104,7 +104,7 @@ def test_parts_of_a_batch_give_what_the_whole_gives(
     texts = [unit.contents for unit in corpus(20)]
     made = encoder(checkpoint)
     whole = dense(made.encode(texts), len(made.vocabulary))
-    monkeypatch.setattr("pipelines.learned.splade_model._CELLS", 1)
+    monkeypatch.setattr("pipelines.learned.splade_model._CELLS", {"cpu": 1})
     np.testing.assert_allclose(dense(made.encode(texts), len(made.vocabulary)), whole, atol=1e-6)
 
 
@@ -132,6 +132,26 @@ def test_bfloat16_stays_near_float32(checkpoint: Path) -> None:
     found = dense(coarse.encode(texts), len(coarse.vocabulary))
     expected = direct(checkpoint, texts)
     assert 1e-5 < np.abs(found - expected).max() < 0.1
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_what_is_not_a_number_stays_for_whoever_checks(
+    checkpoint: Path, dtype: str, sign: float
+) -> None:
+    """A single token of one text, as where a network overflows behind its last attention."""
+    made = encoder(checkpoint, dtype=dtype)
+    loaded = made._open()
+
+    def overflown(tokens: Sequence[Sequence[int]]) -> list[Any]:
+        states = loaded.states(tokens)
+        states[0][1] = torch.copysign(torch.tensor(float("nan")), torch.tensor(sign))
+        return states
+
+    made._loaded = loaded._replace(states=overflown)
+    spoilt, sound = made.encode(["ban kora lin", "ban kora"])
+    assert len(spoilt) == len(made.vocabulary) and np.isnan(spoilt["weight"]).all()
+    assert len(sound) and np.isfinite(sound["weight"]).all()
 
 
 def test_queries_are_weights_by_term_and_are_computed_once(
