@@ -51,24 +51,6 @@ def declares(option: DictConfig, name: str) -> bool:
     return bool(getattr(make(option), name, False))
 
 
-def chosen_option(config: DictConfig, group: str) -> DictConfig | None:
-    """What is chosen for `llm`, `reranker_llm`, `list_reranker` and the like; None for none.
-    `InputError` for a plain value in its place, such as the option's mere name."""
-    option = config[group]
-    if option is None or OmegaConf.is_dict(option):
-        return option
-    choice = choice_of(group)
-    do = f"write {choice}={option}" if isinstance(option, str) else f"choose one: {choice}=NAME"
-    raise InputError(f"{group}={option} is no option", do=do)
-
-
-def choice_of(group: str) -> str:
-    """What Hydra calls the choice of a group's option."""
-    if group == "list_reranker":
-        return f"reranker@{group}"
-    return f"llm@{group}" if group.endswith("_llm") else group
-
-
 def make_interface(config: DictConfig) -> ToolInterface:
     """The settings of the search tool; `InputError` where the option gives anything else."""
     interface = make(config)
@@ -84,7 +66,7 @@ def make_interface(config: DictConfig) -> ToolInterface:
 def language_model(config: DictConfig, group: str) -> LanguageModel | None:
     """The option of `llm`, `judge_llm` and the like; None where none is chosen. Weights in a file
     of ours are hashed, and their hashes kept in `paths.caches`."""
-    option = chosen_option(config, group)
+    option = config[group]
     if option is None:
         return None
     model: LanguageModel = make(option)

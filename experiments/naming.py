@@ -15,7 +15,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from experiments.build import choice_of, chosen_option, declares
+from experiments.build import declares
 from experiments.pipeline import (
     LIBRARIANS,
     STAGES,
@@ -26,7 +26,7 @@ from experiments.pipeline import (
     seals,
 )
 from experiments.schema import without_free
-from experiments.settings import Settings, key_of
+from experiments.settings import Settings, choice_of, key_of
 from pipelines.stage import Stage
 from toolkit.contracts import Benchmark, is_sealed
 from toolkit.errors import InputError
@@ -192,8 +192,8 @@ def present(settings: Settings, groups: Sequence[str]) -> list[str]:
     stages among them ask."""
     config = settings.config
     idle = {group for group in (*STAGES, *LIBRARIANS) if not active(config, group)}
-    chosen_models = [chosen_option(config, group) for group in ("llm", *STAGE_MODELS)]
-    asking = set(asking_groups(config)) & set(groups) if any(chosen_models) else set()
+    has_model = any(config[group] for group in ("llm", *STAGE_MODELS))
+    asking = set(asking_groups(config)) & set(groups) if has_model else set()
     agent_asks = "agent" in groups and declares(config.agent, "uses_model")
     llm = config.llm and (agent_asks or asks_agents_model(config, asking))
     idle |= set() if llm else {"llm"}

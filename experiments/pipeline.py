@@ -12,7 +12,7 @@ import pandas as pd
 import pyterrier as pt
 from omegaconf import DictConfig
 
-from experiments.build import check_price, chosen_option, declares, make, stage_model
+from experiments.build import check_price, declares, make, stage_model
 from experiments.collection import PreparedCollection, notes, prepare
 from pipelines.cache_limits import keep_bound
 from pipelines.composition import compose
@@ -219,7 +219,7 @@ class Stages:
 
 def active(config: DictConfig, group: str) -> bool:
     """Whether the group has an option other than `none`."""
-    option = chosen_option(config, group)
+    option = config[group]
     return option is not None and "_target_" in option
 
 

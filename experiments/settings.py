@@ -73,6 +73,9 @@ class Settings:
     benchmark: Mapping[str, Any] = field(default_factory=dict)
     multirun: bool = False
 
+    def __post_init__(self) -> None:
+        _check_options(self.config)
+
     @classmethod
     def compose(cls, overrides: Sequence[str] = (), search_path: Sequence[str] = ()) -> Settings:
         """Compose the options of `conf/` and of the folders in `search_path`. What Hydra and
@@ -141,6 +144,27 @@ def plain_values(option: Any, *, resolve: bool = True) -> dict[str, Any]:
 def key_of(override: str) -> str:
     """The key of an override: `retriever.k1` of `+retriever.k1=2`."""
     return override.lstrip("+~").partition("=")[0]
+
+
+def choice_of(group: str) -> str:
+    """What Hydra calls the choice of a group's option: `llm@judge_llm` of `judge_llm`."""
+    if group == "list_reranker":
+        return f"reranker@{group}"
+    return f"llm@{group}" if group.endswith("_llm") else group
+
+
+def _check_options(config: DictConfig) -> None:
+    """`InputError` for a plain value in the place of an option, such as the option's mere name in
+    `list_reranker=monot5`."""
+    for group in map(str, config):
+        choice = choice_of(group)
+        if not (CONF / choice.partition("@")[0]).is_dir() or OmegaConf.is_missing(config, group):
+            continue
+        option = config[group]
+        if option is None or OmegaConf.is_dict(option):
+            continue
+        do = f"write {choice}={option}" if isinstance(option, str) else f"choose one: {choice}=NAME"
+        raise InputError(f"{group}={option} is no option", do=do)
 
 
 def is_choice(override: str) -> bool:

@@ -9,7 +9,8 @@ stand, and sort every batch of documents for every query.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from pipelines.retrievers import OwnIndexRetriever
 from toolkit.checks import check_integer
 from toolkit.errors import InputError
 from toolkit.extras import check_installed, require
+from toolkit.files import write_json
 
 _INDEX = "flex"
 Vectors = NDArray[np.float32]
@@ -98,15 +100,52 @@ class DenseRetriever(OwnIndexRetriever):
 
 
 def write_flex(folder: Path, shards: Iterable[Shard]) -> int:
-    """Write the vectors of an encoded corpus as a FlexIndex; their dimensions."""
-    index = require("pyterrier_dr").FlexIndex(str(folder), verbose=False)
+    """Write the vectors of an encoded corpus as a FlexIndex; their dimensions.
+
+    As `FlexIndex.index` does, but for ids that it cannot write: where 256 units in a row have ids
+    that count up behind a text with a percent sign, as the passages of a long document do, npids
+    takes that sign for a placeholder.
+    """
+    folder.mkdir(parents=True)
+    units = dimensions = 0
+    with (folder / "vecs.f4").open("wb") as vectors, _id_file(folder / "docnos.npids") as ids:
+        for shard in shards:
+            rows = np.ascontiguousarray(shard.values, np.float32)
+            dimensions = rows.shape[1]
+            vectors.write(rows.data)
+            for unit_id in shard.unit_ids:
+                ids.add(unit_id)
+            units += len(shard.unit_ids)
+    meta = {"type": "dense_index", "format": "flex", "vec_size": dimensions, "doc_count": units}
+    write_json(folder / "pt_meta.json", meta)
+    return dimensions
+
+
+@contextmanager
+def _id_file(path: Path) -> Iterator[Any]:
+    """A builder of npids whose ids are written when the block ends, for both directions."""
+    builders, codecs = require("npids.builder"), require("npids.codecs")
+    builder = builders.FwdLookupBuilder(path)
+    for name in ("intsequence", "intsequencepad"):
+        builder.formats[name] = _without_percent(codecs.fwd[name])()
+    builder.seeded_formats = builder.formats.copy()
     try:
-        index.index(_rows(shards))
+        yield builder
+        builder.close()
+        builders.InvLookupBuilder.build(path)
     except UnicodeEncodeError as error:
         raise InputError(
             f"unit id {error.object!r} cannot be written as UTF-8", do="rename it"
         ) from error
-    return int(index.payload(return_dvecs=False, return_docnos=False)[0]["vec_size"])
+
+
+def _without_percent(codec: type[Any]) -> type[Any]:
+    """A codec of npids for ids that count up, which leaves ids with a percent sign to others."""
+
+    def seed(self: Any, unit_id: str) -> bool:
+        return "%" not in unit_id and codec.seed(self, unit_id)
+
+    return type(codec.__name__, (codec,), {"seed": seed})
 
 
 def read_flex(folder: Path) -> tuple[NDArray[Any], Vectors]:
@@ -117,10 +156,3 @@ def read_flex(folder: Path) -> tuple[NDArray[Any], Vectors]:
     vectors = np.memmap(folder / "vecs.f4", np.float32, mode="r", shape=shape)
     docnos = require("npids").Lookup(folder / "docnos.npids")
     return np.array(list(docnos), dtype=object), np.asarray(vectors)
-
-
-def _rows(shards: Iterable[Shard]) -> Iterator[dict[str, Any]]:
-    for shard in shards:
-        names: Sequence[str] = shard.unit_ids
-        for name, vector in zip(names, shard.values, strict=True):
-            yield {"docno": name, "doc_vec": vector}

@@ -8,8 +8,9 @@ import pandas as pd
 import pytest
 import tiny_embedder
 
-from pipelines.learned.dense import DenseEngine, DenseRetriever
+from pipelines.learned.dense import DenseEngine, DenseRetriever, read_flex, write_flex
 from pipelines.learned.dense_encoder import DenseEncoder
+from pipelines.learned.shards import Shard
 from pipelines.learned.vector_index import VectorIndex
 from pipelines.stage import Collection
 from toolkit.contracts import Unit
@@ -126,6 +127,36 @@ def test_the_index_is_a_flex_index_that_pyterrier_dr_searches_alike(model: Path,
     ours = index.retriever(depth=10)(frame)
     np.testing.assert_allclose(ours["score"], theirs["score"], atol=1e-5)
     assert set(ours["docno"][:3]) == set(theirs["docno"][:3])
+
+
+def test_hundreds_of_passages_of_one_document_are_written_and_found_by_their_ids(
+    tmp_path: Path, model: Path
+):
+    from pyterrier_dr import FlexIndex
+
+    # With a percent sign before numbers that count up, padded and not; `%d` and `%%` even mean
+    # something to the library's own writer.
+    names = [
+        *(f"d{number}" for number in range(300)),
+        *(f"Theodore_Roosevelt%p{number}" for number in range(554)),
+        *(f"50%d{number:03d}" for number in range(1, 600)),
+        *(f"100%%{number}" for number in range(600)),
+    ]
+    values = np.arange(len(names) * 4, dtype=np.float32).reshape(-1, 4)
+    halves = np.array_split(np.arange(len(names)), 2)
+    shards = [
+        Shard([names[row] for row in rows], values[rows], np.arange(len(rows) + 1))
+        for rows in halves
+    ]
+    assert write_flex(tmp_path / "flex", shards) == 4
+    docnos, vectors = read_flex(tmp_path / "flex")
+    assert docnos.tolist() == names
+    np.testing.assert_array_equal(vectors, values)
+    flex = FlexIndex(str(tmp_path / "flex"), verbose=False)
+    assert list(flex.docnos()) == names
+    wanted = [0, 299, 300, 853, 854, 1452, 1453, len(names) - 1]
+    assert list(flex.docnos().fwd[wanted]) == [names[row] for row in wanted]
+    assert list(flex.docnos().inv[[names[row] for row in wanted]]) == wanted
 
 
 def test_other_columns_stay_and_queries_keep_their_order(model: Path, built: Path):
