@@ -155,10 +155,11 @@ def test_a_program_that_is_not_installed_is_told_with_what_to_do(tmp_path: Path)
 
 
 PARENT = """
-import sys, time
+import signal, sys, time
 from pathlib import Path
 sys.path.insert(0, {root!r})
 from toolkit.llm.server import serving
+signal.signal(signal.SIGINT, signal.default_int_handler)  # what runs in the background ignores it
 command = lambda port: [sys.executable, {fake!r}, "--port", str(port)]
 with serving(command, log=Path({log!r}), environment={{"PIDS": {pids!r}}}, grace=5.0):
     print("ready", flush=True)

@@ -218,7 +218,7 @@ def test_seconds_leave_out_the_wait_for_a_place_in_flight() -> None:
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_requests_that_take_turns_take_no_more_seconds_than_pass(fails: bool) -> None:
+def test_requests_that_take_turns_have_no_seconds_of_waiting(fails: bool) -> None:
     def answer(request: Request) -> Say | Fail:
         time.sleep(0.1)
         return Fail(400) if fails else Say(text="yes")
@@ -237,7 +237,9 @@ def test_requests_that_take_turns_take_no_more_seconds_than_pass(fails: bool) ->
         began = time.monotonic()
         asyncio.run(ask_all(peer.openai_url))
         passed = time.monotonic() - began
-    assert 4 * 0.1 <= ledger.total.seconds <= passed
+    # The end of one overlaps with the next one's start; with their waits they would take 2.5 times
+    # what passes.
+    assert 4 * 0.1 <= ledger.total.seconds <= 1.5 * passed
 
 
 def test_a_request_that_is_cancelled_while_it_waits_for_its_place_has_no_seconds() -> None:
