@@ -66,9 +66,9 @@ def test_only_the_hits_that_a_page_shows_are_made() -> None:
     rows = [(f"d{number}", 1000.0 - number) for number in range(1000)]
     store = DictionaryStore({docid: f"A ship, {docid}." for docid, _ in rows})
     session = RankedBrowsing(page=5).session(PipelineBackend(Fixed(*rows)), store)
-    before = sum(isinstance(thing, Hit) for thing in gc.get_objects())
+    before = sum(type(thing) is Hit for thing in gc.get_objects())
     result = session.call("search", {"reason": "", "query": "ship"})
-    after = sum(isinstance(thing, Hit) for thing in gc.get_objects())
+    after = sum(type(thing) is Hit for thing in gc.get_objects())
     assert result.call.ranking == tuple(docid for docid, _ in rows)
     assert session.evidence.tiers["surfaced"] == result.call.ranking
     assert after - before <= 10  # the page's, as it was made and as it is told

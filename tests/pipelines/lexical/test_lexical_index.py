@@ -7,6 +7,7 @@ import os
 import pickle
 import random
 import resource
+import subprocess
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -263,10 +264,22 @@ def test_same_bytes_whatever_the_processes_and_the_memory(
 @pytest.mark.usefixtures("early_processes", "one_process_for_all")
 @pytest.mark.parametrize("analyzer", ["english", "english:2"])
 def test_batches_come_in_their_order_from_this_process_and_another(
-    tmp_path: Path, analyzer: str
+    tmp_path: Path, analyzer: str, lasting_pool: ProcessPoolExecutor
 ) -> None:
-    texts = [[f"sounding {' line' * number}"] for number in range(12)]
-    batches = list(build._analysed(iter(texts), tmp_path, analyzer, 10**6, 2))
+    gate = tmp_path / "gate"
+    held = ["sh", "-c", f"until [ -e '{gate}' ]; do sleep 0.01; done"]
+
+    def texts() -> Iterator[list[str]]:
+        for number in range(12):
+            if number == 1:  # the other process has the first one, and now waits
+                lasting_pool.submit(subprocess.run, held, check=True)
+            if number == 8:
+                gate.touch()
+            yield [f"sounding {' line' * number}"]
+
+    work = tmp_path / "work"
+    work.mkdir()
+    batches = list(build._analysed(texts(), work, analyzer, 10**6, 2))
     assert [batch.lengths.tolist() for batch in batches] == [[1 + n] for n in range(12)]
     writers = {int(batch.segment.split("-")[0]) for batch in batches}
     assert len(writers) == 2
