@@ -42,7 +42,8 @@ if TYPE_CHECKING:
 
 # Logits are made for so many (token, term) cells at once: 268 MB in float32; on a CPU, 16 MB in
 # bfloat16, which its caches hold until the largest are found.
-_CELLS = {"cpu": 1 << 23, "cuda": 1 << 26}
+_CELLS = 1 << 26
+_CELLS_ON_CPU = 1 << 23
 _QUERIES_KEPT = 4096
 
 
@@ -195,7 +196,8 @@ class _Loaded(NamedTuple):
         with torch.inference_mode():
             states = self.states(tokens)
             lengths = [len(text) for text in tokens]
-            most = max(1, _CELLS[self.model.device.type] // len(self.vocabulary))
+            cells = _CELLS_ON_CPU if self.model.device.type == "cpu" else _CELLS
+            most = max(1, cells // len(self.vocabulary))
             for part in _parts(lengths, most):
                 hidden = self.transform(torch.cat(states[part]).to(self.model.dtype))
                 logits = self.decode(hidden)
