@@ -103,8 +103,8 @@ def write_flex(folder: Path, shards: Iterable[Shard]) -> int:
     """Write the vectors of an encoded corpus as a FlexIndex; their dimensions.
 
     As `FlexIndex.index` does, but for ids that it cannot write: where 256 units in a row have ids
-    that count up behind a text with a percent sign, as the passages of a long document do, npids
-    takes that sign for a placeholder.
+    that are one text and a number, as the passages of a long document are, npids takes a percent
+    sign in the text for a placeholder.
     """
     folder.mkdir(parents=True)
     units = dimensions = 0
@@ -126,7 +126,7 @@ def _id_file(path: Path) -> Iterator[Any]:
     """A builder of npids whose ids are written when the block ends, for both directions."""
     builders, codecs = require("npids.builder"), require("npids.codecs")
     builder = builders.FwdLookupBuilder(path)
-    for name in ("intsequence", "intsequencepad"):
+    for name in ("intsequence", "intsequencepad", "intstored"):
         builder.formats[name] = _without_percent(codecs.fwd[name])()
     builder.seeded_formats = builder.formats.copy()
     try:
@@ -140,7 +140,7 @@ def _id_file(path: Path) -> Iterator[Any]:
 
 
 def _without_percent(codec: type[Any]) -> type[Any]:
-    """A codec of npids for ids that count up, which leaves ids with a percent sign to others."""
+    """A codec of npids for numbered ids, which leaves ids with a percent sign to others."""
 
     def seed(self: Any, unit_id: str) -> bool:
         return "%" not in unit_id and codec.seed(self, unit_id)
