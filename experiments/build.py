@@ -106,7 +106,7 @@ def check_arguments(config: DictConfig) -> None:
     group = _group(config)
     called = get_object(_target(config))
     parameters = inspect.signature(called).parameters
-    takes_any = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
+    takes_any = any(item.kind is item.VAR_KEYWORD for item in parameters.values())
     unknown = sorted(set(values) - set(parameters))
     if unknown and not takes_any:
         raise InputError(

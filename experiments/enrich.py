@@ -123,19 +123,22 @@ def ask_missing(
     ):
         left = compress(units, lacking)
         sample = list(islice(left, SAMPLE))
+        began = time.monotonic()
+
+        def estimate_rest(answered: list[str]) -> None:
+            tell_estimate(console, ledger, answered, missing, time.monotonic() - began)
+            check_money(ledger, answered, missing, cap, config.confirm)
+
         try:
-            began = time.monotonic()
             sampled = [unit.unit_id for unit in sample]
             try:
                 first = asked(ask_sample(source, sample, collection), len(sample))
             except OutOfMoney:
                 # What was answered tells all the same what the rest will take.
                 if answered := [unit_id for unit_id in sampled if ledger.usage(unit_id)]:
-                    tell_estimate(console, ledger, answered, missing, time.monotonic() - began)
-                    check_money(ledger, answered, missing, cap, config.confirm)
+                    estimate_rest(answered)
                 raise
-            tell_estimate(console, ledger, sampled, missing, time.monotonic() - began)
-            check_money(ledger, sampled, missing, cap, config.confirm)
+            estimate_rest(sampled)
             rest = source.ask_documents(chain(first.again, left), collection)
             second = asked(rest, missing - first.documents + sum(first.failed.values()))
         finally:

@@ -166,8 +166,8 @@ def _model(folder: RunFolder) -> str:
     factors = manifest.get("factors") or {}
     configured = llm.get("model") if isinstance(llm, Mapping) else None
     # A configuration may name one that only its stages ask, or nobody.
-    asked = configured if configured and _agent_asked(folder) else None
-    return str(imported.get("model") or asked or factors.get("agent") or "unknown")
+    agents_model = configured if configured and _agent_asked(folder) else None
+    return str(imported.get("model") or agents_model or factors.get("agent") or "unknown")
 
 
 def _agent_asked(folder: RunFolder) -> bool:

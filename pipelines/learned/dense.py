@@ -1,9 +1,9 @@
 """Dense retrieval: one vector a unit, searched exactly.
 
-Vectors are kept in `pyterrier_dr.FlexIndex`'s format: the files are the library's own, and
-`FlexIndex(folder)` opens them elsewhere. The search is ours (`vector_search`): the library's
-retrievers leave to chance which of equal scores are kept at the depth and in which order they
-stand, and sort every batch of documents for every query.
+Vectors are kept in the format of `pyterrier_dr.FlexIndex`, so that `FlexIndex(folder)` opens them
+elsewhere. The search is ours (`vector_search`): the library's retrievers leave to chance which of
+equal scores are kept at the depth and in which order they stand, and sort every batch of documents
+for every query.
 """
 
 from __future__ import annotations

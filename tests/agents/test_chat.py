@@ -466,10 +466,10 @@ def test_a_reply_of_no_use_is_offered_a_call_only_while_tools_are_open(
         clock = Clock()
         model = ScriptedModel(clock.then(80 * closed, calling()), unusable, saying())
         trajectory = ask(model, clock=clock, seconds=100, prompt=prompt)
-        said = model.requests[2].messages[-1]["content"]
-        assert said == sections[f"{section}_closed" if closed else section]
-        assert any(offer in said.lower() for offer in offers) != closed
-        assert said.split(".")[0] == sections[section].split(".")[0]
+        last_words = model.requests[2].messages[-1]["content"]
+        assert last_words == sections[f"{section}_closed" if closed else section]
+        assert any(offer in last_words.lower() for offer in offers) != closed
+        assert last_words.split(".")[0] == sections[section].split(".")[0]
         assert ended(trajectory) == ("steered" if closed else "completed", "")
 
 

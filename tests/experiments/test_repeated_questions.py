@@ -148,8 +148,8 @@ def test_whatever_asks_a_model_anew_can_be_repeated(entry: Entry, given: tuple[s
 
 def test_kill_9_in_the_second_repeat_loses_no_more_than_what_was_under_way(tmp_path: Path) -> None:
     # Of 320 requests, the first repeat takes 160, and the gate holds those beyond 240.
-    asked = command("repeats=2", "llm.gate_after=240")
-    process = CommandProcess(*asked, folder=tmp_path)
+    gated = command("repeats=2", "llm.gate_after=240")
+    process = CommandProcess(*gated, folder=tmp_path)
     run = tmp_path / "runs" / "cut"
     until = time.monotonic() + 90
     while len(list(run.glob("repeats/2/queries/[!.]*.json"))) < 5 and time.monotonic() < until:
@@ -160,7 +160,7 @@ def test_kill_9_in_the_second_repeat_loses_no_more_than_what_was_under_way(tmp_p
     written = {path: path.read_bytes() for path in run.glob("**/queries/[!.]*.json")}
     assert 45 <= len(written) <= 60
     (tmp_path / GATE).touch()
-    ended = run_command(*asked, folder=tmp_path)
+    ended = run_command(*gated, folder=tmp_path)
     assert ended.returncode == 0, ended.stderr
     assert all(path.read_bytes() == text for path, text in written.items())
     parts = RunFolder(run).repeats()

@@ -50,7 +50,7 @@ def test_the_head_of_a_text_ends_with_its_last_token_whatever_its_length(length:
 def test_format_characters_are_dropped_and_no_others() -> None:
     # The general category Cf of the Unicode Character Database, by name.
     dropped = "\u200b\u200d\ufeff\u00ad\u202e\u2066\U000e0041"
-    kept = "a é\u0301\u00a0\u20e3漢\U0001f600\ud800"
+    visible = "a é\u0301\u00a0\u20e3漢\U0001f600\ud800"
     for _ in range(2):
-        assert without_format_characters(dropped.join(kept)) == kept
+        assert without_format_characters(dropped.join(visible)) == visible
         assert without_format_characters(dropped) == ""

@@ -126,9 +126,9 @@ def test_processes_that_first_open_one_setting_together_agree(index: PisaIndex) 
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
         assert pool.submit(own_number).result() != own_number()  # has imported what it needs
         theirs = [pool.submit(top, index.path) for _ in range(2)]
-        found = [top(index.path), top(index.path), *(ranking.result() for ranking in theirs)]
-    assert len(found[0]) > 10
-    assert all(ranking == found[0] for ranking in found)
+        rankings = [top(index.path), top(index.path), *(ranking.result() for ranking in theirs)]
+    assert len(rankings[0]) > 10
+    assert all(ranking == rankings[0] for ranking in rankings)
 
 
 def test_a_build_that_fails_leaves_nothing(tmp_path: Path) -> None:

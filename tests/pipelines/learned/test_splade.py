@@ -140,17 +140,17 @@ def test_what_is_not_a_number_stays_for_whoever_checks(
     checkpoint: Path, dtype: str, sign: float
 ) -> None:
     """A single token of one text, as where a network overflows behind its last attention."""
-    made = encoder(checkpoint, dtype=dtype)
-    loaded = made._open()
+    splade = encoder(checkpoint, dtype=dtype)
+    loaded = splade._open()
 
     def overflown(tokens: Sequence[Sequence[int]]) -> list[Any]:
         states = loaded.states(tokens)
         states[0][1] = torch.copysign(torch.tensor(float("nan")), torch.tensor(sign))
         return states
 
-    made._loaded = loaded._replace(states=overflown)
-    spoilt, sound = made.encode(["ban kora lin", "ban kora"])
-    assert len(spoilt) == len(made.vocabulary) and np.isnan(spoilt["weight"]).all()
+    splade._loaded = loaded._replace(states=overflown)
+    spoilt, sound = splade.encode(["ban kora lin", "ban kora"])
+    assert len(spoilt) == len(splade.vocabulary) and np.isnan(spoilt["weight"]).all()
     assert len(sound) and np.isfinite(sound["weight"]).all()
 
 

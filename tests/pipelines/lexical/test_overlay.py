@@ -125,12 +125,12 @@ def test_scores_of_an_enriched_index_equal_brute_force(
     base = LexicalIndex.build(units, folder / "base", analyzer=analyzer, processes=1)
     overlay = Overlay.build(base, ((f"d{n}", ps) for n, ps in added.items()), folder / "overlay")
     index = EnrichedIndex(base, overlay, counted)
-    asked = {slot(term) if "hashed" in shape else term: weight for term, weight in query.items()}
+    weights = {slot(term) if "hashed" in shape else term: weight for term, weight in query.items()}
     known = {number: ps for number, ps in added.items() if number < len(documents)}
     expected = brute_force(documents, known, query, k1, b, counted, longest)
     if not any(base.lengths) and "average" not in counted:
         return  # the average of no token: nothing to divide by
-    numbers, scores = index.search(asked, k1=k1, b=b, depth=10, lengths="exact")
+    numbers, scores = index.search(weights, k1=k1, b=b, depth=10, lengths="exact")
     found = dict(zip(numbers.tolist(), scores.tolist(), strict=True))
     for number, score in enumerate(expected):
         assert found.get(number, 0.0) == pytest.approx(score, rel=1e-5, abs=1e-6)
