@@ -10,8 +10,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from hydra._internal.utils import _locate
 from hydra.errors import InstantiationException
-from hydra.utils import get_object, instantiate
+from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
 from toolkit.contracts import ToolInterface
@@ -43,7 +44,7 @@ def make(config: DictConfig) -> Any:
 def declares(option: DictConfig, name: str) -> bool:
     """Whether what an option gives declares `name`, such as `asks_model`, to be true. It is made
     only where its class does not tell."""
-    target = get_object(_target(option))
+    target = _called(option)
     if inspect.isclass(target):
         value = getattr(target, name, False)
         if isinstance(value, bool):
@@ -104,7 +105,7 @@ def check_arguments(config: DictConfig) -> None:
     for word in ("_target_", "_partial_", "_convert_"):
         values.pop(word, None)
     group = _group(config)
-    called = get_object(_target(config))
+    called = _called(config)
     parameters = inspect.signature(called).parameters
     takes_any = any(item.kind is item.VAR_KEYWORD for item in parameters.values())
     unknown = sorted(set(values) - set(parameters))
@@ -115,12 +116,42 @@ def check_arguments(config: DictConfig) -> None:
     hints = typing.get_type_hints(called.__init__ if inspect.isclass(called) else called)
     for name, value in values.items():
         if not fits(value, hints.get(name, Any)):
-            wanted = str(getattr(parameters.get(name), "annotation", "")).replace("'", "")
+            wanted = _type_name(parameters[name].annotation)
             shown = masked(value, name)
             raise InputError(f"{group}.{name}={shown!r}", valid=f"a value of type {wanted}")
         part = config.get(name)
         if isinstance(part, DictConfig) and "_target_" in part:
             check_arguments(part)
+
+
+def _called(option: DictConfig) -> Any:
+    """What an option names as `_target_`; `InputError` where there is nothing of that name. What a
+    module lacks itself is its defect, and keeps its traceback."""
+    target = _target(option)
+    if not all(target.split(".")):
+        raise _no_such(option, target)
+    try:
+        return _locate(target)  # `hydra.utils.get_object` logs what it raises
+    except ImportError as error:
+        cause = error.__cause__
+        missing = cause.name if isinstance(cause, ModuleNotFoundError) else None
+        if isinstance(cause, AttributeError) or f"{target}.".startswith(f"{missing}."):
+            raise _no_such(option, target) from None
+        raise
+
+
+def _no_such(option: DictConfig, target: str) -> InputError:
+    return InputError(
+        f"{_group(option)}._target_={target} names nothing that can be imported",
+        do="check its spelling, and that Python finds its package (PYTHONPATH)",
+    )
+
+
+def _type_name(annotation: Any) -> str:
+    """As it is written: `int`, `list[str]`, `float | None`."""
+    if inspect.isclass(annotation) and not typing.get_args(annotation):
+        return annotation.__name__
+    return str(annotation).replace("'", "")
 
 
 def _target(option: DictConfig) -> str:

@@ -82,13 +82,12 @@ def _chosen_file(path: Path, root: Any) -> Path:
 def _tuned_for(config: Any) -> dict[str, Any]:
     """The settings of unit and engine, for which a choice holds."""
     values = {group: OmegaConf.to_container(config[group], resolve=True) for group in TUNED}
-    settings: dict[str, Any] = without_free(masked(values))
-    return settings
+    masked_values: dict[str, Any] = masked(values)
+    return {group: without_free(option, group) for group, option in masked_values.items()}
 
 
 def _recorded(cell: Path) -> dict[str, Any]:
     """The same of a recorded tuning, which is data: nothing in it is resolved."""
     config = RunFolder(cell).manifest().get("config")
     values = config if isinstance(config, dict) else {}
-    settings: dict[str, Any] = without_free({group: values.get(group) for group in TUNED})
-    return settings
+    return {group: without_free(values.get(group), group) for group in TUNED}

@@ -28,6 +28,7 @@ from experiments.sweep import (
     CellFailed,
     CellStatus,
     SweepStart,
+    check_name,
     end_sweep,
     recorded_cell,
     wait_for_jobs,
@@ -87,6 +88,7 @@ def main(task: Callable[[Settings], Any], arguments: Sequence[str] | None = None
     try:
         refuse_secrets(words)
         check_choices(words)
+        check_name(words)
         try:
             _compose_and_run(one_job, words)
         except Exception:
@@ -272,7 +274,7 @@ def unknown_key(key: str) -> str:
     group = key.rpartition(".")[0]
     known = sorted({field.name for field in dataclasses.fields(Root)})
     if group:
-        do = f"see conf/{group.replace('.', '/')}/ for the arguments of each option"
+        do = f"see conf/{group.partition('.')[0]}/ for the arguments of each option"
         return str(InputError(f"{key!r} is no argument of the chosen {group}", do=do))
     close = difflib.get_close_matches(key, known, n=1)
     do = f"did you mean {close[0]}?" if close else ""

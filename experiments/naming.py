@@ -222,7 +222,7 @@ def _plain(config: Any) -> Any:
 
 def _lasting(value: Any, group: str) -> Any:
     # A renewed key of a language model is the same model.
-    return without_free(masked(value) if group.endswith("llm") else value)
+    return without_free(masked(value) if group.endswith("llm") else value, group)
 
 
 def _flat(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -12,26 +12,32 @@ from typing import Any
 
 from omegaconf import MISSING
 
-# Settings that say where, how fast and for how much money, at any depth: a run may be resumed with
-# others.
-FREE = frozenset(
+# Settings that say where, how fast and for how much money, at any depth of an option: a run may be
+# resumed with others. A setting of these names in an agent, a tool or a unit is one like others.
+_SPEED = frozenset(
     {
-        *("base_url", "key_env", "price", "run_dollars", "attempts", "longest_wait", "timeout"),
-        *(
-            "device",
-            "compute",
-            "batch_tokens",
-            "max_wait_ms",
-            "concurrency",
-            "threads",
-            "processes",
-        ),
-        *("memory_mb", "heap", "jar", "java_home", "launcher", "environment", "start_seconds"),
-        *("tensor_parallel", "data_parallel", "gpu_memory", "max_sequences", "prefix_caching"),
-        *("parallel", "gpu_layers"),
-        *("prompt_token_details", "origin"),
+        *("device", "compute", "batch_tokens", "max_wait_ms", "concurrency"),
+        *("threads", "processes", "memory_mb"),
     }
 )
+_SERVICE = frozenset(
+    {"base_url", "key_env", "price", "attempts", "longest_wait", "timeout", "concurrency"}
+)
+_SERVER = frozenset(
+    {
+        *("launcher", "environment", "start_seconds", "parallel", "gpu_layers", "threads"),
+        *("tensor_parallel", "data_parallel", "gpu_memory", "max_sequences", "prefix_caching"),
+        "prompt_token_details",
+    }
+)
+_FREE = {
+    "benchmark": frozenset({"origin"}),
+    "unit": frozenset[str](),
+    "engine": _SPEED | {"heap", "jar", "java_home"},
+    "tool": frozenset[str](),
+    "agent": frozenset[str](),
+    "budget": frozenset({"run_dollars"}),
+}
 
 
 @dataclass
@@ -94,8 +100,14 @@ class Root:
     tuning: Tuning = field(default_factory=Tuning)
 
 
-def without_free(value: Any) -> Any:
-    """Plain values without the settings that may differ between the starts of one run."""
+def without_free(option: Any, group: str) -> Any:
+    """The plain values of a group's option without the settings that may differ between the starts
+    of one run."""
+    free = _SPEED | _SERVICE | _SERVER if group.endswith("llm") else _SPEED | _SERVICE
+    return _without(option, _FREE.get(group, free))
+
+
+def _without(value: Any, keys: frozenset[str]) -> Any:
     if isinstance(value, Mapping):
-        return {key: without_free(inner) for key, inner in value.items() if key not in FREE}
+        return {key: _without(inner, keys) for key, inner in value.items() if key not in keys}
     return value

@@ -146,6 +146,15 @@ def key_of(override: str) -> str:
     return override.lstrip("+~").partition("=")[0]
 
 
+def value_of(override: str) -> Any:
+    """The value that an override gives, as Hydra reads it; an empty list where Hydra itself says
+    what is wrong with it."""
+    try:
+        return OverridesParser.create().parse_override(override).value()
+    except (HydraException, NotImplementedError):
+        return []
+
+
 def choice_of(group: str) -> str:
     """What Hydra calls the choice of a group's option: `llm@judge_llm` of `judge_llm`."""
     if group == "list_reranker":
@@ -190,10 +199,7 @@ def check_choices(overrides: Iterable[str]) -> None:
 
 def _chosen_options(text: str) -> list[Any]:
     """The options that an override names, those of a sweep and of a list too."""
-    try:
-        value = OverridesParser.create().parse_override(text).value()
-    except (HydraException, NotImplementedError):
-        return []  # Hydra itself says what is wrong with it
+    value = value_of(text)
     options: list[Any] = []
     for item in value.list if isinstance(value, ChoiceSweep) else [value]:
         options += item if isinstance(item, list) else [item]

@@ -12,20 +12,22 @@ import os
 import re
 import shutil
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
+from hydra.core.override_parser.types import QuotedString, Sweep
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf, flag_override
 
 from experiments.comparison import compare_folders
-from experiments.settings import Settings
+from experiments.settings import Settings, key_of, value_of
 from toolkit.console import Console
 from toolkit.errors import InputError
 from toolkit.files import fingerprint, write_json
 from toolkit.masking import masked
+from toolkit.runs import RunFolder
 from toolkit.runs.locks import SWEEP
 from toolkit.sealing import is_sealed, mark_sealed, read_text
 
@@ -81,6 +83,20 @@ def sweep_name(overrides: Sequence[str]) -> str:
     chosen = dict(item.split("=", 1) for item in overrides if "=" in item)
     benchmark = re.sub(r"[^\w.+-]", "-", chosen.get("benchmark", "sweep").replace(",", "+"))
     return f"{benchmark}-{fingerprint(sorted(overrides))[:6]}"
+
+
+def check_name(overrides: Iterable[str]) -> None:
+    """`InputError` for a `name=` that names no folder, or several. The folder of a sweep is written
+    before its first cell could refuse it."""
+    for text in overrides:
+        if key_of(text) != "name" or "=" not in text:
+            continue
+        value = value_of(text)
+        if isinstance(value, Sweep):
+            raise InputError(f"{text} gives several names", valid="one, for all cells")
+        name = value.text if isinstance(value, QuotedString) else value
+        if isinstance(name, str) and "${" not in name:
+            RunFolder.named("", name)
 
 
 def mask(config: DictConfig) -> None:

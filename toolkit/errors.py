@@ -9,10 +9,10 @@ class InputError(Exception):
     """
 
     def __init__(self, what: str, *, valid: str = "", do: str = "") -> None:
-        parts = [what.rstrip(". ")]
-        if valid:
-            parts.append(f"valid: {valid.rstrip('. ')}")
-        if do:
-            parts.append(do.rstrip(". "))
-        line = ". ".join(" ".join(part.split()) for part in parts)
-        super().__init__(line if line.endswith("?") else f"{line}.")
+        parts = [what, f"valid: {valid}" if valid else "", do]
+        super().__init__(" ".join(_sentence(part) for part in parts if part))
+
+
+def _sentence(text: str) -> str:
+    line = " ".join(text.split())
+    return line if line.endswith(("?", "...")) else line.rstrip(". ") + "."

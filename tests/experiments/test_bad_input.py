@@ -127,6 +127,22 @@ def test_null_in_the_place_of_a_mapping_is_told(
 def test_an_agent_of_no_class_is_told(entry: Entry, capsys: pytest.CaptureFixture[str]) -> None:
     assert entry("run", *TINY, "agent._target_=null", "name=x") == 2
     assert "agent has no _target_" in told(capsys)
+    for target in ("no_package.Agent", "agents.keyword.No", "agents.base.BaseAgent.no", "a..b"):
+        assert entry("run", *TINY, f"agent._target_={target}", "name=x") == 2
+        assert f"agent._target_={target} names nothing" in told(capsys)
+
+
+def test_an_agent_of_ones_own_is_told_its_types_and_a_defect_keeps_its_traceback(
+    entry: Entry, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("own_agent.py").write_text("class Agent:\n    def __init__(self, n: int): ...\n")
+    Path("lacking.py").write_text("import a_library_that_is_not_there\n")
+    monkeypatch.syspath_prepend(Path.cwd())
+    own = ("agent=one_shot", "agent._target_=own_agent.Agent", "~agent.listed", "+agent.n=many")
+    assert entry("run", *TINY, *own, "name=x") == 2
+    assert "agent.n='many'. valid: a value of type int." in told(capsys)
+    with pytest.raises(ImportError, match="a_library_that_is_not_there"):
+        entry("run", *TINY, "agent._target_=lacking.Agent", "name=x")
 
 
 def test_a_ranking_needs_no_agent(entry: Entry) -> None:
@@ -151,6 +167,7 @@ def test_none_is_chosen_as_the_line_says() -> None:
         (["benchmrk=fictional"], "did you mean benchmark?"),
         (["benchmark=fictionl"], "fictional"),
         (["retriever.kk=1"], "retriever.kk"),
+        (["enrichment=feedback", "enrichment.query.kk=1"], "see conf/enrichment/ for"),
         (["retriever.k1=-1"], "k1=-1"),
         (["retriever.k1=much"], "retriever.k1='much'"),
         (["retriever.k1=null"], "retriever.k1=None. valid: a value of type float"),
@@ -166,6 +183,9 @@ def test_none_is_chosen_as_the_line_says() -> None:
         (["retriever.depth=0"], "depth=0"),
         (["measures=[nDCG@ten]"], "nDCG@ten"),
         (["name=../x"], "../x"),
+        (["-m", "name=../x"], "'../x' cannot be a folder name"),
+        (["-m", "name="], "'' cannot be a folder name"),
+        (["-m", "name=x,y"], "name=x,y gives several names"),
         (["benchmark=beir", "benchmark.path=/no/such/folder"], "/no/such/folder"),
         (["benchmark=beir"], "benchmark.path=VALUE"),
         (["benchmark=cacm", "paths.data=/none"], "castorini/anserini"),

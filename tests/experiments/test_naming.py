@@ -213,6 +213,27 @@ def test_own_options_are_found_in_a_folder_of_ones_own(tmp_path: Path) -> None:
     assert experiment.settings.config.retriever.k1 == 7
 
 
+@pytest.mark.parametrize(
+    ("group", "option", "key"),
+    [
+        ("agent", "keyword", "attempts"),
+        ("tool", "top_k", "timeout"),
+        ("unit", "document", "parallel"),
+    ],
+)
+def test_a_setting_of_ones_own_is_in_the_name_whatever_it_is_called(
+    group: str, option: str, key: str, tmp_path: Path
+) -> None:
+    (tmp_path / group).mkdir()
+    (tmp_path / group / "mine.yaml").write_text(f"defaults: [{option}, _self_]\n{key}: 1\n")
+    search = [tmp_path.as_uri()]
+    names = {
+        cell_name(Settings.compose([f"{group}=mine", f"{group}.{key}={value}"], search))
+        for value in (1, 3)
+    }
+    assert len(names) == 2
+
+
 def test_demands_that_an_agent_does_not_make_leave_its_name_as_it_was() -> None:
     settings = Settings.compose([*MODEL])
     assert {"remind", "first_call"} <= set(settings.config.agent)

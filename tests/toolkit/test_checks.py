@@ -35,3 +35,10 @@ def test_a_bound_may_be_left_out_of_the_range() -> None:
     check_number("mu", 1e-9, above=True)
     with pytest.raises(InputError, match=r"mu=0\. valid: above 0, finite\."):
         check_number("mu", 0, above=True)
+
+
+def test_the_line_ends_each_part_and_keeps_what_goes_on() -> None:
+    assert str(InputError("a=1. ", valid="b, c", do="try b")) == "a=1. valid: b, c. try b."
+    line = str(InputError("no a", valid="b, c, ...", do="give path=..."))
+    assert line == "no a. valid: b, c, ... give path=..."
+    assert str(InputError("no a", do="did you mean b?")) == "no a. did you mean b?"
