@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 import time
 from abc import ABC, abstractmethod
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import islice
+from itertools import accumulate, islice
 from operator import length_hint
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,8 +30,9 @@ from toolkit.progress import bar
 # With the largest rows there are (128 float32 a token), a shard's values stay below 1 GB.
 _SHARD_CHARACTERS = 1 << 22
 # A shard is what a kill loses. The first ones are small, until it is known how fast the model is;
-# then half a minute is aimed at, so that none takes more than a minute.
-_FIRST_CHARACTERS, _GROWTH, _SHARD_SECONDS = 1 << 11, 4, 30.0
+# then half a minute is aimed at, so that none takes more than a minute. Tokens tell what a text
+# costs; its characters do not, because a model leaves out the end of a long one.
+_FIRST_TOKENS, _GROWTH, _SHARD_SECONDS = 1 << 9, 4, 30.0
 
 
 # What keeps a device busy; a CPU's caches hold no more.
@@ -140,16 +142,17 @@ def encode_corpus(
         work = _Work(encoder, folder, progress, description, total or length_hint(units) or None)
         queue = _Queue(units)
         while queue.more():
-            number = len(heads)
-            head = shards.head(folder, number)
-            # A shard that stands was perhaps cut by the speed of another machine.
-            part = queue.units(head.units) if head else queue.next(shard_units, work.characters)
-            digest = _digest(part)
-            if head is None or head.digest != digest:
-                head = work.encode(number, digest, part)
-            else:
+            head = shards.head(folder, len(heads))
+            if head is None:
+                heads += work.encode(len(heads), queue.next(shard_units, _SHARD_CHARACTERS))
+                continue
+            # Perhaps cut by the speed of another machine.
+            part = queue.units(head.units)
+            if head.digest == _digest(part):
                 reused += 1
                 work.skip(len(part))
+            else:
+                head = work.encode_again(len(heads), part)
             heads.append(head)
     shards.finish(folder, heads)
     return Shards(folder, reused=reused)
@@ -197,8 +200,7 @@ def readable(text: str) -> str:
 
 
 class _Work:
-    """Computes shards, and shows how far it is and how fast. `characters`: those that the next
-    shard may have."""
+    """Computes shards, and shows how far it is and how fast."""
 
     def __init__(
         self,
@@ -211,32 +213,40 @@ class _Work:
         self._encoder, self._folder, self._progress = encoder, folder, progress
         self._task = progress.add_task(description, total=total, note="")
         self._encoded, self._seconds = 0, 0.0
-        self.characters = min(_FIRST_CHARACTERS, _SHARD_CHARACTERS)
+        self._tokens = _FIRST_TOKENS  # that the next shard may have
 
     def skip(self, units: int) -> None:
         self._progress.advance(self._task, units)
 
-    def encode(self, number: int, digest: str, units: Sequence[Unit]) -> Head:
-        start = time.perf_counter()
-        head = self._encode(number, digest, units)
-        seconds = max(time.perf_counter() - start, 1e-9)
-        in_time = int(_characters(units) / seconds * _SHARD_SECONDS)
-        if in_time:  # a shard of empty texts tells nothing
-            self.characters = min(in_time, _GROWTH * self.characters, _SHARD_CHARACTERS)
-        return head
+    def encode(self, number: int, units: Sequence[Unit]) -> Iterator[Head]:
+        """The shards of the units, from `number` on, as many as the encoder's speed wants."""
+        texts = _Texts.of(units, self._encoder)
+        while texts.units:
+            part, texts = texts.split(self._tokens)
+            start = time.perf_counter()
+            head = self._encode(number, part)
+            seconds = max(time.perf_counter() - start, 1e-9)
+            in_time = int(sum(part.lengths) / seconds * _SHARD_SECONDS)
+            if in_time:  # a shard without tokens tells nothing
+                self._tokens = min(in_time, _GROWTH * self._tokens)
+            yield head
+            number += 1
 
-    def _encode(self, number: int, digest: str, units: Sequence[Unit]) -> Head:
-        texts = [readable(unit.contents) for unit in units]
-        items, lengths = self._encoder.tokenized(texts)
-        arrays = in_batches(self._batch, items, lengths, self._encoder.batch_tokens)
-        ids = [unit.unit_id for unit in units]
+    def encode_again(self, number: int, units: Sequence[Unit]) -> Head:
+        """One shard of just these units."""
+        return self._encode(number, _Texts.of(units, self._encoder))
+
+    def _encode(self, number: int, texts: _Texts) -> Head:
+        tokens = self._encoder.batch_tokens
+        arrays = in_batches(self._batch, texts.items, texts.lengths, tokens)
+        ids = [unit.unit_id for unit in texts.units]
         for name, array in zip(ids, arrays, strict=True):
             _check(name, array, self._encoder.name)
         # The only vector of a unit is one row.
         single = arrays[0].ndim == 1 and arrays[0].dtype != SPARSE
         rows = [array[None] for array in arrays] if single else arrays
-        empty = sum(not text.strip() for text in texts)
-        return shards.write(self._folder, number, digest, ids, rows, empty)
+        empty = sum(not unit.contents.strip() for unit in texts.units)
+        return shards.write(self._folder, number, _digest(texts.units), ids, rows, empty)
 
     def _batch(self, items: list[Any]) -> list[NDArray[Any]]:
         start = time.perf_counter()
@@ -251,8 +261,28 @@ class _Work:
         self._progress.update(self._task, advance=units, note=note)
 
 
+class _Texts(NamedTuple):
+    """Units, what the encoder takes for each, and how many tokens that is."""
+
+    units: Sequence[Unit]
+    items: Sequence[Any]
+    lengths: Sequence[int]
+
+    @classmethod
+    def of(cls, units: Sequence[Unit], encoder: TextEncoder) -> _Texts:
+        return cls(units, *encoder.tokenized([readable(unit.contents) for unit in units]))
+
+    def split(self, tokens: int) -> tuple[_Texts, _Texts]:
+        """The first units, up to the one that brings them to `tokens` tokens, and the others."""
+        end = bisect_left(list(accumulate(self.lengths)), tokens) + 1
+        return self._part(slice(end)), self._part(slice(end, None))
+
+    def _part(self, rows: slice) -> _Texts:
+        return _Texts(self.units[rows], self.items[rows], self.lengths[rows])
+
+
 class _Queue:
-    """Units in their order, a shard's at a time."""
+    """Units in their order, some at a time."""
 
     def __init__(self, units: Iterable[Unit]) -> None:
         self._units = iter(units)
