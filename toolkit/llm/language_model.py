@@ -21,9 +21,12 @@ from toolkit.sealing import is_sealed
 
 
 class ModelServer(Protocol):
-    """How a local model is served. `environment` is added to the server's, `start_seconds` is how
-    long loading may take, `key_variable` the variable from which it reads the key that it asks for,
-    and `advice` how it is installed."""
+    """How a local model is served. `name` is what messages call the server, `environment` is added
+    to its own, `start_seconds` is how long loading may take, `key_variable` the variable from which
+    it reads the key that it asks for, and `advice` how it is installed."""
+
+    @property
+    def name(self) -> str: ...
 
     @property
     def environment(self) -> Mapping[str, str]: ...
@@ -58,6 +61,7 @@ class VllmServer:
     environment: Mapping[str, str] = field(default_factory=dict)
     start_seconds: float = 1800.0
 
+    name = "vLLM"
     key_variable = SERVER_KEY
     advice = "pip install 'soundingline[vllm]'"
 
@@ -188,6 +192,7 @@ class LanguageModel:
             start_seconds=server.start_seconds,
             environment=environment,
             advice=server.advice,
+            name=server.name,
         )
         with servers.using(started_with, start) as address:
             yield self._connect(f"{address}/v1")

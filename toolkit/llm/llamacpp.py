@@ -47,6 +47,7 @@ class LlamaCppServer:
     environment: Mapping[str, str] = field(default_factory=dict)
     start_seconds: float = 600.0
 
+    name = "llama.cpp"
     key_variable = "LLAMA_API_KEY"
     advice = "pip install 'soundingline[llamacpp]'"
 
@@ -99,7 +100,7 @@ class LlamaCppServer:
             "gpu-layers": self.gpu_layers,
         }
         options.update({name.replace("_", "-"): value for name, value in self.extra.items()})
-        check_secrets(options, launcher, "llama.cpp", self.key_variable)
+        check_secrets(options, launcher, self.name, self.key_variable)
         return [*launcher, *(word for pair in options.items() for word in option_words(*pair))]
 
     def _weights(self, model: str) -> Path:

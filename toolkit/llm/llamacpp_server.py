@@ -43,7 +43,11 @@ def main() -> None:
             params.chat_template = stream.read()
     if key := os.environ.get("LLAMA_API_KEY"):
         params.api_keys = [key]
-    server = xllamacpp.Server(params)
+    try:
+        server = xllamacpp.Server(params)
+    except RuntimeError as error:
+        # llama.cpp has written what is wrong.
+        raise SystemExit(str(error)) from None
     assert server.listening_address
     threading.Event().wait()
 

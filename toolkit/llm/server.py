@@ -41,15 +41,16 @@ def serving(
     grace: float = 20.0,
     environment: Mapping[str, str] | None = None,
     advice: str = "",
+    name: str = "",
 ) -> Iterator[str]:
     """Run `command(port)` while the block runs; yields `http://127.0.0.1:<port>`.
 
     The block begins when `health` answers 200. Output goes to the end of `log`, sealed where that
     lies in a sealed folder (`toolkit.sealing`). At the end, however it comes, the server's process
     group is asked to end and after `grace` seconds killed; it also ends when this process is
-    killed. `environment` is added to ours. `InputError` where the program is not installed
-    (`advice` says how it is), and, with the log's last lines, where it ends before it is healthy or
-    is not healthy within `start_seconds`.
+    killed. `environment` is added to ours. Messages call the server `name` (empty: its program).
+    `InputError` where the program is not installed (`advice` says how it is), and, with the log's
+    last lines, where it ends before it is healthy or is not healthy within `start_seconds`.
     """
     port = free_port()
     words = [str(word) for word in command(port)]
@@ -67,7 +68,7 @@ def serving(
         try:
             with _sealing(guard.stdout, output):
                 try:
-                    _wait(guard, address + health, words[0], log, start_seconds)
+                    _wait(guard, address + health, name or words[0], log, start_seconds)
                     yield address
                 finally:
                     _end(guard, grace)
@@ -148,19 +149,17 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def _wait(
-    guard: subprocess.Popen[bytes], url: str, program: str, log: Path, seconds: float
-) -> None:
+def _wait(guard: subprocess.Popen[bytes], url: str, name: str, log: Path, seconds: float) -> None:
     deadline = time.monotonic() + seconds
     pause = 0.02
     with bar(transient=True) as progress:
-        task = progress.add_task(f"starting {program}", total=None, note="")
+        task = progress.add_task(f"starting {name}", total=None, note="")
         while not _healthy(url):
             if guard.poll() is not None:
                 time.sleep(_SETTLE)
-                raise _not_ready(f"{program} ended before it was ready", log)
+                raise _not_ready(f"{name} ended before it was ready", log)
             if time.monotonic() > deadline:
-                raise _not_ready(f"{program} was not ready within {seconds:g} s", log)
+                raise _not_ready(f"{name} was not ready within {seconds:g} s", log)
             progress.update(task, note=tail(log, 1)[:60])
             time.sleep(pause)
             pause = min(1.0, pause * 1.5)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -100,6 +102,26 @@ def test_a_file_that_is_not_there_is_told_with_what_to_give(tmp_path: Path) -> N
     server = LlamaCppServer(gguf=str(tmp_path / "no.gguf"))
     with pytest.raises(InputError, match=r"no file .*no\.gguf.*llm\.server\.gguf"):
         server.command("m", 1)
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("xllamacpp") is None and not os.environ.get("CI"),
+    reason="not installed: xllamacpp",
+)
+def test_a_file_that_holds_no_model_is_told_in_llamacpps_words(
+    weights: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    server = LlamaCppServer(gguf=str(weights))
+    model = LanguageModel(model="m", client=OpenAIChat(), server=server)
+    running = model.running(tmp_path / "server.log")
+    with (
+        pytest.raises(InputError, match=r"^llama\.cpp ended before it was ready") as raised,
+        running,
+    ):
+        pass
+    assert f"failed to load model '{weights}'" in str(raised.value)
+    assert "Traceback" not in str(raised.value)
 
 
 @pytest.mark.parametrize(
