@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from chromium import Tab, chromium, running_tab
+from effort import cases
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "toolkit" / "report"))
 from test_traces import FAILED, HOSTILE, hostile_run
@@ -19,7 +20,7 @@ from toolkit.runs.names import escape_qid
 from toolkit.sealing import VARIABLE, mark_sealed
 
 CANARY = "a canary with ümlauts and 'quotes'"
-QUESTIONS, CALLS = 830, 25
+QUESTIONS, CALLS = cases(830, 100), 25
 pytestmark = pytest.mark.peers
 
 
