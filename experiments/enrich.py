@@ -54,7 +54,7 @@ _LEFT_OUT = {
 }
 
 
-class Asked(NamedTuple):
+class AnswerTally(NamedTuple):
     """Documents that were asked for, how many of them got an error instead of an answer, and the
     first `SAMPLE` of these."""
 
@@ -132,7 +132,7 @@ def ask_missing(
         try:
             sampled = [unit.unit_id for unit in sample]
             try:
-                first = asked(ask_sample(source, sample, collection), len(sample))
+                first = ask_all(ask_sample(source, sample, collection), len(sample))
             except OutOfMoney:
                 # What was answered tells all the same what the rest will take.
                 if answered := [unit_id for unit_id in sampled if ledger.usage(unit_id)]:
@@ -140,7 +140,7 @@ def ask_missing(
                 raise
             estimate_rest(sampled)
             rest = source.ask_documents(chain(first.again, left), collection)
-            second = asked(rest, missing - first.documents + sum(first.failed.values()))
+            second = ask_all(rest, missing - first.documents + sum(first.failed.values()))
         finally:
             folder.add_counts({"enrichment": source.counts})
             tell_answers(console, source.counts)
@@ -160,7 +160,7 @@ def ask_sample(
     yield from source.ask_documents(sample[1:], collection, accounts=True)
 
 
-def asked(answers: Iterator[tuple[Unit, object, str]], total: int) -> Asked:
+def ask_all(answers: Iterator[tuple[Unit, object, str]], total: int) -> AnswerTally:
     """Ask for everything, with a bar."""
     documents, failed, again = 0, dict[str, int](), list[Unit]()
     with bar() as progress:
@@ -173,7 +173,7 @@ def asked(answers: Iterator[tuple[Unit, object, str]], total: int) -> Asked:
             progress.update(
                 task, advance=1, note=f"{sum(failed.values())} failed" if failed else ""
             )
-    return Asked(documents, failed, again)
+    return AnswerTally(documents, failed, again)
 
 
 def tell_estimate(

@@ -90,7 +90,7 @@ class NotSearched(pt.Transformer):
 
 
 # Gives what ranks when it is asked for, so that what cannot work is told before.
-Prepared = Callable[[], PreparedPipeline]
+PipelineOpener = Callable[[], PreparedPipeline]
 
 
 def seals(config: DictConfig, benchmark: Benchmark) -> bool:

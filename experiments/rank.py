@@ -21,7 +21,7 @@ from experiments.costs import corpus_costs, query_costs
 from experiments.entry import main
 from experiments.models import servers_of_run
 from experiments.naming import RANKING, cell_name, factors, fingerprints, run_folder
-from experiments.pipeline import Prepared, Stages, ranking, stage_counts
+from experiments.pipeline import PipelineOpener, Stages, ranking, stage_counts
 from experiments.query_phrases import guessing_rewrites, keep_phrases, keep_rewrites
 from experiments.recorded import recorded_option
 from experiments.run_progress import RunProgress, fallbacks
@@ -59,7 +59,7 @@ from toolkit.report import comparison_table
 from toolkit.runs import make_manifest
 
 
-def rank(settings: Settings, prepared: Prepared | None = None) -> Cell:
+def rank(settings: Settings, prepared: PipelineOpener | None = None) -> Cell:
     """Rank every question, measure, print the numbers and where they stand. `prepared` gives the
     pipeline where it has been opened already."""
     config = settings.config

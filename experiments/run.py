@@ -39,7 +39,7 @@ from experiments.operators import (
     statistics,
     with_operators,
 )
-from experiments.pipeline import Prepared, PreparedPipeline, Stages, ranking, stage_counts
+from experiments.pipeline import PipelineOpener, PreparedPipeline, Stages, ranking, stage_counts
 from experiments.recorded import recorded_option
 from experiments.run_progress import RunProgress, fallbacks, listed
 from experiments.settings import Settings, plain_values
@@ -69,7 +69,7 @@ from toolkit.runs.rounds import RoundsFile
 from toolkit.tokens import tokens_of
 
 
-def run(settings: Settings, prepared: Prepared | None = None) -> Cell:
+def run(settings: Settings, prepared: PipelineOpener | None = None) -> Cell:
     """Answer what is pending, then evaluate the whole run. `prepared` gives the pipeline where it
     has been opened already."""
     config = settings.config

@@ -15,12 +15,14 @@ from toolkit.contracts import parent
 class MaxP(ByArguments, pt.Transformer):
     """Ranks documents by their best passage (Max-P; Dai and Callan, SIGIR 2019).
 
+    In: `qid`, `docno`, `score` and whatever else. Out: the same columns and `passage`.
+
     A docno `d1%p3` belongs to `d1`; any other docno, `%p` elsewhere included, is its own document.
     Each (qid, document) gives one row: its best passage's, extra columns included, with `docno`
     the document, `passage` the passage's docno and a new `rank`. Equal scores keep the order in
     which they came. Rows come out query by query (queries as first seen), best first.
 
-    `depth`: documents to keep a query; all by default.
+    `depth`: documents to keep a query, 1 or more (else `InputError`); all by default.
     """
 
     def __init__(self, depth: int | None = None) -> None:

@@ -42,7 +42,8 @@ class LinkExpansion(Stage):
     fills it leaves no place for documents below.
 
     In a ranking of passages a document's score is that of its best passage, which is the row that
-    rises; a new document comes as its first passage.
+    rises; a new document comes as its first passage. `InputError` for settings out of range, and
+    where the collection has no links.
     """
 
     def __init__(

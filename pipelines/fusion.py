@@ -79,7 +79,9 @@ class Fusion(Stage):
 
 class ReciprocalRankFusion(Fusion):
     """The sum over the rankings of 1 / (k + rank), ranks from 1 (Cormack, Clarke and Büttcher,
-    SIGIR 2009; `k` 60); nothing from a ranking that lacks the document. By pyterrier-alpha."""
+    SIGIR 2009; `k` 60); nothing from a ranking that lacks the document. By pyterrier-alpha.
+    Columns as in `Fusion`; `InputError` for settings out of range.
+    """
 
     def __init__(
         self, first: pt.Transformer, second: pt.Transformer, k: int = 60, depth: int = 1000
@@ -107,7 +109,7 @@ class Interpolation(Fusion):
     `normalise`: `minmax` brings each query's scores of each ranking to 0..1 first (all of them to 1
     where they are equal, so that what was found stands above what was not); None takes them as they
     are. A document that a ranking lacks has 0 there if it is normalised or empty, else its lowest
-    score.
+    score. Columns as in `Fusion`; `InputError` for settings out of range.
     """
 
     def __init__(

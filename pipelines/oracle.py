@@ -27,7 +27,8 @@ class OracleRetriever(Stage):
     In: `qid`, which must be the question's, and `query`, and whatever the base takes. Out: every
     column of the input, and `docno`, `score`, `rank` (from 0); at most `depth` rows a query.
     Judged documents come by falling grade of `tier`, each as the unit that the base ranks best, or
-    else its first one; those that the corpus lacks are left out.
+    else its first one; those that the corpus lacks are left out. `InputError` where the collection
+    has no judgements.
     """
 
     def __init__(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 import runpy
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from functools import partial
 from pathlib import Path
 
 import pandas as pd
+import pyterrier as pt
 import pytest
 from documented_commands import Block, block_commands, code_blocks
 from entry_points import run_entry
@@ -31,6 +33,9 @@ SMALL = [
 ]
 
 
+WITHOUT_PAPER = ("Interpolation", "LinkExpansion", "OracleRetriever", "Reranker", "RerankHead")
+
+
 @pytest.fixture
 def working(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """An empty working folder, whose modules are importable and are forgotten afterwards."""
@@ -47,7 +52,7 @@ def working(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 @pytest.mark.parametrize("page", PAGES)
 def test_the_code_of_a_page_runs(page: str, working: Path) -> None:
     """In its order: files are written where they say, tests and other code run, and commands of
-    `docs/extending.md` end well (those of the README: `test_readme_commands.py`)."""
+    `docs/extending.md` end well (those of the README: `test_readme.py`)."""
     names: dict[str, object] = {}
     blocks = code_blocks((ROOT / page).read_text(encoding="utf-8"))
     assert any(block.language == "python" for block in blocks)
@@ -90,7 +95,14 @@ def test_every_name_of_the_face_is_importable_and_has_a_docstring() -> None:
     import pipelines
 
     for name in pipelines.__all__:
-        assert (getattr(pipelines, name).__doc__ or "").strip(), name
+        part = getattr(pipelines, name)
+        text = part.__doc__ or ""
+        assert text.strip(), name
+        if name not in ("Stage", "LexicalIndexer") and issubclass(part, pt.Transformer):
+            assert re.search(r"\bIn: |[Cc]olumns", text), f"{name}: columns in and out"
+            assert re.search(r"InputError|errors as in", text), f"{name}: errors"
+            if name not in WITHOUT_PAPER:
+                assert re.search(r"\b20\d\d\)", text), f"{name}: paper"
     assert set(pipelines.__all__) <= set(dir(pipelines))
     with pytest.raises(AttributeError, match="no attribute 'Monot5'"):
         _ = pipelines.Monot5

@@ -136,13 +136,13 @@ class Navigator(BaseAgent):
     async def _work(self, episode: Episode) -> None:
         ledger = self._resources.ledger or Ledger()
         try:
-            await Search(self, episode, ledger).run()
+            await QuestionSearch(self, episode, ledger).run()
         finally:
             if ledger.by_role(episode.topic.qid):
                 episode.usage = ledger.usage(episode.topic.qid)
 
 
-class Search:
+class QuestionSearch:
     """One question being worked on by `navigator`."""
 
     def __init__(self, navigator: Navigator, episode: Episode, ledger: Ledger) -> None:

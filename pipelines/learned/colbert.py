@@ -82,8 +82,12 @@ class ColbertEngine(VectorEngine):
 
 
 class ColbertRetriever(OwnIndexRetriever):
-    """ColBERT over an index of its own, exactly. `compute` is the `search` of `VectorEngine`; the
-    other arguments are those of `ColbertEncoder`."""
+    """ColBERT (Khattab and Zaharia, SIGIR 2020) over an index of its own, exactly. Columns as in
+    `BM25`, without `query_toks`; at most `depth` units a query.
+
+    `compute` is the `search` of `VectorEngine`; the other arguments, and what is refused
+    (`InputError`), are those of `ColbertEncoder`.
+    """
 
     def __init__(
         self,

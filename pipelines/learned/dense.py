@@ -57,10 +57,12 @@ class DenseEngine(VectorEngine):
 
 
 class DenseRetriever(OwnIndexRetriever):
-    """Dense retrieval over an index of its own, exactly.
+    """Dense retrieval, one vector a unit (Karpukhin et al., EMNLP 2020), over an index of its own,
+    exactly. Columns as in `BM25`, without `query_toks`; at most `depth` units a query.
 
     `document_max_length` takes the place of `max_length` where the unit is the whole document;
-    `compute` is the `search` of `VectorEngine`; the other arguments are those of `DenseEncoder`.
+    `compute` is the `search` of `VectorEngine`; the other arguments, and what is refused
+    (`InputError`), are those of `DenseEncoder`.
     """
 
     def __init__(

@@ -82,7 +82,8 @@ class SpladeEngine:
 
 
 class SpladeRetriever(OwnIndexRetriever):
-    """SPLADE over an index of its own; see `SpladeEngine` for the settings.
+    """SPLADE (Formal et al., SIGIR 2021) over an index of its own; see `SpladeEngine` for the
+    settings. Columns as in `BM25`, without `query_toks`; at most `depth` units a query.
 
     `query_model`: a checkpoint for the queries alone, of the same vocabulary (default: `model`;
     `revision` is `model`'s). `InputError` for a model that cannot be had, and for vocabularies that

@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from pipelines.lexical.scoring import (
     BLOCK,
     RUN,
+    Numbered,
     Saturation,
     first_at,
     key,
@@ -43,8 +44,6 @@ _REACH = 0.8  # of the threshold, which bounds may sum to: with more, too much i
 _WORTH = 0.4  # of all postings, which may be added before candidates are scored
 _ROUNDING = 2.0**-21  # of a sum, for each term: more than float32 sums in two orders differ by
 _PATIENCE = 8  # searches in vain beyond those that paid, after which few more are tried
-
-Ranking = tuple[NDArray[np.int32], NDArray[np.float32]]
 
 
 class PrunedSearch:
@@ -69,7 +68,7 @@ class PrunedSearch:
         weights: NDArray[np.float32],
         sums: NDArray[np.float32],
         depth: int,
-    ) -> Ranking | None:
+    ) -> Numbered | None:
         """As `best` over the sums of all terms, which are zero before and after. None where adding
         all postings takes no longer."""
         rows = self.frequent.rows_of(terms)
@@ -170,7 +169,7 @@ class _Query:
         documents = np.empty(most + RUN, np.uint32)
         return documents[: _collect(self._sums, self._maxima, bits, RUN, most, documents)]
 
-    def ranking(self, least: float, depth: int) -> Ranking:
+    def ranking(self, least: float, depth: int) -> Numbered:
         """The best documents, all of which reach `least`."""
         arrays, sums = self._arrays, self._sums
         cut = np.float32(least - self._reaches[self._added]).view(np.uint32)

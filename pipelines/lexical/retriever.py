@@ -11,8 +11,9 @@ import pyterrier as pt
 
 from pipelines.index_retriever import IndexRetriever, Query, RankedList, named
 from pipelines.lexical.rm3 import RM3, ForwardIndex
+from pipelines.lexical.scoring import Numbered
 from pipelines.lexical.storage import ATTRIBUTE
-from pipelines.lexical.top_documents import Numbered, check_likelihood, check_settings
+from pipelines.lexical.top_documents import check_likelihood, check_settings
 
 
 class BM25Index(ForwardIndex, Protocol):
@@ -63,7 +64,8 @@ class LexicalIndexRetriever(IndexRetriever):
 
 
 class BM25(LexicalIndexRetriever):
-    """Ranks by BM25 with Lucene's formula (see `pipelines.lexical.scoring`).
+    """Ranks by BM25 (Robertson and Zaragoza, "The Probabilistic Relevance Framework", 2009) with
+    Lucene's formula (see `pipelines.lexical.scoring`).
 
     In: `qid` and `query`, or `query_toks` (index term -> weight), which is taken where both are
     there. Out: every column of the input, and `docno`, `score`, `rank` (from 0); at most `depth`
@@ -92,8 +94,8 @@ class BM25(LexicalIndexRetriever):
 
 
 class QueryLikelihood(LexicalIndexRetriever):
-    """Ranks by query likelihood with Dirichlet smoothing, as Lucene does (see
-    `pipelines.lexical.dirichlet` for the formula, `BM25` for the columns).
+    """Ranks by query likelihood with Dirichlet smoothing (Zhai and Lafferty, TOIS 2004), as Lucene
+    does (see `pipelines.lexical.dirichlet` for the formula). Columns as in `BM25`.
 
     `mu` is above 0 (Anserini's default is 1000); `lengths` as in `BM25`. `InputError` for other
     settings.

@@ -49,7 +49,8 @@ class ForwardIndex(Protocol):
 
 
 class RM3(ByArguments, pt.Transformer):
-    """Rewrites each query from its ranking: `index.bm25() >> RM3(index) >> index.bm25()`.
+    """Rewrites each query from its ranking: `index.bm25() >> RM3(index) >> index.bm25()`
+    (Abdul-Jaleel et al., TREC 2004).
 
     In: rankings by `index` (`qid`, `docno`, `score`, `rank`) with `query`, or with `query_toks`
     (index term -> weight), which is taken as the query where both are there. Out: a row a query,

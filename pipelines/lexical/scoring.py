@@ -26,6 +26,8 @@ _FEW = 16  # a query with fewer postings than a sixteenth of the documents visit
 RUN = 16
 BLOCK = 16384  # documents: their sums stay in the processor's nearest caches for all terms
 _LOW = np.uint64(0xFFFFFFFF)
+Numbered = tuple[NDArray[np.int32], NDArray[np.float32]]
+"""Numbers of documents, best first, and their scores."""
 
 
 def idf(documents: int, document_frequency: int) -> float:
@@ -194,7 +196,7 @@ def best(
     sums: NDArray[np.float32],
     depth: int,
     more: Sequence[tuple[Postings, NDArray[np.int64]]] = (),
-) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+) -> Numbered:
     """The `depth` documents of highest sum above 0, and their sums; leaves `sums` all zero.
 
     The sums are of `terms` of `arrays`, and of the terms of other postings of the same documents in

@@ -15,7 +15,7 @@ from pipelines.lexical.build import cores
 from pipelines.lexical.dirichlet import Dirichlet, collection_frequency
 from pipelines.lexical.extra_postings import ExtraPostings
 from pipelines.lexical.pruning import PrunedSearch
-from pipelines.lexical.scoring import Saturation, best
+from pipelines.lexical.scoring import Numbered, Saturation, best
 from pipelines.lexical.storage import Arrays, FrequentTerms, Postings, Statistics
 from toolkit.checks import check_integer, check_number
 from toolkit.errors import InputError
@@ -23,9 +23,6 @@ from toolkit.errors import InputError
 LENGTHS = ("lucene", "exact")
 _TABLES_KEPT = 8
 _SUMS_BYTES = 2 << 30
-Numbered = tuple[NDArray[np.int32], NDArray[np.float32]]
-"""Numbers of documents, best first, and their scores."""
-
 Tables = TypeVar("Tables", Saturation, Dirichlet, PrunedSearch)
 
 

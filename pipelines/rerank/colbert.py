@@ -83,9 +83,10 @@ class ColbertScorer:
 
 
 class ColBERT(Reranker):
-    """Re-ranks the best `depth` rows of each query by MaxSim; documents are encoded when they are
-    scored. Columns as in `Reranker`; the model's arguments as in `ColbertEncoder`, the others as in
-    `Reranker`."""
+    """Re-ranks the best `depth` rows of each query by MaxSim (Khattab and Zaharia, SIGIR 2020);
+    documents are encoded when they are scored. Columns and errors as in `Reranker`, of which it
+    takes the arguments too; those of the model, and what is refused of a checkpoint, as in
+    `ColbertEncoder`."""
 
     def __init__(
         self,

@@ -53,14 +53,16 @@ class _HeadOrder:
 
 
 class Listwise(Stage):
-    """Puts the best `depth` rows of each query in the order that `model` gives; the other rows stay
-    below them in the retriever's order (see `head.rejoin`). Scores count down to 1 over the head.
+    """Puts the best `depth` rows of each query in the order that `model` gives (Sun et al., EMNLP
+    2023); the other rows stay below them in the retriever's order (see `head_and_tail.rejoin`).
+    Scores count down to 1 over the head.
 
-    In: as `Reranker`. `model` (a `BlockingModel`), `texts` and `cache` None: the collection's. A
-    request shows `window` passages (their first
-    `max_words` words, on one line each); the next one begins `step` places before it, so that the
-    best `window - step` go on. `passes` over the whole head follow each other. The windows of a
-    query follow each other, those of different queries are asked together.
+    Columns as in `Reranker`. `model` (a `BlockingModel`), `texts` and `cache` None: the
+    collection's. A request shows `window` passages (their first `max_words` words, on one line
+    each); the next one begins `step` places before it, so that the best `window - step` go on.
+    `passes` over the whole head follow each other. The windows of a query follow each other, those
+    of different queries are asked together. `InputError` for settings out of range, and where there
+    is no text or no model.
 
     `prompt` is the path of a prompt of one's own with `{query}`, `{passages}` and `{count}`; None:
     ours. Replies are kept in the folder `cache` by prompt, model and settings.

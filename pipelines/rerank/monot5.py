@@ -179,8 +179,9 @@ class MonoT5Scorer(Placed):
 
 
 class MonoT5(Reranker):
-    """Re-ranks the best `depth` rows of each query by monoT5. Columns as in `Reranker`; the model's
-    arguments as in `MonoT5Scorer`, the others as in `Reranker`."""
+    """Re-ranks the best `depth` rows of each query by monoT5 (Nogueira et al., Findings of EMNLP
+    2020). Columns and errors as in `Reranker`, of which it takes the arguments too; those of the
+    model, and what is refused of a checkpoint, as in `MonoT5Scorer`."""
 
     def __init__(
         self,

@@ -178,8 +178,9 @@ class Rank1Scorer:
 
 
 class Rank1(Reranker):
-    """Re-ranks the best `depth` rows of each query by Rank1. Columns as in `Reranker`; the model's
-    arguments as in `Rank1Scorer`, the others as in `Reranker`.
+    """Re-ranks the best `depth` rows of each query by Rank1 (Weller et al., 2025). Columns and
+    errors as in `Reranker`, of which it takes the arguments too; those of the model and its server
+    as in `Rank1Scorer`.
 
     `long_documents` None is `truncate` whatever the unit: each window would cost a reasoning.
     """

@@ -186,8 +186,9 @@ class RankLlamaScorer(Placed):
 
 
 class RankLLaMA(Reranker):
-    """Re-ranks the best `depth` rows of each query by RankLLaMA. Columns as in `Reranker`; the
-    model's arguments as in `RankLlamaScorer`, the others as in `Reranker`."""
+    """Re-ranks the best `depth` rows of each query by RankLLaMA (Ma et al., SIGIR 2024). Columns
+    and errors as in `Reranker`, of which it takes the arguments too; those of the model, and what
+    is refused of a checkpoint, as in `RankLlamaScorer`."""
 
     def __init__(
         self,

@@ -28,7 +28,7 @@ LONG_DOCUMENTS = ("truncate", "max_passage")
 
 class Reranker(Stage):
     """Puts the best `depth` rows of each query in the order of `scorer`; the other rows stay below
-    them in the retriever's order (see `head.rejoin`).
+    them in the retriever's order (see `head_and_tail.rejoin`).
 
     In: `qid`, `query`, `docno`, `score`, and `rank` (else `score` orders). The text is that of the
     column `text`, or what `texts` gives for the docnos of the head (`contents`: title in front).
@@ -155,7 +155,7 @@ class RerankHead(Stage):
 
     `stage` is given `qid, query, docno, text, score, rank` and whatever else the ranking has, and
     its scores are taken; a row that it leaves out comes at the head's end. `texts` None: those of
-    the collection.
+    the collection. `InputError` as in `Reranker`.
     """
 
     def __init__(

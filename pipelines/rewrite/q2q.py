@@ -149,7 +149,8 @@ class _FilledPrompt(NamedTuple):
 
 class Q2Q(Rewriter):
     """Queries as questions: from the query alone (Q), or with `reasoning` from the agent's newest
-    reasoning too (Q+R). Columns as in `Rewriter`.
+    reasoning too (Q+R), as in "Revisiting Text Ranking in Deep Research" (2026). Columns as in
+    `Rewriter`.
 
     `prompt` is the path of a prompt of one's own with `{query}` and, with reasoning,
     `{reasoning}`; `prompt_without_reasoning` that of the prompt for searches before any reasoning,

@@ -9,13 +9,13 @@ from decimal import Decimal, InvalidOperation
 from itertools import product
 
 from toolkit.errors import InputError
+from toolkit.evaluation.tuning.ranks import GridPoint
 
 NAMES = ("k1", "b", "weight", "tau")
 DEFAULT_CELL = (0.9, 0.4)
 DEFAULT_ENRICHMENT = (0.5, 0.05)  # weight and tau, as SIRA has them for every data set
 _MOST = 100_000
 Axis = str | float | Sequence[float]
-Cell = tuple[float, ...]
 
 
 class Grid:
@@ -63,14 +63,14 @@ class Grid:
         return list(product(self.k1, self.b))
 
     @property
-    def cells(self) -> list[Cell]:
+    def cells(self) -> list[GridPoint]:
         if not (self.weight and self.tau):
             return list(self.pairs)
         axes = product(self.tau, self.weight, self.k1, self.b)
         return [(k1, b, weight, tau) for tau, weight, k1, b in axes]
 
     @property
-    def planes(self) -> list[Cell]:
+    def planes(self) -> list[GridPoint]:
         """(weight, tau) of each plane of (k1, b), in the order of the cells; empty ones without."""
         return [(weight, tau) for tau, weight in product(self.tau, self.weight)] or [()]
 
@@ -83,12 +83,12 @@ class Grid:
         return f"Grid({self.name!r}, {shown})"
 
 
-def named(cell: Cell) -> dict[str, float]:
+def named(cell: GridPoint) -> dict[str, float]:
     """A cell's numbers by their names."""
     return dict(zip(NAMES, cell, strict=False))
 
 
-def distance(cell: Cell, other: Cell = (*DEFAULT_CELL, *DEFAULT_ENRICHMENT)) -> float:
+def distance(cell: GridPoint, other: GridPoint = (*DEFAULT_CELL, *DEFAULT_ENRICHMENT)) -> float:
     """How far two settings are apart: the Euclidean distance of (k1 / (1 + k1), b), and of
     (weight / (1 + weight), tau) where both have these.
 
@@ -98,7 +98,7 @@ def distance(cell: Cell, other: Cell = (*DEFAULT_CELL, *DEFAULT_ENRICHMENT)) -> 
     return math.dist(_scaled(cell)[: len(other)], _scaled(other)[: len(cell)])
 
 
-def _scaled(cell: Cell) -> list[float]:
+def _scaled(cell: GridPoint) -> list[float]:
     return [
         value / (1 + value) if name in ("k1", "weight") else value
         for name, value in named(cell).items()

@@ -31,7 +31,7 @@ _WITHIN = ("R", "P", "Success")  # only tell which documents stand within the cu
 _TINY = "a", "b"
 
 # Grades of the judged documents, and their ranks; both ordered by grade, then rank.
-Ranking = tuple[tuple[int, ...], tuple[int, ...]]
+JudgedRanks = tuple[tuple[int, ...], tuple[int, ...]]
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ def measure_table(
     qids = list(table.ranks)
     values = np.zeros((len(measures), len(qids), len(table.cells)))
     for row, measure in enumerate(parsed):
-        rankings: dict[Ranking, int] = {}
+        rankings: dict[JudgedRanks, int] = {}
         positions = [
             _places(table.ranks[qid], _grades(table, judgements, qid), measure, rankings)
             for qid in qids
@@ -128,7 +128,7 @@ def _places(
     ranks: NDArray[np.int32],
     grades: NDArray[np.int64],
     measure: Any,
-    rankings: dict[Ranking, int],
+    rankings: dict[JudgedRanks, int],
 ) -> NDArray[np.int64]:
     """For each cell the number of its ranking, as far as the measure sees it, in `rankings`."""
     order = np.argsort(-grades, kind="stable")
@@ -158,7 +158,7 @@ def _seen(ranks: NDArray[np.int32], measure: Any) -> NDArray[np.int32]:
     return seen.astype(np.int32)
 
 
-def _values(measure: Any, rankings: Sequence[Ranking]) -> Iterator[float]:
+def _values(measure: Any, rankings: Sequence[JudgedRanks]) -> Iterator[float]:
     for batch in _batches(rankings):
         qrels, run = {}, {}
         for number, (grades, ranks) in enumerate(batch):
@@ -186,8 +186,8 @@ def _others(count: int) -> tuple[list[str], list[float]]:
     return [f"f{rank}" for rank in range(count)], [-float(rank) for rank in range(1, count + 1)]
 
 
-def _batches(rankings: Sequence[Ranking]) -> Iterator[list[Ranking]]:
-    batch: list[Ranking] = []
+def _batches(rankings: Sequence[JudgedRanks]) -> Iterator[list[JudgedRanks]]:
+    batch: list[JudgedRanks] = []
     rows = 0
     for ranking in rankings:
         batch.append(ranking)
