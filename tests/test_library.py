@@ -102,7 +102,7 @@ def test_every_name_of_the_face_is_importable_and_has_a_docstring() -> None:
             assert re.search(r"\bIn: |[Cc]olumns", text), f"{name}: columns in and out"
             assert re.search(r"InputError|errors as in", text), f"{name}: errors"
             if name not in WITHOUT_PAPER:
-                assert re.search(r"\b20\d\d\)", text), f"{name}: paper"
+                assert re.search(r"\b20\d\d[);]", text), f"{name}: paper"
     assert set(pipelines.__all__) <= set(dir(pipelines))
     with pytest.raises(AttributeError, match="no attribute 'Monot5'"):
         _ = pipelines.Monot5
