@@ -20,7 +20,8 @@ import pandas as pd
 from experiments.entry import CommandParser, one_path, run_command
 from experiments.pipeline import ranking
 from experiments.settings import Settings
-from pipelines.neural.checkpoints import NO_CODE, opening
+from pipelines.neural.checkpoints import NO_CODE, opening, within_memory
+from pipelines.neural.devices import choose_device
 from pipelines.rerank.base import Pair
 from pipelines.rerank.monot5_prompt import MonoT5Prompts
 from pipelines.stage import Texts
@@ -105,7 +106,8 @@ def train(
 ) -> list[float]:
     """Train in place; the loss of each step. As monoT5's paper does: the answers `true` and `false`
     are target tokens among all others, and half of each batch is relevant. AdamW at a constant
-    learning rate `rate`. `InputError` where the examples are all relevant, or none is."""
+    learning rate `rate`, on the first GPU where there is one. `InputError` where the examples are
+    all relevant, or none is, and where a batch does not fit into memory."""
     torch = require("torch")
     prompts = MonoT5Prompts(tokenizer, _MAX_LENGTH)
     inputs = prompts.encode([example.pair for example in learnt])
@@ -118,24 +120,26 @@ def train(
             valid="some that are, and some that are not",
             do="take more questions (held_out) or candidates (depth)",
         )
-    chance = random.Random(seed)
+    chance, device = random.Random(seed), choose_device()
+    network.to(device)
     answers = dict(zip((True, False), prompts.answers, strict=True))
     optimizer = torch.optim.AdamW(network.parameters(), lr=rate, weight_decay=0.0)
     network.train()
     losses = []
     for _ in track(range(steps), "training", steps):
         labels = [True, False] * (batch // 2)
-        rows = [torch.tensor(chance.choice(by_label[label])) for label in labels]
+        rows = [torch.tensor(chance.choice(by_label[label]), device=device) for label in labels]
         pad = torch.nn.utils.rnn.pad_sequence
         optimizer.zero_grad()
-        loss = network(
-            input_ids=pad(rows, batch_first=True),
-            attention_mask=pad([torch.ones_like(row) for row in rows], batch_first=True),
-            labels=torch.tensor([[answers[label]] for label in labels]),
-        ).loss
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0)
-        optimizer.step()
+        with within_memory(device, f"a step of {batch} examples", "set a smaller batch"):
+            loss = network(
+                input_ids=pad(rows, batch_first=True),
+                attention_mask=pad([torch.ones_like(row) for row in rows], batch_first=True),
+                labels=torch.tensor([[answers[label]] for label in labels], device=device),
+            ).loss
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0)
+            optimizer.step()
         losses.append(loss.item())
     network.eval()
     return losses
@@ -161,6 +165,8 @@ def train_reranker(
         )
     for name, count in {"depth": depth, "steps": steps, "batch": batch}.items():
         check_integer(name, count, least=2)
+    if batch % 2:
+        raise InputError(f"batch={batch}", valid="an even number: half of a step is relevant")
     check_integer("held_out", held_out, least=0)
     check_number("rate", rate)
     built = ranking(settings.config)
@@ -194,7 +200,7 @@ PARSER.add_argument("--start", metavar="MODEL", help="the checkpoint to go on fr
 PARSER.add_argument("--held-out", type=int, default=0, metavar="N", help="first questions left out")
 PARSER.add_argument("--depth", type=int, default=50, help="candidates of a question")
 PARSER.add_argument("--steps", type=int, default=300)
-PARSER.add_argument("--batch", type=int, default=24, help="examples of a step")
+PARSER.add_argument("--batch", type=int, default=24, help="examples of a step, even")
 PARSER.add_argument("--rate", type=float, default=0.01, help="learning rate; 1e-4 with --start")
 PARSER.add_argument("--seed", type=int, default=0)
 

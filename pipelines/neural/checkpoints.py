@@ -228,9 +228,13 @@ def _group_limits(
 
 
 @contextmanager
-def within_memory(device: Any, what: str) -> Iterator[None]:
-    """Around a computation: an allocation that fails is told with `what` was computed and the
-    memory that is free."""
+def within_memory(
+    device: Any,
+    what: str,
+    do: str = "set fewer batch_tokens, dtype=bfloat16, or a smaller model",
+) -> Iterator[None]:
+    """Around a computation: an allocation that fails is told with `what` was computed, the memory
+    that is free, and what to `do`."""
     torch = require("torch")
     try:
         yield
@@ -241,7 +245,7 @@ def within_memory(device: Any, what: str) -> Iterator[None]:
         raise InputError(
             f"{what} does not fit into the memory of {device}, which has "
             f"{gigabytes(free_bytes(device))} free",
-            do="set fewer batch_tokens, dtype=bfloat16, or a smaller model",
+            do=do,
         ) from error
 
 

@@ -9,7 +9,10 @@ from pathlib import Path
 import pytest
 from conftest import Entry
 
-pytest.importorskip("torch")
+from experiments.train_reranker import Example, small_t5, train
+from pipelines.rerank.base import Pair
+
+torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 QUICK = ("steps=3", "batch=4", "depth=4")
@@ -42,6 +45,19 @@ def test_the_checkpoint_has_the_rights_that_the_umask_leaves(entry: Entry, beir:
     assert set(modes.values()) == {0o640}
 
 
+def test_it_trains_on_a_gpu_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    network, tokenizer = small_t5(["the old mill"])
+    learnt = [Example(Pair("mill", "the mill"), True), Example(Pair("mill", "the old"), False)]
+    if torch.cuda.is_available():
+        train(network, tokenizer, learnt, steps=1, batch=2, rate=0.01)
+        assert network.device.type == "cuda"
+        return
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    with pytest.raises(AssertionError, match="not compiled with CUDA"):
+        train(network, tokenizer, learnt, steps=1, batch=2, rate=0.01)
+
+
 @pytest.mark.parametrize(
     ("given", "told"),
     [
@@ -49,6 +65,7 @@ def test_the_checkpoint_has_the_rights_that_the_umask_leaves(entry: Entry, beir:
         ((), "0 paths were named"),
         (("models/x", "held_out=100"), "no judged question is left beyond the first 100"),
         (("models/x", "steps=0"), "steps=0"),
+        (("models/x", "batch=3"), "batch=3. valid: an even number"),
         (("models/x", "depth=2", "--start", "/nowhere"), "there is no folder '/nowhere'"),
     ],
 )
