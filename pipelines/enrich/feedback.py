@@ -18,6 +18,7 @@ from pipelines.lexical.analyzer import is_ngram
 from pipelines.lexical.rm3 import Vector, check_feedback
 from pipelines.lexical.scoring import idf
 from pipelines.stage import Collection, Texts
+from toolkit.checks import check_integer
 from toolkit.contracts import Unit
 from toolkit.errors import InputError
 from toolkit.files import fingerprint
@@ -51,8 +52,7 @@ class FeedbackPhrases(PhraseSource):
         check_feedback(phrases, fb_docs, 0.5)
         self.phrases, self.fb_docs, self.query_terms = phrases, fb_docs, query_terms
         self.k1, self.b = k1, b
-        if isinstance(query_terms, bool) or query_terms < 1:
-            raise InputError(f"query_terms is {query_terms!r}", valid="a whole number from 1")
+        check_integer("query_terms", query_terms)
         # By collection: how terms are written, and which ones may be proposed.
         self._spellings: dict[tuple[str, str], str] = {}
         self._words: dict[str, NDArray[np.bool_]] = {}

@@ -21,6 +21,7 @@ from pipelines.prompt_client import (
 )
 from pipelines.prompt_template import PromptTemplate
 from pipelines.stage import Collection
+from toolkit.checks import check_integer
 from toolkit.contracts import Unit
 from toolkit.counts import Counts, MadeOnce
 from toolkit.errors import InputError
@@ -84,8 +85,7 @@ class ModelPhrases(PhraseSource):
     ) -> None:
         if task not in TASKS:
             raise InputError(f"task is {task!r}", valid=", ".join(TASKS))
-        if isinstance(max_characters, bool) or max_characters < 1:
-            raise InputError(f"max_characters is {max_characters!r}", valid="1 or more")
+        check_integer("max_characters", max_characters)
         self.task, self.prompt = task, prompt
         self.phrases, self.words, self.max_characters = phrases, words, max_characters
         self.allow_missing, self.structured = allow_missing, structured

@@ -6,7 +6,7 @@ import unicodedata
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from toolkit.errors import InputError
+from toolkit.checks import check_integer
 from toolkit.llm.json_answers import json_values
 
 KEY = "keywords"
@@ -23,8 +23,7 @@ class Limits(NamedTuple):
     def checked(self) -> Limits:
         """These limits; `InputError` where they have no meaning."""
         for name, value in self._asdict().items():
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise InputError(f"{name} is {value!r}", valid="a whole number from 1")
+            check_integer(name, value)
         return self
 
 

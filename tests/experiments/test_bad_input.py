@@ -204,7 +204,7 @@ def test_none_is_chosen_as_the_line_says() -> None:
         (["enrichment=feedback", "enrichment.query_filter.tau=much"], "query_filter.tau='much'"),
         (["enrichment=feedback", "enrichment.query_filter.tau=null"], "query_filter.tau=None"),
         (["enrichment=feedback", "+enrichment.query_filter.tua=1"], "has no argument tua"),
-        (["enrichment=feedback", "enrichment.query.phrases=0"], "phrases is 0"),
+        (["enrichment=feedback", "enrichment.query.phrases=0"], "phrases=0"),
         (["enrichment=feedback", "enrichment.counted=df"], "enrichment.counted='df'"),
         (["enrichment=feedback_corpus", "retriever=ql"], "cannot search enriched documents"),
     ],

@@ -7,8 +7,8 @@ from collections.abc import Collection, Container, Iterable, Iterator, Mapping, 
 from typing import NamedTuple
 
 from toolkit.benchmarks.reading import Judgements
+from toolkit.benchmarks.slices import check_limit
 from toolkit.contracts import Benchmark, Document, Topic
-from toolkit.errors import InputError
 from toolkit.files import dump_json, fingerprint
 
 
@@ -56,7 +56,8 @@ class JudgedBenchmark:
         satisfaction: Mapping[str, Mapping[str, Sequence[bool]]] | None = None,
     ) -> None:
         self.name = name
-        self.limit = checked_limit(limit)
+        check_limit("limit", limit)
+        self.limit = limit
         self.topics: Sequence[Topic] = list(topics[: self.limit])
         chosen = {topic.qid for topic in self.topics}
         self.judgements: Mapping[str, Mapping[str, Mapping[str, int]]] = {
@@ -185,10 +186,3 @@ def texts_of(benchmark: Benchmark, docids: Collection[str]) -> Iterator[tuple[st
             yield document.docid, f"{document.title}\n{document.text}"
             if not left:
                 return
-
-
-def checked_limit(limit: int | None) -> int | None:
-    """`limit`; `InputError` for anything but a positive integer or None."""
-    if limit is None or (isinstance(limit, int) and not isinstance(limit, bool) and limit > 0):
-        return limit
-    raise InputError(f"limit={limit!r}", valid="a positive integer, or null for all questions")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 
+from toolkit.checks import check_integer
 from toolkit.contracts import Topic
 from toolkit.errors import InputError
 
@@ -53,6 +54,12 @@ def _share(purpose: str, qid: str) -> float:
     return int.from_bytes(digest[:8], "big") / 2**64
 
 
+def check_limit(name: str, value: int | None) -> None:
+    """`InputError` for a number of questions that is none; None stands for all."""
+    if value is not None:
+        check_integer(name, value, do="set it to null for all questions")
+
+
 def _check(
     split: str | None, dev_share: float, sample: int | None, seed: int, limit: int | None
 ) -> None:
@@ -63,12 +70,7 @@ def _check(
     number = isinstance(dev_share, (int, float)) and not isinstance(dev_share, bool)
     if not number or not 0 < dev_share < 1:
         raise InputError(f"dev_share={dev_share!r}", valid="a number between 0 and 1")
-    for name, value in (("sample", sample), ("limit", limit)):
-        if value is not None and (
-            isinstance(value, bool) or not isinstance(value, int) or value < 1
-        ):
-            raise InputError(
-                f"{name}={value!r}", valid="a positive integer, or null for all questions"
-            )
+    check_limit("sample", sample)
+    check_limit("limit", limit)
     if isinstance(seed, bool) or not isinstance(seed, int):
         raise InputError(f"seed={seed!r}", valid="an integer")

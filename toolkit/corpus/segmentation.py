@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from toolkit.checks import check_integer
 from toolkit.contracts import PASSAGE_MARK, Document, Unit
 from toolkit.corpus.sentences import RULES_VERSION, Spans, Splitter, rule_spans
 from toolkit.corpus.spacy_sentences import spacy_spans, spacy_version
@@ -134,9 +135,5 @@ def pack(text: str, sentences: Spans, max_tokens: int) -> Spans:
 
 
 def _check_tokens(value: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise InputError(
-            f"max_tokens is {value!r}",
-            valid="a whole number from 1",
-            do="set unit.max_tokens, e.g. 250 for passages or 512 for heads",
-        )
+    do = "set unit.max_tokens, e.g. 250 for passages or 512 for heads"
+    check_integer("max_tokens", value, do=do)

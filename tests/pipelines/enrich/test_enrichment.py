@@ -481,7 +481,10 @@ def test_texts_are_cut_before_the_model_sees_them(collection: Collection) -> Non
         (lambda: Enrichment(query=FeedbackPhrases(), form="mine"), "form is 'mine'"),
         (lambda: Enrichment(query=FeedbackPhrases(), counted=["idf"]), "counted has idf"),
         (lambda: ModelPhrases(task="weather"), "task is 'weather'"),
-        (lambda: ModelPhrases(max_characters=0), "max_characters is 0"),
+        (lambda: ModelPhrases(max_characters=0), "max_characters=0"),
+        (lambda: ModelPhrases(max_characters=2.5), "max_characters=2.5"),
+        (lambda: FeedbackPhrases(query_terms=2.5), "query_terms=2.5"),
+        (lambda: FeedbackPhrases(query_terms="many"), "query_terms='many'"),
         (lambda: FeedbackPhrases(fb_docs=0), "fb_docs=0"),
     ],
 )

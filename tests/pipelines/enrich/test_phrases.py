@@ -63,5 +63,5 @@ def test_cleaned_phrases_are_usable_whatever_came(proposed: list[str]) -> None:
 
 @pytest.mark.parametrize("limits", [Limits(phrases=0), Limits(words=-1), Limits(phrases=True)])
 def test_limits_without_meaning_are_refused(limits: Limits) -> None:
-    with pytest.raises(InputError, match="valid: a whole number from 1"):
+    with pytest.raises(InputError, match="valid: a whole number, 1 or more"):
         limits.checked()

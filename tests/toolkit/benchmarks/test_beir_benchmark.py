@@ -250,7 +250,7 @@ def test_an_unknown_split_lists_the_splits(folder: Path) -> None:
 
 @pytest.mark.parametrize("limit", [0, -1, True, "3"])
 def test_a_limit_must_be_a_positive_integer(folder: Path, limit: Any) -> None:
-    with pytest.raises(InputError, match="valid: a positive integer"):
+    with pytest.raises(InputError, match="valid: a whole number, 1 or more"):
         BeirBenchmark(folder, limit=limit)
 
 

@@ -130,7 +130,7 @@ def test_segmenters_travel_to_worker_processes() -> None:
 def test_a_budget_that_is_not_a_positive_whole_number_is_refused(
     segmenter: type[Passages], value: object
 ) -> None:
-    with pytest.raises(InputError, match=r"max_tokens is .* valid: a whole number from 1"):
+    with pytest.raises(InputError, match=r"max_tokens=.* valid: a whole number, 1 or more"):
         segmenter(max_tokens=value)
 
 
