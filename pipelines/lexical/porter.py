@@ -103,7 +103,11 @@ def _plural(word: str) -> str:
 def _past_and_gerund(word: str) -> str:
     if word.endswith("eed"):
         return word[:-1] if _measure(word[:-3]) > 0 else word
-    head = word[:-2] if word.endswith("ed") else word[:-3] if word.endswith("ing") else ""
+    head = ""
+    if word.endswith("ed"):
+        head = word[:-2]
+    elif word.endswith("ing"):
+        head = word[:-3]
     if "v" not in _shape(head):
         return word
     if head.endswith(("at", "bl", "iz")):

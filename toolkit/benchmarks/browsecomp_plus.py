@@ -183,8 +183,10 @@ def _listed(location: Place, row: dict[str, Any], field: str) -> list[dict[str, 
 def _strings(value: Any) -> Iterable[str]:
     if isinstance(value, str):
         return [value]
-    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return [text for item in inner for text in _strings(item)]
+    if not isinstance(value, (dict, list)):
+        return []
+    items = value.values() if isinstance(value, dict) else value
+    return [text for item in items for text in _strings(item)]
 
 
 def _opens(text: str) -> bool:

@@ -96,11 +96,10 @@ def set_counts(sets: DocumentSets, qids: Collection[str]) -> dict[str, int]:
 
 
 def _shares(qid: str, docids: Sequence[str], sets: DocumentSets) -> list[float]:
-    targets, met = sets.targets.get(qid, ()), sets.satisfaction[qid]
-    return [
-        1.0 if docid in targets else _mean(met[docid]) if docid in met else 0.0
-        for docid in docids[: max(CUTOFFS)]
-    ]
+    """The share of its requirements that each document meets: all, of a target."""
+    shares = {docid: _mean(met) for docid, met in sets.satisfaction[qid].items()}
+    shares.update(dict.fromkeys(sets.targets.get(qid, ()), 1.0))
+    return [shares.get(docid, 0.0) for docid in docids[: max(CUTOFFS)]]
 
 
 def _mean(values: Sequence[float]) -> float:

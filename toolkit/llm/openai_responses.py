@@ -102,7 +102,9 @@ class OpenAIResponses(ApiModel):
                 _of(items, "function_call"), start=wire.calls_before(messages) + 1
             )
         )
-        finish = "refusal" if refusals else ("tool_calls" if calls else "stop")
+        finish = "tool_calls" if calls else "stop"
+        if refusals:
+            finish = "refusal"
         if reply.get("status") == "incomplete":
             reason = (reply.get("incomplete_details") or {}).get("reason")
             finish = _INCOMPLETE.get(str(reason), "incomplete")

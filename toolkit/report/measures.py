@@ -222,7 +222,9 @@ def _usage(name: str) -> Measure:
     used = name.removeprefix(_USAGE)
     role = next((role for role in ROLES if used.startswith(f"{role}_")), "")
     quantity = used.removeprefix(f"{role}_")
-    digits = 4 if quantity == "dollars" else 0 if "tokens" in quantity else 2
+    digits = 0 if "tokens" in quantity else 2
+    if quantity == "dollars":
+        digits = 4
     of = f" of the {role}" if role else ""
     return Measure(name, digits, NEITHER, _USED.get(quantity, "").format(of))
 

@@ -112,7 +112,9 @@ class Wording:
     def _new(self, position: int) -> str:
         """An entity on its first mention, with its clues."""
         noun = self._nouns[position]
-        article = "another" if self._repeated(position) else "an" if noun[0] in "aeiou" else "a"
+        article = "an" if noun[0] in "aeiou" else "a"
+        if self._repeated(position):
+            article = "another"
         clues = [self._clue(clue) for clue in self._clues(position)]
         if not clues:
             return f"{article} {noun}"
