@@ -226,8 +226,8 @@ async def _ask(
 
     async def ask(case: Case) -> LlmVerdict:
         qid = repeat_id(case.qid, work.repeat)
-        metered = LedgeredModel(model, ledger, role=ROLE, qid=qid, price=llm.price)
-        return await judge.judge(metered, case)
+        ledgered = LedgeredModel(model, ledger, role=ROLE, qid=qid, price=llm.price)
+        return await judge.judge(ledgered, case)
 
     with bar() as progress, work.record.writing() as write:
         task = progress.add_task(f"Judging ({judge.model})", total=len(work.left), note="")

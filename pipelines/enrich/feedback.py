@@ -173,8 +173,8 @@ class _Feedback:
             for score, (_, frequencies) in zip(scores.tolist(), of_documents, strict=True)
         ]
         every = np.concatenate([terms for terms, _ in of_documents])
-        terms, places = np.unique(every, return_inverse=True)
-        weights: NDArray[Any] = np.bincount(places, np.concatenate(shares), len(terms))
+        terms, positions = np.unique(every, return_inverse=True)
+        weights: NDArray[Any] = np.bincount(positions, np.concatenate(shares), len(terms))
         return terms, weights
 
     def _heaviest(
@@ -233,8 +233,8 @@ class _Spelling:
 def _idf_of_terms(frequencies: NDArray[np.int64], documents: int) -> NDArray[np.float64]:
     """idf of every term of a vocabulary; 0 for one that a single document has, which finds no
     other."""
-    distinct, places = np.unique(frequencies, return_inverse=True)
+    distinct, positions = np.unique(frequencies, return_inverse=True)
     values = [
         idf(documents, frequency) if frequency > 1 else 0.0 for frequency in distinct.tolist()
     ]
-    return np.array(values)[places]
+    return np.array(values)[positions]

@@ -189,10 +189,10 @@ class _Documents(NamedTuple):
                 starts.append(unit)
                 hashes.append(hash(document))
                 before = document
-        places = Places(
+        positions = Places(
             np.frombuffer(hashes, np.int64), lambda position: parent(index.docnos[starts[position]])
         )
-        if doubled := places.doubled():
+        if doubled := positions.doubled():
             document = parent(index.docnos[starts[doubled[0]]])
             raise InputError(
                 f"the passages of document {document!r} do not stand together in the index",
@@ -202,7 +202,7 @@ class _Documents(NamedTuple):
         parents = np.empty(0, np.int32)
         if len(starts) < len(index):
             parents = np.repeat(np.arange(len(starts), dtype=np.int32), np.diff(bounds))
-        return cls(places, bounds, parents, _blocks(bounds))
+        return cls(positions, bounds, parents, _blocks(bounds))
 
     def spans(self, docids: Sequence[str]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """First and one after the last unit of each document; no unit of an unknown one."""

@@ -221,10 +221,10 @@ class LexicalIndex(OpenedIndex):
         """The postings of an index term in ranges of document numbers, `first[i]` up to `last[i]`
         (not included): which range each is in, its document, and its frequency. Reads no postings
         outside of the ranges but those that a binary search touches."""
-        found, arrays = self._term(term), self._arrays
-        if found is None or not len(first):
+        entry, arrays = self._term(term), self._arrays
+        if entry is None or not len(first):
             return (np.empty(0, np.int64),) * 3
-        begin, end = arrays.offsets[found.number : found.number + 2].tolist()
+        begin, end = arrays.offsets[entry.number : entry.number + 2].tolist()
         documents = arrays.documents[begin:end]
         low = np.searchsorted(documents, first.astype(documents.dtype))
         counts = np.searchsorted(documents, last.astype(documents.dtype)) - low
@@ -232,8 +232,8 @@ class LexicalIndex(OpenedIndex):
         positions = np.arange(len(owners)) + np.repeat(low - np.cumsum(counts) + counts, counts)
         frequencies = arrays.frequencies[begin + positions].astype(np.int64)
         large = np.flatnonzero(frequencies == 0)
-        places = np.searchsorted(arrays.large_positions, begin + positions[large])
-        frequencies[large] = arrays.large_values[places]
+        indexes = np.searchsorted(arrays.large_positions, begin + positions[large])
+        frequencies[large] = arrays.large_values[indexes]
         return owners, documents[positions].astype(np.int64), frequencies
 
     def search(

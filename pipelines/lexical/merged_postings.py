@@ -104,6 +104,6 @@ def _merged(
     first, last = arrays.offsets[term.extra : term.extra + 2].tolist()
     every = np.concatenate([documents, arrays.documents[first:last]])
     counts = np.concatenate([frequencies, arrays.frequencies[first:last]])
-    holders, places = np.unique(every, return_inverse=True)
-    together = np.bincount(places, counts, len(holders)).astype(np.int64)
+    holders, positions = np.unique(every, return_inverse=True)
+    together = np.bincount(positions, counts, len(holders)).astype(np.int64)
     return holders.astype(np.uint32), together

@@ -183,9 +183,9 @@ class _Occurrences:
             if not len(documents):
                 continue
             own = slice(int(offsets[number]), int(offsets[number + 1]))
-            place = np.searchsorted(documents, holders[own])
-            place[place == len(documents)] = 0
-            out[own] = np.where(documents[place] == holders[own], frequencies[place], 0)
+            position = np.searchsorted(documents, holders[own])
+            position[position == len(documents)] = 0
+            out[own] = np.where(documents[position] == holders[own], frequencies[position], 0)
         return out
 
 

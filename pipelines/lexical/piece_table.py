@@ -108,7 +108,7 @@ def number_pieces(
     seed: Any,
     slots: NDArray[np.uint64],
     piece_ends: NDArray[np.int64],
-    kept: NDArray[np.uint8],
+    pieces: NDArray[np.uint8],
     state: NDArray[np.int64],
     numbers: NDArray[np.int32],
     number_ends: NDArray[np.int64],
@@ -148,7 +148,12 @@ def number_pieces(
                 if slots[slot] == last and slots[slot + 1] >> _HALF == rest:
                     candidate = np.int64(slots[slot + 1] & _LOW) - 1
                     if length <= _WHOLE or is_at(
-                        kept, piece_ends[candidate], piece_ends[candidate + 1], data, start, length
+                        pieces,
+                        piece_ends[candidate],
+                        piece_ends[candidate + 1],
+                        data,
+                        start,
+                        length,
                     ):
                         number = candidate
                         break
@@ -156,12 +161,12 @@ def number_pieces(
             if number < 0:
                 number = size
                 kept_end = piece_ends[size] + length
-                if size == len(piece_ends) - 1 or kept_end > len(kept):
+                if size == len(piece_ends) - 1 or kept_end > len(pieces):
                     state[0], state[1], state[2], state[3] = row, start, count, size
                     state[4] = length
                     return False
                 for step in range(length):
-                    kept[kept_end - length + step] = data[start + step]
+                    pieces[kept_end - length + step] = data[start + step]
                 size += 1
                 piece_ends[size] = kept_end
                 slots[slot] = last
@@ -176,7 +181,7 @@ def number_pieces(
 
 @compiled
 def is_at(
-    kept: NDArray[np.uint8],
+    pieces: NDArray[np.uint8],
     first: int,
     end: int,
     data: NDArray[np.uint8],
@@ -187,7 +192,7 @@ def is_at(
     if end - first != length:
         return False
     same = 0
-    while same < length and kept[first + same] == data[start + same]:
+    while same < length and pieces[first + same] == data[start + same]:
         same += 1
     return same == length
 

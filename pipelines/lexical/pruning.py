@@ -95,8 +95,10 @@ class PrunedSearch:
         """The largest share of each row's term in any document."""
         largest = self._largest[rows]
         if np.isnan(largest).any():
-            for place in np.flatnonzero(np.isnan(largest)).tolist():
-                largest[place] = self._largest[rows[place]] = self._largest_share(rows[place])
+            for position in np.flatnonzero(np.isnan(largest)).tolist():
+                largest[position] = self._largest[rows[position]] = self._largest_share(
+                    rows[position]
+                )
         return largest
 
     def _largest_share(self, row: int) -> float:
@@ -131,8 +133,10 @@ class _Query:
 
     def _add(self, count: int) -> None:
         """Add all postings of the next terms, up to `count` of them in all."""
-        places = np.sort(self._order[self._added : count])
-        self._saturation.add(self._arrays, self._terms[places], self._weights[places], self._sums)
+        positions = np.sort(self._order[self._added : count])
+        self._saturation.add(
+            self._arrays, self._terms[positions], self._weights[positions], self._sums
+        )
         self._added = count
         self._maxima = run_maxima(self._sums)
 
@@ -157,9 +161,9 @@ class _Query:
     def _lowest(self, leaders: NDArray[np.uint32], depth: int) -> float:
         """The depth-th best score of some documents, less what rounding may do to it."""
         scores = self._sums[leaders]
-        places = self._order[self._added :]
+        positions = self._order[self._added :]
         tables = (self._shares, self._arrays.length_codes)
-        rows, weights = self._row_of[places], self._weights[places]
+        rows, weights = self._row_of[positions], self._weights[positions]
         _look_up(self._rows, rows, weights, *tables, leaders, scores)
         lowest = float(np.partition(scores, len(scores) - depth)[len(scores) - depth])
         return lowest * (1 - _ROUNDING * len(self._terms))
@@ -227,10 +231,10 @@ def _look_up(
     scores: NDArray[np.float32],
 ) -> None:
     for i in range(len(numbers)):
-        for place in range(len(documents)):
-            document = documents[place]
+        for position in range(len(documents)):
+            document = documents[position]
             cell = share_cell(rows[np.uint64(numbers[i]), document], codes[document])
-            scores[place] += weights[i] * shares[cell]
+            scores[position] += weights[i] * shares[cell]
 
 
 @compiled
@@ -258,15 +262,15 @@ def _score(
             weight = weights[i]
             if numbers[i] >= 0:
                 row = np.uint64(numbers[i])
-                for place in range(begin, end):
-                    document = candidates[place]
+                for position in range(begin, end):
+                    document = candidates[position]
                     cell = share_cell(rows[row, document], codes[document])
                     sums[document] += weight * shares[cell]
                 continue
             last = first_at(documents, first[i], np.uint64(offsets[terms[i] + 1]), limit)
-            for place in range(first[i], last):
-                document = documents[place]
-                cell = share_cell(frequencies[place], codes[document])
+            for position in range(first[i], last):
+                document = documents[position]
+                cell = share_cell(frequencies[position], codes[document])
                 sums[document] += weight * shares[cell]
             first[i] = last
         begin = end

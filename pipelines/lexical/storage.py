@@ -81,7 +81,7 @@ class FrequentTerms:
     def __init__(self, numbers: NDArray[np.int64], rows: NDArray[np.uint8]) -> None:
         self.numbers, self.rows = numbers, rows
         # Looking up a query's few terms here takes a third of the time that numpy's search takes.
-        self._places = {term: place for place, term in enumerate(numbers.tolist())}
+        self._places = {term: position for position, term in enumerate(numbers.tolist())}
 
     def rows_of(self, terms: NDArray[np.int64]) -> NDArray[np.int64]:
         """The row of each term, -1 where it has none."""
@@ -96,7 +96,7 @@ def frequent_numbers(offsets: NDArray[np.int64], documents: int) -> NDArray[np.i
 def write_frequent(folder: Path, documents: int) -> None:
     """Write large_documents.bin and frequent.bin from the postings, a piece at a time."""
     offsets, large = (load_array(folder, name, "<i8") for name in ("offsets", "large_positions"))
-    holders = [_read(folder, "documents", place, 1) for place in large.tolist()]
+    holders = [_read(folder, "documents", position, 1) for position in large.tolist()]
     array_path(folder, LARGE).write_bytes(b"".join(number.tobytes() for number in holders))
     row = np.empty(documents, np.uint8)
     with array_path(folder, FREQUENT).open("wb") as rows:

@@ -105,9 +105,9 @@ class Places:
         """The places of a string and of another coming of it, where one comes twice."""
         for position in np.flatnonzero(self._hashes[1:] == self._hashes[:-1]).tolist():
             first: dict[str, int] = {}
-            for place in self._places(self._hashes[position]):
-                if first.setdefault(self._read(place), place) != place:
-                    return first[self._read(place)], place
+            for index in self._places(self._hashes[position]):
+                if first.setdefault(self._read(index), index) != index:
+                    return first[self._read(index)], index
         return None
 
     def _places(self, value: np.int64) -> list[int]:

@@ -80,12 +80,12 @@ class _Files(NamedTuple):
     def vector(self, arrays: Arrays, number: int, largest_frequency: int) -> Vector:
         entries = slice(*self.offsets[number : number + 2].tolist())
         terms, frequencies = self.terms[entries], self.frequencies[entries].astype(np.int32)
-        for place in np.flatnonzero(frequencies == 0).tolist():
+        for position in np.flatnonzero(frequencies == 0).tolist():
             first, last = np.searchsorted(
-                arrays.large_positions, arrays.offsets[terms[place] : terms[place] + 2]
+                arrays.large_positions, arrays.offsets[terms[position] : terms[position] + 2]
             )
             large = first + np.searchsorted(arrays.large_documents[first:last], number)
-            frequencies[place] = arrays.large_values[large]
+            frequencies[position] = arrays.large_values[large]
         short = arrays.offsets[terms + 1] - arrays.offsets[terms] <= largest_frequency
         return terms[short], frequencies[short]
 

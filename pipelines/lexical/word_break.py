@@ -155,18 +155,18 @@ def _segment_piece(piece: str) -> list[str]:
 
 def scan(text: str) -> list[str]:
     """The specification itself, slowly: at each place the longest match within 255 units."""
-    patterns, words, place = _unicode(), [], 0
-    while place < len(text):
-        window = _within_limit(text[place : place + MAX_LENGTH])
+    patterns, words, position = _unicode(), [], 0
+    while position < len(text):
+        window = _within_limit(text[position : position + MAX_LENGTH])
         ends = [match.end() for kind in patterns.kinds if (match := kind.match(window))]
         if ends:
             words.append(window[: max(ends)])
-            place += max(ends)
+            position += max(ends)
         else:
             # Windows that lie within a row without a token are passed over.
-            row = patterns.no_token.match(text, place)
-            row_end = row.end() if row else place
-            place = max(place, row_end - MAX_LENGTH) + 1
+            row = patterns.no_token.match(text, position)
+            row_end = row.end() if row else position
+            position = max(position, row_end - MAX_LENGTH) + 1
     return words
 
 

@@ -97,10 +97,10 @@ class PackedBert:
         self._heads = parts.heads
         with torch.no_grad():
             self._words = embeddings.word_embeddings.weight
-            places = embeddings.position_embeddings.weight.float()
+            positions = embeddings.position_embeddings.weight.float()
             kinds = getattr(embeddings, "token_type_embeddings", None)
             # A single text is of the first kind.
-            self._places = places if kinds is None else places + kinds.weight[0].float()
+            self._places = positions if kinds is None else positions + kinds.weight[0].float()
             self._first_norm = self._norm(embeddings.LayerNorm)
             self._layers = [self._steps(layer, parts.activation) for layer in parts.layers]
 
@@ -109,10 +109,10 @@ class PackedBert:
         lengths = [len(text) for text in texts]
         with torch.inference_mode():
             tokens = torch.tensor([token for text in texts for token in text])
-            places = torch.cat([torch.arange(length) for length in lengths])
+            positions = torch.cat([torch.arange(length) for length in lengths])
             groups = [list(group) for _, group in groupby(lengths, _padded)]
             masks = [self._mask(group) for group in groups]
-            state = self._first_norm(self._words[tokens].float() + self._places[places])
+            state = self._first_norm(self._words[tokens].float() + self._places[positions])
             for layer in self._layers:
                 looked = self._attend(layer.look(state.to(self._dtype)), groups, masks)
                 state = layer.look_norm(state + layer.output(looked))

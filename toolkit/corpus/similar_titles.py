@@ -21,17 +21,17 @@ class SimilarTitles:
 
     def __init__(self, titles: Sequence[str]) -> None:
         self.titles = titles
-        places: dict[str, list[int]] = {}
+        positions: dict[str, list[int]] = {}
         sizes = []
         for number, title in enumerate(titles):
             grams = _trigrams(title)
             sizes.append(len(grams))
             for gram in grams:
-                places.setdefault(gram, []).append(number)
-        self._numbers = {gram: number for number, gram in enumerate(places)}
+                positions.setdefault(gram, []).append(number)
+        self._numbers = {gram: number for number, gram in enumerate(positions)}
         self._sizes = np.array(sizes, np.int64)
-        self._offsets = np.cumsum([0, *map(len, places.values())])
-        self._places = np.fromiter(chain.from_iterable(places.values()), np.int32)
+        self._offsets = np.cumsum([0, *map(len, positions.values())])
+        self._places = np.fromiter(chain.from_iterable(positions.values()), np.int32)
 
     @classmethod
     def open(cls, folder: Path, titles: Sequence[str]) -> SimilarTitles:

@@ -39,14 +39,14 @@ def answer_coverage(
     answers = {qid: phrases for qid, phrases in answers.items() if phrases}
     if not answers:
         return {}
-    places: dict[str, list[tuple[str, int]]] = {}
+    positions: dict[str, list[tuple[str, int]]] = {}
     for qid in answers:
         for rank, docid in enumerate(rankings.get(qid, ())[: max(DEPTHS)], start=1):
-            places.setdefault(docid, []).append((qid, rank))
+            positions.setdefault(docid, []).append((qid, rank))
     first: dict[str, int] = {}
-    for docid, text in texts(places.keys()):
+    for docid, text in texts(positions.keys()):
         content = phrase_of(text)
-        for qid, rank in places[docid]:
+        for qid, rank in positions[docid]:
             if any(phrase in content for phrase in answers[qid]):
                 first[qid] = min(rank, first.get(qid, rank))
     return {

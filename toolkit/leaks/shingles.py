@@ -133,10 +133,12 @@ class _Table:
     def lookup(self, hashes: Hashes) -> Iterator[tuple[int, int]]:
         """Places of those hashes that are here, each with the number of its first source."""
         likely = np.flatnonzero(self._filter[self._short(hashes)])
-        places = np.searchsorted(self._hashes, hashes[likely])
-        places = np.minimum(places, len(self._hashes) - 1)
-        right = self._hashes[places] == hashes[likely]
-        yield from zip(likely[right].tolist(), self._numbers[places[right]].tolist(), strict=True)
+        positions = np.searchsorted(self._hashes, hashes[likely])
+        positions = np.minimum(positions, len(self._hashes) - 1)
+        right = self._hashes[positions] == hashes[likely]
+        yield from zip(
+            likely[right].tolist(), self._numbers[positions[right]].tolist(), strict=True
+        )
 
     @staticmethod
     def _short(hashes: Hashes) -> Hashes:

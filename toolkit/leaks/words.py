@@ -48,8 +48,8 @@ def words_of(content: bytes) -> Words:
     if not len(starts):
         return Words(np.empty(0, np.uint64), starts, content)
     begins, kinds = starts - starts[0], kinds[starts[0] :]
-    places = np.arange(len(kinds)) - np.repeat(begins, np.diff(begins, append=len(kinds)))
-    weighted = kinds * powers[np.minimum(places, _LONGEST)]
+    positions = np.arange(len(kinds)) - np.repeat(begins, np.diff(begins, append=len(kinds)))
+    weighted = kinds * powers[np.minimum(positions, _LONGEST)]
     return Words(_mixed(np.add.reduceat(weighted, begins)), starts, content)
 
 
