@@ -50,6 +50,14 @@ def pytest_sessionfinish() -> None:
     gc.freeze()
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _shared_compositions(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """What one worker has composed, the others and the commands of tests find."""
+    base = tmp_path_factory.getbasetemp()
+    folder = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    composition_memo.share(folder / "compositions")
+
+
 @pytest.fixture(scope="session")
 def data_root() -> Path:
     """The folder of real collections. Absent on a user's machine: skip. Absent in CI: a failure."""

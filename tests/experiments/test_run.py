@@ -245,7 +245,7 @@ def test_a_navigator_that_was_stopped_goes_on_behind_its_last_round(
         def interrupt(search: Any) -> None:
             raise KeyboardInterrupt
 
-        patched.setattr("agents.literature.navigator.Search._answer", interrupt)
+        patched.setattr("agents.literature.navigator.QuestionSearch._answer", interrupt)
         assert entry("run", *given, "name=stopped") != 0
     folder = RunFolder("runs/stopped")
     assert list(folder.queries.glob("*.rounds.jsonl")) and not folder.done()
