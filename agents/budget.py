@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from toolkit.checks import is_number
 from toolkit.errors import InputError
 
 _WHOLE = ("turns", "tool_calls", "output_tokens", "context_window", "answer_tokens")
@@ -40,20 +41,16 @@ class Budget:
     def __post_init__(self) -> None:
         for name in _WHOLE:
             value = getattr(self, name)
-            if value is not None and (not _number(value) or int(value) != value or value < 1):
+            if value is not None and (not is_number(value) or int(value) != value or value < 1):
                 raise _impossible(name, value, "an integer from 1 up, or null for no limit")
         for name in _NUMBERS:
             value = getattr(self, name)
-            if value is not None and (not _number(value) or not value > 0):
+            if value is not None and (not is_number(value) or not value > 0):
                 raise _impossible(name, value, "a number above 0, or null for no limit")
-        if not _number(self.steer_at) or not 0 < self.steer_at <= 1:
+        if not is_number(self.steer_at) or not 0 < self.steer_at <= 1:
             raise _impossible("steer_at", self.steer_at, "above 0, at most 1 (1: never steer)")
         if self.answer_tokens is None:
             raise _impossible("answer_tokens", None, "an integer from 1 up")
-
-
-def _number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def _impossible(name: str, value: object, valid: str) -> InputError:

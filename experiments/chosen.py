@@ -11,6 +11,7 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError  # type: ignore[import-untyped]
 
 from experiments.schema import without_free
+from toolkit.checks import is_number
 from toolkit.errors import InputError
 from toolkit.evaluation.tuning.ranks import GridPoint
 from toolkit.files import write_atomic
@@ -56,7 +57,7 @@ def chosen_value(path: str, key: str, *, _root_: Any = None) -> float:
         reason = getattr(error, "strerror", None) or error
         raise InputError(f"cannot read {file}: {reason}", do=_AGAIN) from error
     value = content.get(key) if isinstance(content, Mapping) else None
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
+    if not is_number(value):
         raise InputError(f"{file} has no {key}", valid="k1 and b as numbers", do=_AGAIN)
     return float(value)
 

@@ -15,6 +15,7 @@ from experiments.pipeline import Stages, caches_folder, make_stages, seals
 from experiments.settings import Settings
 from experiments.tune_enriched import TunedEnrichment
 from pipelines.enrich.stage import Enrichment
+from toolkit.checks import is_number
 from toolkit.contracts import Benchmark, Segmenter
 from toolkit.errors import InputError
 from toolkit.evaluation.retrieval import parse_measures
@@ -104,7 +105,7 @@ def reference(numbers: Any, own: GridPoint = ()) -> GridPoint:
     """A setting that is measured beside the grid: [k1, b], in a tuning of an enrichment with its
     `own` (weight, tau), or all four."""
     values = OmegaConf.to_container(numbers) if OmegaConf.is_list(numbers) else None
-    if isinstance(values, list) and all(_is_number(value) for value in values):
+    if isinstance(values, list) and all(is_number(value) for value in values):
         cell = tuple(map(float, values))
         if len(cell) == 2:
             return (*cell, *own)
@@ -114,10 +115,6 @@ def reference(numbers: Any, own: GridPoint = ()) -> GridPoint:
         f"tuning.references holds {numbers}",
         valid="pairs [k1, b] of numbers" + (", or [k1, b, weight, tau]" if own else ""),
     )
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def splits(config: DictConfig) -> tuple[Benchmark, Benchmark]:

@@ -1,12 +1,18 @@
-"""Checks of settings: a number out of range is one clear line, whoever takes it."""
+"""Checks of numbers: a setting out of range is one clear line, whoever takes it."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
 from numbers import Integral, Real
+from typing import TypeGuard
 
 from toolkit.errors import InputError
+
+
+def is_number(value: object) -> TypeGuard[float]:
+    """Whether a plain value (of JSON or YAML) is a finite number; `True` is none."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and _is_finite(value)
 
 
 def check_integer(
@@ -34,7 +40,7 @@ def check_number(
     """`InputError` unless `value` is a finite number from `least` to `most`, both included; with
     `above`, it must be greater than `least`. NumPy's numbers count; `True` does not."""
     real = isinstance(value, Real) and not isinstance(value, bool)
-    inside = real and math.isfinite(value) and least <= value <= most  # type: ignore[arg-type,operator]
+    inside = real and _is_finite(value) and least <= value <= most  # type: ignore[arg-type,operator]
     if not inside or (above and value == least):
         lower = f"above {least}" if above else f"{least} or more"
         upper = "finite" if most == math.inf else f"at most {most}"
@@ -46,3 +52,10 @@ def check_weights(weights: Mapping[str, float]) -> None:
     for term, weight in weights.items():
         if not 0 <= weight < math.inf:
             raise InputError(f"weight {weight} of term '{term}'", valid="0 or more, finite")
+
+
+def _is_finite(value: Real | float) -> bool:
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # a whole number beyond all floats
+        return False

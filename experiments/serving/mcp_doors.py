@@ -26,6 +26,7 @@ from experiments.serving.api import handout, submitted
 from experiments.serving.errors import RequestRefused
 from experiments.serving.service import Service
 from experiments.serving.sessions import ServedSession
+from toolkit.checks import is_number
 
 NAME = "search-server"
 _CONNECTION_HEADER = "mcp-session-id"
@@ -198,10 +199,9 @@ def _connection(context: Any) -> str:
 def _answer(arguments: Mapping[str, Any]) -> str:
     answer, explanation = arguments.get("answer"), arguments.get("explanation") or ""
     confidence = arguments.get("confidence")
-    number = isinstance(confidence, (int, float)) and not isinstance(confidence, bool)
     if not isinstance(answer, str) or not isinstance(explanation, str):
         raise RequestRefused(400, "wrong_type", "answer and explanation are texts")
-    if confidence is not None and not (number and 0 <= confidence <= 100):
+    if confidence is not None and not (is_number(confidence) and 0 <= confidence <= 100):
         raise RequestRefused(400, "wrong_type", "confidence is a number from 0 to 100")
     return answer_text(answer, explanation, confidence)
 

@@ -17,6 +17,7 @@ from experiments.serving.errors import RequestRefused
 from experiments.serving.json_bodies import dump_json, finite, parse_json
 from experiments.serving.pi_serini import PiSeriniTools, milliseconds, once_each, read_lines
 from experiments.serving.service import Service
+from toolkit.checks import is_number
 from toolkit.contracts import SearchRequest, parent
 from toolkit.search.excerpts import METHODS, Query
 from toolkit.search.schemas import MAX_CHARACTERS
@@ -222,8 +223,7 @@ def _count(command: Command, name: str, default: int) -> int:
     value = command.get(name)
     if value is None:
         return default
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not number or value != int(value) or not 1 <= value <= 10**9:
+    if not is_number(value) or value != int(value) or not 1 <= value <= 10**9:
         raise RequestRefused(400, "wrong_value", f"{name} must be a whole number from 1")
     return int(value)
 

@@ -27,7 +27,7 @@ from pipelines.rerank.answer_tokens import LIKELIEST, expected_digit, first_plac
 from pipelines.rerank.head_and_tail import rejoin, split_head
 from pipelines.rerank.texts import check_columns, texts_for, texts_of
 from pipelines.stage import Stage, Texts, not_bound
-from toolkit.checks import check_integer
+from toolkit.checks import check_integer, is_number
 from toolkit.counts import Counts
 from toolkit.errors import InputError
 from toolkit.files import fingerprint
@@ -202,8 +202,7 @@ def read_score(answer: str) -> float | None:
     for value in json_values(answer):
         if isinstance(value, dict) and "score" in value:
             number = value["score"]
-            usable = isinstance(number, int | float) and not isinstance(number, bool)
-            score = float(number) if usable and 0 <= number <= _LARGEST else None
+            score = float(number) if is_number(number) and 0 <= number <= _LARGEST else None
     return score
 
 

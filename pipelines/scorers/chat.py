@@ -13,6 +13,7 @@ from pipelines.prompt_client import PromptClients, Reply, json_answer
 from pipelines.prompt_template import PromptTemplate
 from pipelines.rerank.rank1_relevance import closing_token, verdict
 from pipelines.scorers.cached import CachedScorer
+from toolkit.checks import is_number
 from toolkit.counts import Counts
 from toolkit.errors import InputError
 from toolkit.files import fingerprint
@@ -270,8 +271,7 @@ def _read_row(row: Any) -> tuple[int, RequirementScore] | None:
 
 
 def _unit(value: Any) -> float | None:
-    usable = isinstance(value, int | float) and not isinstance(value, bool)
-    return float(value) if usable and 0 <= value <= 1 else None
+    return float(value) if is_number(value) and 0 <= value <= 1 else None
 
 
 def _judgement(candidate: Candidate, reply: Reply) -> Judgement:

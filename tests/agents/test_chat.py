@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -612,6 +613,8 @@ def test_every_word_of_a_prompt_counts_in_its_fingerprint(tmp_path: Path) -> Non
         ({"prompt": "/nowhere/mine.txt"}, "browsecomp_plus"),
         ({"budget": {"seconds": 0}}, "seconds=0"),
         ({"budget": {"turns": 1.5}}, "turns=1.5"),
+        ({"budget": {"turns": math.inf}}, "turns=inf"),
+        ({"budget": {"seconds": math.inf}}, "seconds=inf"),
         ({"budget": {"steer_at": 70}}, "steer_at=70"),
         ({"budget": {"tool_calls": True}}, "tool_calls=True"),
         ({"budget": {"dollars": 1.0}}, "price"),

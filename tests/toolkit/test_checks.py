@@ -20,7 +20,7 @@ def test_whole_numbers_in_the_bounds_pass(value: object) -> None:
     check_integer("depth", value, most=1000)
 
 
-@pytest.mark.parametrize("value", [-0.1, 1.1, True, "0.5", None, math.nan, math.inf, 1j])
+@pytest.mark.parametrize("value", [-0.1, 1.1, True, "0.5", None, math.nan, math.inf, 1j, 10**400])
 def test_what_is_no_number_in_the_bounds_is_refused(value: object) -> None:
     with pytest.raises(InputError, match=r"^b=.*valid: 0 or more, at most 1"):
         check_number("b", value, most=1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 
-from toolkit.checks import check_integer
+from toolkit.checks import check_integer, is_number
 from toolkit.contracts import Topic
 from toolkit.errors import InputError
 
@@ -67,8 +67,7 @@ def _check(
         raise InputError(
             f"split={split!r}", valid=f"{', '.join(SPLITS)}, or null for all questions"
         )
-    number = isinstance(dev_share, (int, float)) and not isinstance(dev_share, bool)
-    if not number or not 0 < dev_share < 1:
+    if not is_number(dev_share) or not 0 < dev_share < 1:
         raise InputError(f"dev_share={dev_share!r}", valid="a number between 0 and 1")
     check_limit("sample", sample)
     check_limit("limit", limit)

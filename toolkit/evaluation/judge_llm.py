@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
+from toolkit.checks import is_number
 from toolkit.contracts import Answer, Trajectory
 from toolkit.errors import InputError
 from toolkit.evaluation.answers import AnswerVerdict, ExactAnswerJudge
@@ -221,12 +222,11 @@ def _whole(value: Any) -> bool:
     if not isinstance(value, dict) or set(value) != set(_SCHEMA["parameters"]["required"]):
         return False
     confidence = value["confidence"]
-    number = isinstance(confidence, (int, float)) and not isinstance(confidence, bool)
     return (
         isinstance(value["correct"], bool)
         and isinstance(value["extracted_answer"], str)
         and isinstance(value["reasoning"], str)
-        and (confidence is None or (number and 0 <= confidence <= 100))
+        and (confidence is None or (is_number(confidence) and 0 <= confidence <= 100))
     )
 
 

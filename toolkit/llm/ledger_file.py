@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+from toolkit.checks import is_number
 from toolkit.errors import InputError
 from toolkit.files import write_json
 from toolkit.journal import Journal, read_journal
@@ -223,5 +224,4 @@ def _is_amounts(value: Any) -> bool:
 
 
 def _is_amount(value: Any) -> bool:
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return number and math.isfinite(value) and value >= 0
+    return is_number(value) and value >= 0

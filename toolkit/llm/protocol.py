@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple, Protocol
 
+from toolkit.checks import is_number
 from toolkit.errors import InputError
 from toolkit.masking import masked
 
@@ -191,7 +192,7 @@ class Settings:
 def _within(name: str, value: float | None, low: float, high: float) -> None:
     if value is None:
         return
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:
+    if not is_number(value) or not low <= value <= high:
         raise InputError(f"{name} is {value!r}", valid=f"a number from {low} to {high}, or null")
 
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from toolkit.checks import is_number
 from toolkit.journal import Journal, read_journal
 
 Rows = Sequence[Mapping[str, Any]]
@@ -103,4 +104,4 @@ def text_of(value: Any) -> str:
 
 def number_of(value: Any) -> float | None:
     """The value where it is a number, else None."""
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+    return float(value) if is_number(value) else None

@@ -174,6 +174,10 @@ def test_random_lines_over_tcp_end_in_a_reply(caplog: pytest.LogCaptureFixture) 
             assert reply["type"] == "response"
             if not reply["success"]:
                 check_line(reply["error"])
+        for k in ("1e999", "1.5", "true", "0"):
+            line = json.dumps({"id": 1, **commands[0]}).replace('"k": 5', f'"k": {k}')
+            connection.sendall(line.encode() + b"\n")
+            assert "k must be a whole number" in json.loads(replies.readline())["error"], k
     assert not caplog.records
 
 
