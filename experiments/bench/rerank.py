@@ -2,8 +2,9 @@
 
 Arguments: `--pairs` (default 1000), `--shape base|small|3b|tiny` (default base on a CPU, 3b on a
 GPU), `--device`, `--clock wall|processor`, `--exact` (pairs whose float32 scores are compared with
-single-pair ones, default 100), `--collection` (a folder in the BEIR layout; default
-../shared/data/wikimix), `--write` (put the tables into docs/benchmarks.md).
+single-pair ones, default 100), `--threads` (default 0: torch's own), `--collection` (a folder in
+the BEIR layout; default ../shared/data/wikimix), `--write` (put the tables into
+docs/benchmarks.md).
 
 Weights are random, of the shape of a published monoT5; speed does not depend on their values. All
 systems load one checkpoint and take turns on the same requests, so that noise hits all. Ours, the
@@ -329,12 +330,14 @@ def device_name(device: str) -> str:
 
 def main(arguments: Sequence[str]) -> None:
     """Run the benchmark and print its tables."""
-    parser = Arguments("rerank", pairs=(1000, 1), exact=(100, 1))
+    parser = Arguments("rerank", pairs=(1000, 1), exact=(100, 1), threads=(0, 0))
     parser.add_argument("--shape", choices=list(SHAPES))
     parser.add_argument("--device")
     parser.add_argument("--clock", choices=list(CLOCKS), default="wall")
     parser.add_argument("--collection", type=Path, default=data_root() / "wikimix")
     options = parser.read(arguments)
+    if options.threads:
+        require("torch").set_num_threads(options.threads)
     device = str(choose_device(options.device))
     shape = options.shape or ("base" if device == "cpu" else "3b")
     requests, tokenizer = workload(DATA, options.collection, options.pairs)

@@ -141,15 +141,16 @@ def test_the_whole_benchmark_writes_its_section(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    torch.set_num_threads(1)
+    torch.set_num_threads(2)
     monkeypatch.setattr(rerank, "DATA", tmp_path)
     monkeypatch.setattr(rerank, "SIZES", (1, 4))
     monkeypatch.setattr(rerank, "matmul_peak", lambda device, dtype: 1e9)
     page = tmp_path / "benchmarks.md"
     monkeypatch.setattr(harness, "PAGE", page)
     arguments: list[Any] = ["--pairs", "60", "--exact", "9", "--shape", "tiny", "--device", "cpu"]
-    rerank.main([*arguments, "--collection", str(collection), "--write"])
+    rerank.main([*arguments, "--threads", "1", "--collection", str(collection), "--write"])
     text = page.read_text()
+    assert "--threads 1 " in text and ", 1 threads," in text
     assert "<!-- bench:rerank-cpu -->" in text
     assert "60 pairs" in text and "on 9 pairs" in text
     off = float(text.split("by at most ")[1].split()[0])
