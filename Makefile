@@ -135,7 +135,7 @@ $(DEV): pyproject.toml constraints.txt | $(BIN)/python
 	@touch $(CORE) $@
 
 $(LLAMACPP): $(CORE)
-	@echo "Installing llama.cpp's server and a client (20 MB)"
+	@echo "Installing llama.cpp's server and a client (100 MB)"
 	@$(PIP) -e '.[llm,llamacpp]'
 	@$(COMPILE)
 	@touch $@
