@@ -18,6 +18,8 @@ import pytest
 from documented_commands import Block, block_commands, code_blocks
 from entry_points import run_entry
 
+from toolkit.runs import RunFolder
+
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = ["README.md", "docs/library.md", "docs/extending.md"]
 # Of a generated world that is as small as it gets.
@@ -89,6 +91,8 @@ def run_commands(block: Block) -> None:
         cells = 1 + max(item.count(",") for item in arguments)
         reports = sorted(Path("runs", name.partition("=")[2]).rglob("metrics.json"))
         assert len(reports) == cells, arguments
+        for report in reports:
+            assert not RunFolder(report.parent).failures(), arguments
 
 
 def test_every_name_of_the_face_is_importable_and_has_a_docstring() -> None:
