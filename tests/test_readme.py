@@ -13,6 +13,8 @@ import pytest
 from documented_commands import CONF, ROOT, Mention, documents, mentions
 from irds_home import HARBOUR, prepare_beir, prepare_vaswani
 
+from toolkit.runs import RunFolder
+
 PACKAGES = ("agents", "conf", "experiments", "pipelines", "toolkit")
 # What a command needs that the tests do not have. It is composed by test_documented_overrides.
 NEEDS = {"llm=": "a language model", "hydra/launcher=slurm": "a cluster"}
@@ -70,7 +72,9 @@ def test_the_commands_that_need_nothing_else_run_in_a_clone_alone(tmp_path: Path
     assert len(names) == len(commands)
     for name in names:
         folder = clone / "runs" / name.partition("=")[2]
-        assert len(list(folder.glob("*/metrics.json"))) >= 2, name
+        cells = [path.parent for path in folder.glob("*/metrics.json")]
+        assert len(cells) >= 2, name
+        assert not any(RunFolder(cell).failures() for cell in cells), name
         assert (folder / "report.html").is_file(), name
 
 
