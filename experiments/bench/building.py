@@ -25,6 +25,7 @@ from experiments.bench.harness import (
     report,
     run,
     size_mb,
+    spread,
 )
 from pipelines.engines.java import find_jar
 from pipelines.lexical import LexicalIndex
@@ -77,14 +78,10 @@ def ratio_rows(costs: Mapping[str, Sequence[Cost]]) -> list[list[str]]:
         row = [rival]
         for ours in OURS:
             rounds = list(zip(costs[rival], costs[ours], strict=True))
-            row.append(_spread([theirs.seconds / own.seconds for theirs, own in rounds]))
-            row.append(_spread([theirs.processor / own.processor for theirs, own in rounds]))
+            row.append(spread([theirs.seconds / own.seconds for theirs, own in rounds]))
+            row.append(spread([theirs.processor / own.processor for theirs, own in rounds]))
         rows.append(row)
     return rows
-
-
-def _spread(values: Sequence[float]) -> str:
-    return f"{statistics.median(values):.1f} ({min(values):.1f}–{max(values):.1f})"
 
 
 def _build_row(name: str, costs: Sequence[Cost], tokens: int, size: float) -> list[str]:
@@ -95,7 +92,7 @@ def _build_row(name: str, costs: Sequence[Cost], tokens: int, size: float) -> li
     processor = statistics.median([cost.processor for cost in costs])
     peak = max(cost.peak_mb for cost in costs)
     numbers = f"{tokens / middle / 1e6:.2f} M", f"{processor:.1f}", f"{peak:,.0f}", f"{size:,.0f}"
-    return [name, _spread(seconds), *numbers]
+    return [name, spread(seconds), *numbers]
 
 
 def main(arguments: Sequence[str]) -> None:

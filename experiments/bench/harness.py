@@ -11,6 +11,7 @@ import datetime
 import multiprocessing
 import os
 import platform
+import statistics
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -104,6 +105,12 @@ def take_turns(
                 turns[name].seconds.append(now() - start)
                 turns[name].results.append(result)
     return turns
+
+
+def spread(values: Sequence[float], digits: int = 1) -> str:
+    """The median, the least and the most."""
+    low, high = min(values), max(values)
+    return f"{statistics.median(values):.{digits}f} ({low:.{digits}f}–{high:.{digits}f})"
 
 
 class Latency(NamedTuple):

@@ -9,8 +9,8 @@ docs/benchmarks.md).
 Weights are random, of the shape of a published monoT5; speed does not depend on their values. All
 systems load one checkpoint and take turns on the same requests, so that noise hits all. Ours, the
 reference at its default (4 pairs a batch) and at its best batch size, which is looked for first,
-and plain T5 on batches by length run in both precisions; ratios are taken within a precision. Order
-is compared per query, against float32.
+and plain T5 on batches by length run in both precisions. Ratios are taken within a precision, on
+the pairs of each turn: their median, least and most. Order is compared per query, against float32.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from experiments.bench.harness import (
     machine,
     report,
     run,
+    spread,
     take_turns,
 )
 from experiments.bench.rerank_data import (
@@ -53,7 +54,7 @@ from toolkit.extras import require
 _PACKAGES = ("torch", "transformers", "pyterrier-t5")
 SIZES = (1, 2, 4, 8, 16, 32, 64)
 DEFAULT = 4
-ROUNDS = 4
+ROUNDS = 5
 TOP = 5
 DTYPES = ("bfloat16", "float32")
 System = Callable[[Sequence[Pair]], list[float]]
@@ -164,13 +165,13 @@ def time_and_scores(
     pairs: Sequence[Pair],
     warm_up: int = DEFAULT,
     clock: Clock = None,
-) -> tuple[dict[str, float], dict[str, list[float]]]:
-    """Seconds of each system over all pairs, in `ROUNDS` turns, and its scores. Each sees the first
-    `warm_up` pairs before."""
+) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
+    """Seconds of each system in each of `ROUNDS` turns, which share the pairs, and its scores. Each
+    sees the first `warm_up` pairs before."""
     size = -(-len(pairs) // ROUNDS)
     rounds = [[pairs[start : start + size]] for start in range(0, len(pairs), size)]
     turns = take_turns(systems, rounds, [pairs[:warm_up]], "rounds", clock)
-    seconds = {name: sum(turn.seconds) for name, turn in turns.items()}
+    seconds = {name: turn.seconds for name, turn in turns.items()}
     scores = {name: list(chain.from_iterable(turn.results)) for name, turn in turns.items()}
     return seconds, scores
 
@@ -226,22 +227,26 @@ def plain_name(dtype: str) -> str:
 
 
 def speed_rows(
-    seconds: dict[str, float],
+    seconds: Mapping[str, Sequence[float]],
     pairs: int,
     flops: float,
     peaks: dict[str, float],
     rivals: Mapping[str, Sequence[str]],
 ) -> Rows:
-    """One row a system, then the floors. `rivals`: by precision, the names of the reference at its
-    best and at its default, and of T5 by length."""
+    """One row a system, then the floors. `seconds`: of each turn. `rivals`: by precision, the names
+    of the reference at its best and at its default, and of T5 by length."""
     rows = []
-    for name, taken in seconds.items():
-        dtype = dtype_of(name)
+    for name, turns in seconds.items():
+        dtype, taken = dtype_of(name), sum(turns)
+        ratios = [
+            [theirs / own for theirs, own in zip(seconds[rival], turns, strict=True)]
+            for rival in rivals[dtype]
+        ]
         rows.append(
             [
                 name,
                 f"{pairs / taken:,.2f}",
-                *(f"{seconds[rival] / taken:.2f}" for rival in rivals[dtype]),
+                *(spread(ratio, 2) for ratio in ratios),
                 f"{flops / taken / 1e9:,.0f}",
                 f"{flops / taken / peaks[dtype]:.0%}",
             ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from pipelines.neural.devices import computes_bfloat16
 from toolkit.extras import require
@@ -11,21 +11,24 @@ from toolkit.extras import require
 if TYPE_CHECKING:
     from torch import Tensor
 
+Linear: TypeAlias = "Callable[[Tensor], Tensor]"
+"""[rows, inputs] -> [rows, outputs]."""
 # Activations that oneDNN applies to a sum before it is rounded, with its names and arguments.
-_FUSED: dict[str, tuple[str, list[Any], str]] = {"gelu": ("gelu", [], "none")}
+_FUSED: dict[str, tuple[str, list[Any], str]] = {
+    "gelu": ("gelu", [], "none"),
+    "relu": ("relu", [], ""),
+}
 _PLAIN: tuple[str, list[Any], str] = ("none", [], "")
 
 
-def linear(
-    weight: Tensor, bias: Tensor, activation: str | None = None
-) -> Callable[[Tensor], Tensor]:
+def linear(weight: Tensor, bias: Tensor | None = None, activation: str | None = None) -> Linear:
     """The function of [tokens, inputs] that is a linear layer of `weight` [outputs, inputs], and
     then `activation`, by the name that transformers gives it.
 
     In bfloat16 on a CPU that has instructions for it, the weight is copied once into the order that
-    oneDNN multiplies in, and the bias and GELU cost no pass of their own. These operators are what
-    torch.compile emits; a torch that lacks them computes the layer step by step, as every other
-    device and type does.
+    oneDNN multiplies in, and the bias, GELU and ReLU cost no pass of their own. These operators are
+    what torch.compile emits; a torch that lacks them computes the layer step by step, as every
+    other device and type does.
     """
     if _packs(weight):
         return _packed(weight, bias, activation)
@@ -45,7 +48,7 @@ def _packs(weight: Tensor) -> bool:
     )
 
 
-def _packed(weight: Tensor, bias: Tensor, activation: str | None) -> Callable[[Tensor], Tensor]:
+def _packed(weight: Tensor, bias: Tensor | None, activation: str | None) -> Linear:
     torch = require("torch")
     operators = torch.ops.mkldnn
     with torch.inference_mode():
@@ -55,10 +58,10 @@ def _packed(weight: Tensor, bias: Tensor, activation: str | None) -> Callable[[T
     return _then(rest, lambda rows: operators._linear_pointwise(rows, packed, bias, *fused))
 
 
-def _then(
-    activation: str | None, product: Callable[[Tensor], Tensor]
-) -> Callable[[Tensor], Tensor]:
+def _then(activation: str | None, product: Linear) -> Linear:
     if activation is None:
         return product
+    if activation == "relu":  # in place, as this is the widest tensor of a network
+        return lambda rows: product(rows).relu_()
     function = require("transformers.activations").ACT2FN[activation]
     return lambda rows: function(product(rows))

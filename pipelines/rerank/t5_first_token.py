@@ -21,6 +21,7 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from pipelines.neural.linear import Linear, linear
 from toolkit.extras import require
 
 if TYPE_CHECKING:
@@ -31,14 +32,14 @@ MULTIPLE = 16
 
 
 class Layer(NamedTuple):
-    """One layer's look at its own text (`look`: query, key and value in one matrix; in the decoder,
-    which sees one token, the value alone) and its feed-forward part; matrices are
-    [output, input]."""
+    """One layer's look at its own text (`look`: query, key and value at once; in the decoder, which
+    sees one token, the value alone) and its feed-forward part. An activation that is no gate is
+    part of `inner`."""
 
-    look: Tensor
-    output: Tensor
-    inner: Tensor
-    outer: Tensor
+    look: Linear
+    output: Linear
+    inner: Linear
+    outer: Linear
 
 
 class CrossAttention(NamedTuple):
@@ -84,8 +85,8 @@ class T5FirstTokenLogits:
         self.device, self.dtype = device, dtype
         self.heads, self.size = config.num_heads, config.d_kv
         self.epsilon = config.layer_norm_epsilon
-        self.gated = config.is_gated_act
-        self.act = require("transformers.activations").ACT2FN[config.dense_act_fn]
+        self.gated, self.activation = config.is_gated_act, config.dense_act_fn
+        self.gate = require("transformers.activations").ACT2FN[self.activation]
         self.pad = config.pad_token_id or 0
         start = config.decoder_start_token_id
         self.start = self.pad if start is None else start
@@ -138,11 +139,10 @@ class T5FirstTokenLogits:
 
     def _encode(self, tokens: Tensor, groups: Sequence[Group]) -> Tensor:
         """[all positions] -> [all positions, d], normalised."""
-        linear = self._torch.nn.functional.linear
         state = self.embedding[tokens].float()
         for layer in self.encoder:
-            looked = self._attend(linear(self._norm(state), layer.look), groups)
-            state += linear(looked, layer.output)
+            looked = self._attend(layer.look(self._norm(state)), groups)
+            state += layer.output(looked)
             state += self._forward(state, layer)
         return self._norm(state)
 
@@ -160,37 +160,32 @@ class T5FirstTokenLogits:
 
     def _decode(self, encoded: Tensor, groups: Sequence[Group], lengths: Sequence[int]) -> Tensor:
         """[all positions, d] -> [texts, rows], float32."""
-        torch, linear = self._torch, self._torch.nn.functional.linear
+        torch = self._torch
         sizes = [padded(length) for length in lengths]
         texts = torch.nn.utils.rnn.pad_sequence(list(encoded.split(sizes)), batch_first=True)
         hidden = self._hidden(lengths, texts.shape[1])
         state = self.embedding[self.start].float().repeat(len(lengths), 1)
         for layer, cross in self.decoder:
-            state += linear(linear(self._norm(state), layer.look), layer.output)
+            state += layer.output(layer.look(self._norm(state)))
             state += self._ask(self._norm(state), cross, texts, hidden)
             state += self._forward(state, layer)
-        return linear(self._normalised(state), self.head)
+        return torch.nn.functional.linear(self._normalised(state), self.head)
 
     def _ask(self, state: Tensor, cross: CrossAttention, texts: Tensor, hidden: Tensor) -> Tensor:
-        torch, linear = self._torch, self._torch.nn.functional.linear
-        query = linear(state, cross.query).view(len(state), self.heads, self.size)
+        torch, product = self._torch, self._torch.nn.functional.linear
+        query = product(state, cross.query).view(len(state), self.heads, self.size)
         weights = torch.einsum("bhk,hkd->bhd", query, cross.key) @ texts.transpose(1, 2)
         weights = weights.float().masked_fill_(hidden[:, None], -torch.inf).softmax(-1)
         mixed = weights.to(self.dtype) @ texts
         values = torch.einsum("bhd,hkd->bhk", mixed, cross.value)
-        return linear(values.reshape(len(state), -1), cross.output)
+        return product(values.reshape(len(state), -1), cross.output)
 
     def _forward(self, state: Tensor, layer: Layer) -> Tensor:
-        linear = self._torch.nn.functional.linear
-        inner = linear(self._norm(state), layer.inner)
+        inner = layer.inner(self._norm(state))
         if self.gated:
             gate, rest = inner.chunk(2, dim=-1)
-            inner = self.act(gate).mul_(rest)
-        elif isinstance(self.act, self._torch.nn.ReLU):
-            inner.relu_()  # in place, as this is the widest tensor of the model
-        else:
-            inner = self.act(inner)
-        return linear(inner, layer.outer)
+            inner = self.gate(gate).mul_(rest)
+        return layer.outer(inner)
 
     def _norm(self, state: Tensor) -> Tensor:
         return self._normalised(state).to(self.dtype)
@@ -204,11 +199,13 @@ class T5FirstTokenLogits:
     def _layer(self, parts: Any, looks: str) -> Layer:
         attention, forward = parts[0].SelfAttention, parts[-1].DenseReluDense
         inner = [forward.wi_0, forward.wi_1] if self.gated else [forward.wi]
+        looking = [getattr(attention, part) for part in looks]
+        widened = self._after(parts[-1].layer_norm.weight, *inner)
         return Layer(
-            self._after(parts[0].layer_norm.weight, *(getattr(attention, part) for part in looks)),
-            self._kept(attention.o.weight),
-            self._after(parts[-1].layer_norm.weight, *inner),
-            self._kept(forward.wo.weight),
+            linear(self._after(parts[0].layer_norm.weight, *looking)),
+            linear(self._kept(attention.o.weight)),
+            linear(widened, activation=None if self.gated else self.activation),
+            linear(self._kept(forward.wo.weight)),
         )
 
     def _question(self, part: Any, encoded_norm: Tensor) -> CrossAttention:

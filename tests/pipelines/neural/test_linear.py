@@ -58,12 +58,24 @@ def test_a_layer_is_its_product_its_bias_and_its_activation(
 
 
 @pytest.mark.skipif(not computes_bfloat16(CPU), reason="no instructions for bfloat16")
-@pytest.mark.parametrize("activation", [None, "gelu"])
-def test_in_bfloat16_a_sum_is_rounded_once_after_bias_and_gelu(activation: str | None) -> None:
+@pytest.mark.parametrize("activation", [None, "gelu", "relu"])
+def test_in_bfloat16_a_sum_is_rounded_once_after_bias_and_activation(
+    activation: str | None,
+) -> None:
     rows = numbers(300, INPUTS, seed=3, dtype=torch.bfloat16)
     result = linear(*layer(torch.bfloat16), activation)(rows).double()
     expected = exact(rows, torch.bfloat16, activation)
     assert ((result - expected).abs() <= ROUNDING * expected.abs() + 1e-5).all()
+
+
+@pytest.mark.parametrize("activation", [None, "gelu", "relu"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_layer_without_a_bias_adds_zeros(dtype: Any, activation: str | None) -> None:
+    rows = numbers(300, INPUTS, seed=3, dtype=dtype)
+    weight, _ = layer(dtype)
+    zeros = torch.zeros(OUTPUTS, dtype=dtype)
+    alike = linear(weight, zeros, activation)(rows)
+    torch.testing.assert_close(linear(weight, None, activation)(rows), alike)
 
 
 def test_a_torch_without_the_operators_computes_step_by_step(
