@@ -135,8 +135,9 @@ def run(settings: Settings, prepared: PipelineOpener | None = None) -> Cell:
     failures = Counter[str]()
     for repeat in range(1, config.repeats + 1):
         failures += folder.repeat(repeat).failures()
-    if failures:
-        questions = cell.counts["questions"] * cell.counts.get("repeats", 1)
+    questions = cell.counts["questions"] * cell.counts.get("repeats", 1)
+    all_failed = bool(failures) and failures.total() == questions
+    if failures and not all_failed:
         console.print(
             f"{failures.total()} of {questions} questions failed ({listed(failures)}); the same "
             "command tries them again"
@@ -144,6 +145,12 @@ def run(settings: Settings, prepared: PipelineOpener | None = None) -> Cell:
     console.print(f"{folder.path}/metrics.json", highlight=False)
     if last:
         raise stopped(last, folder, built.benchmark, ledger, config.repeats)
+    if all_failed:
+        raise InputError(
+            f"all {questions} questions of the run {folder.path} failed ({listed(failures)})",
+            do="mend what `traceback` in their trajectories tells; the same command tries them "
+            "again",
+        )
     return cell
 
 

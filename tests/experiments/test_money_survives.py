@@ -112,7 +112,7 @@ def test_a_damaged_ledger_stops_a_run_before_its_first_request(
 ) -> None:
     log = tmp_path / "asked"
     run = (*TINY, *SCRIPTED, "name=m", f"llm.log={log}")
-    assert entry("run", *run, "llm.failing=e") == 0
+    assert entry("run", *run, "llm.failing=e") == 2
     path = Path("runs/m") / name
     path.write_text('{"starts": [{"dollars"\n')
     asked, damaged = log.read_bytes(), path.read_bytes()

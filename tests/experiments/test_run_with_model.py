@@ -92,13 +92,22 @@ def test_failed_questions_are_counted_and_tried_again(
     entry: Entry, capsys: pytest.CaptureFixture[str]
 ) -> None:
     benchmark = (*TINY, *MODEL, "name=m", "concurrency=3")
-    assert entry("run", *benchmark, "llm.failing=e") == 0
-    told = capsys.readouterr().err
-    assert "6 of 6 questions failed (server_gone 6); the same command tries them again" in told
+    # A run of which nothing succeeds is a failed job.
+    assert entry("run", *benchmark, "llm.failing=e") == 2
+    assert "all 6 questions of the run runs/m failed (server_gone 6)" in capsys.readouterr().err
     assert statuses("runs/m") == ["failed"] * 6
     assert contents("runs/m/evaluation/summary.json")["counts"]["failed"] == 6
     # Another script is another model, so the run is not the same.
     assert entry("run", *benchmark) == 2
+
+    one = next(Path("runs/m/queries").glob("*.json"))
+    end_of_one = contents(str(one))["question"].rstrip("?")[-25:]
+    some = (*TINY, *MODEL, "name=some", "concurrency=3", f"llm.failing='{end_of_one}'")
+    assert entry("run", *some) == 0
+    failed = statuses("runs/some").count("failed")
+    assert 1 <= failed < 6
+    line = f"{failed} of 6 questions failed (server_gone {failed}); the same command tries them"
+    assert line in " ".join(capsys.readouterr().err.split())
 
 
 @pytest.mark.parametrize(
