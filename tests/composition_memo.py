@@ -7,6 +7,7 @@ composition takes 0.12 s, which was a third of the suite. These are kept, as Hyd
 - the configuration of the options that are chosen, before Hydra sets the single values of a command
   line in it, in a folder that all workers and their commands share (`share`). Only for the options
   of `conf`: a test may change those of its own folders;
+- what Hydra's own options, which come first, have merged to;
 - the settings of chosen options alone, which the name of each cell is compared with;
 - what Hydra composes to learn its mode, for the composition of the same overrides that follows.
 
@@ -21,7 +22,9 @@ import hashlib
 import os
 import pickle
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,7 +32,7 @@ from hydra._internal import config_loader_impl, defaults_list
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra._internal.config_repository import CachingConfigRepository, ConfigRepository
 from hydra._internal.defaults_list import DefaultsList
-from hydra.core.default_element import InputDefault
+from hydra.core.default_element import InputDefault, ResultDefault
 from hydra.core.object_type import ObjectType
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
@@ -66,11 +69,19 @@ class _ForMode(NamedTuple):
     config: DictConfig
 
 
+@dataclass
+class _Merged(ResultDefault):
+    """Stands for the options of a list of defaults that have been merged already."""
+
+    config: bytes = b""
+
+
 _FOLDER = "SOUNDINGLINE_TEST_COMPOSITIONS"
 # Pickled, because that copies eight times as fast as `deepcopy`.
 _FILES: dict[_FileKey, bytes] = {}
 _LISTS: dict[_Key, DefaultsList] = {}
 _COMPOSED: dict[_Key, bytes] = {}
+_HYDRAS: dict[tuple[tuple[str, str], ...], bytes] = {}
 _SETTINGS: dict[tuple[tuple[str, ...], tuple[tuple[str, str], ...]], Settings] = {}
 _for_mode: _ForMode | None = None
 
@@ -87,6 +98,7 @@ def install() -> None:
     if ConfigLoaderImpl._compose_config_from_defaults_list is not _keeping_config:
         config_loader_impl.create_defaults_list = _keeping_list
         ConfigLoaderImpl._compose_config_from_defaults_list = _keeping_config  # type: ignore[method-assign]
+        ConfigLoaderImpl._load_single_config = _loading  # type: ignore[method-assign]
         ConfigLoaderImpl._load_configuration_impl = _keeping_for_mode  # type: ignore[method-assign]
         # Not those of the sources: Hydra executes the modules of its plugins once more.
         ConfigRepository.load_config = _keeping_file  # type: ignore[method-assign]
@@ -98,6 +110,7 @@ def install() -> None:
 
 _list = config_loader_impl.create_defaults_list
 _config = ConfigLoaderImpl._compose_config_from_defaults_list
+_single = ConfigLoaderImpl._load_single_config
 _configuration = ConfigLoaderImpl._load_configuration_impl
 _file = ConfigRepository.load_config
 _map = defaults_list._create_interpolation_map
@@ -142,9 +155,23 @@ def _keeping_config(loader: ConfigLoaderImpl, defaults: Any, repo: Any) -> DictC
         if shared is not None and shared.exists():
             _COMPOSED[key] = shared.read_bytes()
         else:
-            _COMPOSED[key] = pickle.dumps(_config(loader, defaults, repo))
+            _COMPOSED[key] = pickle.dumps(_merged(loader, defaults, repo))
             _write(shared, _COMPOSED[key])
     return pickle.loads(_COMPOSED[key])  # type: ignore[no-any-return]
+
+
+def _merged(loader: ConfigLoaderImpl, defaults: Sequence[ResultDefault], repo: Any) -> DictConfig:
+    hydras = list(takewhile(lambda item: str(item.config_path).startswith("hydra/"), defaults))
+    key = tuple((str(item.config_path), str(item.package)) for item in hydras)
+    if key not in _HYDRAS:
+        _HYDRAS[key] = pickle.dumps(_config(loader, hydras, repo))
+    return _config(loader, [_Merged(config=_HYDRAS[key]), *defaults[len(hydras) :]], repo)
+
+
+def _loading(loader: ConfigLoaderImpl, default: ResultDefault, repo: Any) -> ConfigResult:
+    if isinstance(default, _Merged):
+        return ConfigResult("", "", pickle.loads(default.config), header={})
+    return _single(loader, default, repo)
 
 
 def _shared(key: _Key, kind: str) -> Path | None:
