@@ -165,7 +165,7 @@ def test_one_that_asks_the_pipeline_and_declares_that_it_does_not_is_told(
     code = block("python").replace("    page: int", "    asks_pipeline = False\n    page: int")
     (package / "my_tools.py").write_text(code, encoding="utf-8")
     given = ("--config-dir", str(package), "tool=search_and_next")
-    assert entry("run", *given, *TINY, "name=own") == 0
+    assert entry("run", *given, *TINY, "name=own") == 2
     for trajectory in RunFolder("runs/own").trajectories():
         assert trajectory.status == "failed"
         assert "declares asks_pipeline = False" in trajectory.traceback

@@ -217,7 +217,9 @@ def test_no_secret_is_in_anything_that_a_sweep_writes(
     given = ("+llm.settings.extra.other_key='${oc.env:PLANTED_REFERENCE}'", "unit=document,passage")
     entry("run", "-m", *command, "name=s", f"hydra/launcher={launcher}", *given)
     told = capfd.readouterr()
-    assert "soundingline:" not in told.err
+    # Every request was refused, and nothing else went wrong.
+    lines = [line for line in told.err.splitlines() if line.startswith("soundingline:")]
+    assert all("all 6 questions of the run" in line for line in lines)
     assert len(list(Path("runs/s").glob("*/manifest.json"))) == 2
     assert "PLANTED_REFERENCE" in Path("runs/s/multirun.yaml").read_text()
     assert leaks(Path()) == []
