@@ -7,7 +7,8 @@ composition takes 0.12 s, which was a third of the suite. These are kept, as Hyd
 - the configuration of the options that are chosen, before Hydra sets the single values of a command
   line in it, in a folder that all workers and their commands share (`share`). Only for the options
   of `conf`: a test may change those of its own folders;
-- what Hydra's own options, which come first, have merged to;
+- what the first files of a list of defaults have merged to, where lists go on differently;
+- what is read of an option for a list of defaults, which Hydra only looks at;
 - the settings of chosen options alone, which the name of each cell is compared with;
 - what Hydra composes to learn its mode, for the composition of the same overrides that follows.
 
@@ -22,9 +23,7 @@ import hashlib
 import os
 import pickle
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
-from itertools import takewhile
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -39,7 +38,9 @@ from hydra.core.override_parser.types import Override
 from hydra.errors import ConfigCompositionException
 from hydra.plugins.config_source import ConfigResult
 from hydra.types import RunMode
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf, flag_override
+from omegaconf.basecontainer import BaseContainer
+from omegaconf.errors import OmegaConfBaseException
 
 from experiments.settings import Settings, is_choice
 
@@ -69,19 +70,52 @@ class _ForMode(NamedTuple):
     config: DictConfig
 
 
-@dataclass
-class _Merged(ResultDefault):
-    """Stands for the options of a list of defaults that have been merged already."""
+class _Step(NamedTuple):
+    """A file that is merged, and where."""
 
-    config: bytes = b""
+    path: str | None
+    package: str | None
+    primary: bool
 
 
+class _Sources(NamedTuple):
+    """What a list of defaults is made from: options that it looks at and leaves as they are."""
+
+    repo: Any
+    paths: tuple[str, ...]
+
+    def load_config(self, config_path: str) -> ConfigResult | None:
+        return self._kept("load_config", config_path)  # type: ignore[no-any-return]
+
+    def group_exists(self, config_path: str) -> bool:
+        return bool(self._kept("group_exists", config_path))
+
+    def config_exists(self, config_path: str) -> bool:
+        return bool(self._kept("config_exists", config_path))
+
+    def _kept(self, method: str, config_path: str) -> Any:
+        key = (self.paths, method, config_path)
+        if key not in _READ:
+            # Not through the repository's own cache, which is merged from, and changed by that.
+            result = getattr(self.repo.delegate, method)(config_path)
+            if not result:  # may be registered later
+                return result
+            _READ[key] = result
+        return _READ[key]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.repo, name)
+
+
+_MARK = "HYDRA_REMOVE_TOP_LEVEL_DEFAULTS"
 _FOLDER = "SOUNDINGLINE_TEST_COMPOSITIONS"
 # Pickled, because that copies eight times as fast as `deepcopy`.
 _FILES: dict[_FileKey, bytes] = {}
 _LISTS: dict[_Key, DefaultsList] = {}
 _COMPOSED: dict[_Key, bytes] = {}
-_HYDRAS: dict[tuple[tuple[str, str], ...], bytes] = {}
+_READ: dict[tuple[tuple[str, ...], str, str], Any] = {}
+_SEEN: set[tuple[tuple[str, ...], tuple[_Step, ...]]] = set()
+_BEGINNINGS: dict[tuple[tuple[str, ...], tuple[_Step, ...]], bytes] = {}
 _SETTINGS: dict[tuple[tuple[str, ...], tuple[tuple[str, str], ...]], Settings] = {}
 _for_mode: _ForMode | None = None
 
@@ -98,7 +132,6 @@ def install() -> None:
     if ConfigLoaderImpl._compose_config_from_defaults_list is not _keeping_config:
         config_loader_impl.create_defaults_list = _keeping_list
         ConfigLoaderImpl._compose_config_from_defaults_list = _keeping_config  # type: ignore[method-assign]
-        ConfigLoaderImpl._load_single_config = _loading  # type: ignore[method-assign]
         ConfigLoaderImpl._load_configuration_impl = _keeping_for_mode  # type: ignore[method-assign]
         # Not those of the sources: Hydra executes the modules of its plugins once more.
         ConfigRepository.load_config = _keeping_file  # type: ignore[method-assign]
@@ -110,7 +143,6 @@ def install() -> None:
 
 _list = config_loader_impl.create_defaults_list
 _config = ConfigLoaderImpl._compose_config_from_defaults_list
-_single = ConfigLoaderImpl._load_single_config
 _configuration = ConfigLoaderImpl._load_configuration_impl
 _file = ConfigRepository.load_config
 _map = defaults_list._create_interpolation_map
@@ -138,12 +170,15 @@ def _keeping_list(
         else:
             try:
                 # What is composed where nothing may be missing is the same where something may be.
-                _LISTS[key] = _list(repo, config_name, overrides, prepend_hydra, skip_missing=False)
+                looked_at = _Sources(repo, sources)
+                _LISTS[key] = _list(looked_at, config_name, overrides, prepend_hydra, False)
             except ConfigCompositionException:
                 return _list(repo, config_name, overrides, prepend_hydra, skip_missing)
             _write(shared, pickle.dumps(_LISTS[key]))
     held = _LISTS[key]
-    return DefaultsList(held.defaults, held.defaults_tree, values, held.overrides)
+    overrides_held = copy.copy(held.overrides)
+    overrides_held.known_choices = {}  # which stand in the configuration that is kept
+    return DefaultsList(held.defaults, held.defaults_tree, values, overrides_held)
 
 
 def _keeping_config(loader: ConfigLoaderImpl, defaults: Any, repo: Any) -> DictConfig:
@@ -155,23 +190,50 @@ def _keeping_config(loader: ConfigLoaderImpl, defaults: Any, repo: Any) -> DictC
         if shared is not None and shared.exists():
             _COMPOSED[key] = shared.read_bytes()
         else:
-            _COMPOSED[key] = pickle.dumps(_merged(loader, defaults, repo))
+            config = _merged(loader, defaults, repo)
+            config.hydra.runtime.choices.update(_LISTS[key].overrides.known_choices)
+            _COMPOSED[key] = pickle.dumps(config)
             _write(shared, _COMPOSED[key])
     return pickle.loads(_COMPOSED[key])  # type: ignore[no-any-return]
 
 
 def _merged(loader: ConfigLoaderImpl, defaults: Sequence[ResultDefault], repo: Any) -> DictConfig:
-    hydras = list(takewhile(lambda item: str(item.config_path).startswith("hydra/"), defaults))
-    key = tuple((str(item.config_path), str(item.package)) for item in hydras)
-    if key not in _HYDRAS:
-        _HYDRAS[key] = pickle.dumps(_config(loader, hydras, repo))
-    return _config(loader, [_Merged(config=_HYDRAS[key]), *defaults[len(hydras) :]], repo)
+    """As `_compose_config_from_defaults_list` does it, from the longest beginning that is kept. One
+    is kept where this list goes on differently from all before."""
+    sources = tuple(source.path for source in repo.get_sources())
+    steps = [_Step(item.config_path, item.package, item.primary) for item in defaults]
+    keys = [(sources, tuple(steps[:count])) for count in range(len(steps) + 1)]
+    start = max((count for count, key in enumerate(keys) if key in _BEGINNINGS), default=0)
+    config = pickle.loads(_BEGINNINGS[keys[start]]) if start else OmegaConf.create()
+    with flag_override(config, "no_deepcopy_set_nodes", True):
+        for count, item in enumerate(defaults[start:], start + 1):
+            loaded = loader._load_single_config(default=item, repo=repo)
+            try:
+                # Not `merge_with`, which sets the parent of every node in the whole, each time.
+                BaseContainer._map_merge(config, loaded.config)
+            except OmegaConfBaseException:  # Hydra says what is wrong
+                repo.cache.clear()
+                return _config(loader, defaults, repo)
+            if keys[count] in _SEEN and count < len(steps) and keys[count + 1] not in _SEEN:
+                _BEGINNINGS[keys[count]] = pickle.dumps(config)
+    config._set_flag("no_deepcopy_set_nodes", None)  # which a beginning has
+    config._re_parent()
+    _strip_defaults(config)
+    _SEEN.update(keys)
+    return config
 
 
-def _loading(loader: ConfigLoaderImpl, default: ResultDefault, repo: Any) -> ConfigResult:
-    if isinstance(default, _Merged):
-        return ConfigResult("", "", pickle.loads(default.config), header={})
-    return _single(loader, default, repo)
+def _strip_defaults(node: Any) -> None:
+    """Hydra's mark and the lists of defaults under it go, as at the end of its own function."""
+    content = node._content if isinstance(node, DictConfig) else None
+    if not isinstance(content, dict):
+        return
+    if (node._metadata.flags or {}).get(_MARK):
+        with flag_override(node, ["readonly", "struct"], False):
+            node._set_flag(_MARK, None)
+            node.pop("defaults", None)
+    for value in content.values():
+        _strip_defaults(value)
 
 
 def _shared(key: _Key, kind: str) -> Path | None:
