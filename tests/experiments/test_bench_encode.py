@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,10 @@ from experiments.bench import encode, harness
 from toolkit.errors import InputError
 
 torch = pytest.importorskip("torch")
-pytest.importorskip("sentence_transformers")
+# Not imported here: that takes seconds in each worker of the suite.
+pytestmark = pytest.mark.skipif(
+    find_spec("sentence_transformers") is None, reason="sentence-transformers is not installed"
+)
 
 
 def test_the_benchmark_writes_its_section(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,10 @@ from toolkit.errors import InputError
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
-pytest.importorskip("pyterrier_t5")
+# Not imported here: that takes a second in each worker of the suite.
+pytestmark = pytest.mark.skipif(
+    find_spec("pyterrier_t5") is None, reason="pyterrier-t5 is not installed"
+)
 
 
 @pytest.fixture(scope="module")

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 from conftest import Entry
 
-pytest.importorskip("sentence_transformers")
 pytest.importorskip("pyterrier_alpha")
+# Not imported here: that takes seconds in each worker of the suite.
+pytestmark = pytest.mark.skipif(
+    find_spec("sentence_transformers") is None, reason="sentence-transformers is not installed"
+)
 
 CELLS = {"bm25_default", "minilm", "fusion_minilm"}
 

@@ -12,27 +12,37 @@ from pipelines import LexicalIndex
 from pipelines.evidence import LexicalLocator, ScorerLocator
 from pipelines.rerank.base import Pair
 from toolkit.benchmarks import FictionalWorld
-from toolkit.contracts import Unit, parent
+from toolkit.contracts import Document, Unit, parent
 from toolkit.corpus import Passages
 from toolkit.errors import InputError
 
-WORLD = FictionalWorld(documents=64, questions="sets:4", median_words=300, p90_words=900)
-DOCUMENTS = list(WORLD.documents())
-UNITS = [unit for document in DOCUMENTS for unit in Passages(60).units(document)]
 REQUIREMENTS = ["The river drove between 20 and 150 mills.", "It is built of red brick", "zzzz"]
 
 
 @pytest.fixture(scope="module")
-def index(tmp_path_factory: pytest.TempPathFactory) -> LexicalIndex:
-    return LexicalIndex.build(UNITS, tmp_path_factory.mktemp("evidence") / "index", processes=1)
+def documents() -> list[Document]:
+    world = FictionalWorld(documents=64, questions="sets:4", median_words=300, p90_words=900)
+    return list(world.documents())
 
 
-def test_passages_and_scores_are_those_of_a_search_of_the_whole_index(index: LexicalIndex) -> None:
-    docids = [document.docid for document in DOCUMENTS[5:40:3]]
+@pytest.fixture(scope="module")
+def units(documents: list[Document]) -> list[Unit]:
+    return [unit for document in documents for unit in Passages(60).units(document)]
+
+
+@pytest.fixture(scope="module")
+def index(units: list[Unit], tmp_path_factory: pytest.TempPathFactory) -> LexicalIndex:
+    return LexicalIndex.build(units, tmp_path_factory.mktemp("evidence") / "index", processes=1)
+
+
+def test_passages_and_scores_are_those_of_a_search_of_the_whole_index(
+    index: LexicalIndex, documents: list[Document], units: list[Unit]
+) -> None:
+    docids = [document.docid for document in documents[5:40:3]]
     located = LexicalLocator(index).locate(docids, REQUIREMENTS, most=4)
     for number, requirement in enumerate(REQUIREMENTS):
-        units, scores = index.search(index.analyzer.terms(requirement), depth=len(UNITS))
-        ranked = [(UNITS[unit].unit_id, score) for unit, score in zip(units, scores, strict=True)]
+        numbers, scores = index.search(index.analyzer.terms(requirement), depth=len(units))
+        ranked = [(units[n].unit_id, score) for n, score in zip(numbers, scores, strict=True)]
         for docid, rows in zip(docids, located, strict=True):
             expected = [row for row in ranked if parent(row[0]) == docid][:4]
             assert [passage.unit_id for passage in rows[number]] == [row[0] for row in expected]
@@ -77,14 +87,16 @@ class Lengths:
     def close(self) -> None: ...
 
 
-def test_any_scorer_of_pairs_locates_evidence(index: LexicalIndex) -> None:
-    texts = {unit.unit_id: unit for unit in UNITS}
+def test_any_scorer_of_pairs_locates_evidence(
+    index: LexicalIndex, documents: list[Document], units: list[Unit]
+) -> None:
+    texts = {unit.unit_id: unit for unit in units}
     locator = ScorerLocator(
         Lengths(), LexicalLocator(index), lambda unit_ids: [texts[name] for name in unit_ids]
     )
-    docid = DOCUMENTS[7].docid
+    docid = documents[7].docid
     ((located,),) = locator.locate([docid], ["anything"], most=2)
-    own = [unit for unit in UNITS if parent(unit.unit_id) == docid]
+    own = [unit for unit in units if parent(unit.unit_id) == docid]
     longest = sorted((len(unit.contents) for unit in own), reverse=True)[:2]
     assert [passage.score for passage in located] == longest
     assert np.all([parent(passage.unit_id) == docid for passage in located])

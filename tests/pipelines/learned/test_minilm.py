@@ -25,7 +25,6 @@ from toolkit.contracts import Unit
 from toolkit.corpus.segmentation import Passages, WholeDocument
 
 torch = pytest.importorskip("torch")
-sentence_transformers = pytest.importorskip("sentence_transformers")
 
 DEPTH = 100
 UNITS, QUESTIONS = cases(12_000, 110), cases(1000, 5)
@@ -54,6 +53,8 @@ class Sample:
 @pytest.fixture(scope="module")
 def published(minilm: str) -> Any:
     """The model as sentence-transformers opens it."""
+    # Here, because the import takes seconds in each worker of the suite.
+    sentence_transformers = pytest.importorskip("sentence_transformers")
     torch.set_num_threads(1)
     return sentence_transformers.SentenceTransformer(minilm, device="cpu")
 

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 import tiny_embedder
 
-torch = pytest.importorskip("torch")
-pytest.importorskip("peft")
+from pipelines.neural.adapters import Checkpoint
+from toolkit.errors import InputError
 
-from pipelines.neural.adapters import Checkpoint  # noqa: E402
-from toolkit.errors import InputError  # noqa: E402
+torch = pytest.importorskip("torch")
+# Not imported here: that takes seconds in each worker of the suite.
+pytestmark = pytest.mark.skipif(find_spec("peft") is None, reason="peft is not installed")
 
 CPU = torch.device("cpu")
 

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,10 @@ from toolkit.contracts import Unit
 from toolkit.errors import InputError
 
 torch = pytest.importorskip("torch")
-pyterrier_t5 = pytest.importorskip("pyterrier_t5")
+# Not imported here: that takes a second in each worker of the suite.
+pytestmark = pytest.mark.skipif(
+    find_spec("pyterrier_t5") is None, reason="pyterrier-t5 is not installed"
+)
 
 TEXTS = {"a": "the old mill", "b": "river", "c": "stone bridge by the river who built", "d": ""}
 
@@ -57,7 +62,7 @@ def ranking() -> pd.DataFrame:
 def test_the_head_has_the_references_scores_and_the_tail_stays_below(model: Path) -> None:
     found = reference(model, depth=3, batch_size=1)(ranking())
     head = ranking().query("rank < 3").assign(text=lambda frame: frame["docno"].map(TEXTS))
-    their = pyterrier_t5.MonoT5ReRanker(
+    their = import_module("pyterrier_t5").MonoT5ReRanker(
         tok_model=str(model), model=str(model), batch_size=1, device="cpu", verbose=False
     )
     expected = their(head.drop(columns=["score", "rank"])).set_index(["qid", "docno"])["score"]
