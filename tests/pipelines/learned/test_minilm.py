@@ -26,8 +26,8 @@ from toolkit.corpus.segmentation import Passages, WholeDocument
 
 torch = pytest.importorskip("torch")
 
-DEPTH = 100
-UNITS, QUESTIONS = cases(12_000, 110), cases(1000, 5)
+DEPTH = cases(100, 40)
+UNITS, QUESTIONS = cases(12_000, 50), cases(1000, 5)
 # Short units, and a few that are cut, so that two encodings of a sample take seconds on one core.
 SHORT, CUT = cases(100_000, 150), 2
 # Of model.safetensors at huggingface.co/sentence-transformers/all-MiniLM-L6-v2.
