@@ -123,7 +123,7 @@ def pair(
 ) -> tuple[AnseriniIndex, LexicalIndex, pd.DataFrame]:
     """One collection in Anserini and in our own index, and its questions."""
     folder = data_root / request.param
-    questions = topics(folder).head(cases(1000, few=150))
+    questions = topics(folder).head(cases(1000, few=40))
     if request.param == "cacm":
         built = (request.getfixturevalue(name) for name in ("cacm", "our_cacm"))
         return (*built, questions)  # type: ignore[return-value]
@@ -179,7 +179,7 @@ def test_our_index_ranks_and_scores_as_lucene_does(
         assert len(mine) == len(theirs.docnos)
         assert max((abs(a - b) for a, b in pairs), default=0) < 1e-4
         common, hits = common + len(pairs), hits + len(mine)
-    assert hits > 50_000
+    assert hits > 400 * len(queries)
     assert common >= 0.999 * hits
 
 
