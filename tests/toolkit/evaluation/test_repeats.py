@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from effort import cases
 from numpy.typing import NDArray
 from scipy import stats
 
@@ -80,7 +81,7 @@ def covers(row: dict[str, float]) -> bool:
 
 def test_pooled_repeats_give_intervals_that_are_too_narrow_and_clustered_ones_do_not() -> None:
     random = np.random.default_rng(11)
-    rounds, pooled, clustered = 300, 0, 0
+    rounds, pooled, clustered = cases(300, 100), 0, 0
     for _ in range(rounds):
         table = drawn(random, 40, 5, between=1.0, within=0.7)
         naive = {f"{q}-{r}": float(table[q, r]) for q in range(40) for r in range(5)}
