@@ -45,7 +45,7 @@ class Ended(NamedTuple):
 
 class CommandProcess:
     """A command that runs in `folder`, in a session of its own, with `environment` beside that of
-    the test. The names are those of `subprocess.Popen`."""
+    the test, and reads `stdin`. The names are those of `subprocess.Popen`."""
 
     def __init__(
         self,
@@ -53,8 +53,10 @@ class CommandProcess:
         *arguments: str,
         folder: Path | str = ".",
         environment: Mapping[str, str] | None = None,
+        stdin: bytes = b"",
     ) -> None:
         self._output = Path(tempfile.mkdtemp(prefix="process-"))
+        (self._output / "in").write_bytes(stdin)
         variables = {**os.environ, **(environment or {})}
         given = (command, arguments, str(Path(folder).resolve()), variables, str(self._output))
         _start_server()
@@ -98,9 +100,13 @@ def run_command(
     *arguments: str,
     folder: Path | str = ".",
     environment: Mapping[str, str] | None = None,
+    stdin: bytes = b"",
 ) -> Ended:
     """The command, run to its end."""
-    return CommandProcess(command, *arguments, folder=folder, environment=environment).wait()
+    process = CommandProcess(
+        command, *arguments, folder=folder, environment=environment, stdin=stdin
+    )
+    return process.wait()
 
 
 def _run(
@@ -108,6 +114,7 @@ def _run(
 ) -> None:
     """In the child: become what `python -m` would have started."""
     assert "warm" in sys.modules, "the server has imported nothing"
+    sys.stdin = (Path(output) / "in").open()
     for descriptor, name in ((1, "out"), (2, "err")):
         target = os.open(Path(output) / name, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         os.dup2(target, descriptor)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from experiment_samples import TINY
+from processes import run_command
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -104,25 +105,33 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
-def run(folder: Path, site: Path, command: str, *overrides: str) -> Path:
+def command(folder: Path, *overrides: str) -> tuple[str, ...]:
+    """The arguments of a sweep whose options of the stranger's lie in `folder`."""
     for name, text in OPTIONS.items():
         (folder / "own" / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / "own" / name).write_text(text)
-    given = ("-m", "--config-dir", "own", *TINY, "name=s", *overrides)
+    return ("-m", "--config-dir", "own", *TINY, "name=s", *overrides)
+
+
+def paths(site: Path) -> dict[str, str]:
+    return {"PYTHONPATH": os.pathsep.join([str(ROOT), str(site)])}
+
+
+def test_a_strangers_agent_and_tool_are_swept_beside_ours(tmp_path: Path, site: Path) -> None:
+    # In a process that has imported nothing, as the stranger starts it.
     done = subprocess.run(
-        [sys.executable, "-m", f"experiments.{command}", *given],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(site)])},
+        [
+            *(sys.executable, "-m", "experiments.run"),
+            *command(tmp_path, "tool=find", "agent=one_search,keyword"),
+        ],
+        cwd=tmp_path,
+        env={**os.environ, **paths(site)},
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    return folder / "runs" / "s"
-
-
-def test_a_strangers_agent_and_tool_are_swept_beside_ours(tmp_path: Path, site: Path) -> None:
-    sweep = run(tmp_path, site, "run", "tool=find", "agent=one_search,keyword")
+    sweep = tmp_path / "runs" / "s"
     cells = {
         path.parent.name: json.loads(path.read_text()) for path in sweep.glob("*/metrics.json")
     }
@@ -135,9 +144,11 @@ def test_a_strangers_agent_and_tool_are_swept_beside_ours(tmp_path: Path, site: 
 def test_a_strangers_reranker_is_given_texts_and_swept_beside_none(
     tmp_path: Path, site: Path
 ) -> None:
-    sweep = run(tmp_path, site, "rank", "reranker=none,shortest,shortest_head")
+    rerankers = command(tmp_path, "reranker=none,shortest,shortest_head")
+    done = run_command("rank", *rerankers, folder=tmp_path, environment=paths(site))
+    assert done.returncode == 0, done.stderr
     rankings = {}
-    for path in sweep.glob("*/run.trec"):
+    for path in (tmp_path / "runs" / "s").glob("*/run.trec"):
         lines = [line.split() for line in path.read_text().splitlines()]
         rankings[path.parent.name.split("-")[2]] = [
             row[2] for row in lines if row[0] == lines[0][0]

@@ -9,7 +9,6 @@ import random
 import re
 import signal
 import socket
-import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -20,7 +19,7 @@ from urllib.request import Request, urlopen
 import mcp
 import pytest
 from experiment_samples import TINY
-from processes import CommandProcess
+from processes import CommandProcess, run_command
 from sealed_benchmark import ANSWERS, CANARY, QUESTIONS, SENTENCES, VARIABLE, write_benchmark
 from served import until
 
@@ -196,18 +195,12 @@ def test_random_lines_on_standard_input_end_in_replies_and_the_server_goes_on(
     garbage = [source.randbytes(80).replace(b"\n", b"") for _ in range(50)]
     garbage += [line[: source.randrange(len(line))] for line in good * 10]
     lines = [*good[:2], *garbage, *good[2:]]
-    done = subprocess.run(
-        [*COMMAND, "stdio=true"],
-        input=b"".join(line + b"\n" for line in lines),
-        capture_output=True,
-        cwd=tmp_path,
-        env=ENVIRONMENT,
-        timeout=120,
-    )
+    sent = b"".join(line + b"\n" for line in lines)
+    done = run_command("serve", *TINY, "stdio=true", folder=tmp_path, stdin=sent)
     replies = [json.loads(line) for line in done.stdout.splitlines()]
     assert done.returncode == 0
     assert {"jsonrpc": "2.0", "id": 2, "result": {}} in replies
-    assert b"Traceback" not in done.stdout
+    assert "Traceback" not in done.stdout
 
 
 def test_a_port_that_is_taken_is_told_in_one_line(
