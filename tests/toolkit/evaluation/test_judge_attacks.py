@@ -13,6 +13,7 @@ import re
 import time
 import unicodedata
 from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -143,16 +144,19 @@ def outside(prompt: str, *, begin: str, end: str) -> str:
 def plain(prompt: str) -> str:
     """Letters that look alike as one, dashes too, nothing invisible, no space around lines."""
     alike = str.maketrans("еорсахѕ", "eopcaxs")
+    lines = unicodedata.normalize("NFKC", prompt).translate(alike).splitlines()
+    return "\n".join(map(plain_line, lines))
+
+
+@cache  # most lines stand in hundreds of prompts
+def plain_line(line: str) -> str:
     dashes = {"Pd": "-"}
-    lines = []
-    for line in unicodedata.normalize("NFKC", prompt).translate(alike).splitlines():
-        characters = (
-            dashes.get(unicodedata.category(each), each)
-            for each in line
-            if unicodedata.category(each) not in ("Cf", "Cc")
-        )
-        lines.append("".join(characters).strip().lower())
-    return "\n".join(lines)
+    characters = (
+        dashes.get(unicodedata.category(each), each)
+        for each in line
+        if unicodedata.category(each) not in ("Cf", "Cc")
+    )
+    return "".join(characters).strip().lower()
 
 
 def verdict(prompt: str, read: Reader) -> Turn:
