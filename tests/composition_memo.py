@@ -116,7 +116,7 @@ _COMPOSED: dict[_Key, bytes] = {}
 _READ: dict[tuple[tuple[str, ...], str, str], Any] = {}
 _SEEN: set[tuple[tuple[str, ...], tuple[_Step, ...]]] = set()
 _BEGINNINGS: dict[tuple[tuple[str, ...], tuple[_Step, ...]], bytes] = {}
-_SETTINGS: dict[tuple[tuple[str, ...], tuple[tuple[str, str], ...]], Settings] = {}
+_SETTINGS: dict[tuple[Any, ...], Settings] = {}
 _for_mode: _ForMode | None = None
 
 
@@ -137,6 +137,7 @@ def install() -> None:
         ConfigRepository.load_config = _keeping_file  # type: ignore[method-assign]
         CachingConfigRepository.__init__ = _sharing_sources  # type: ignore[method-assign]
         defaults_list._create_interpolation_map = _map_for_references
+        DictConfig.__deepcopy__ = _copied  # type: ignore[method-assign]
         Settings.chosen_only = cached_property(_keeping_chosen)
         Settings.chosen_only.__set_name__(Settings, "chosen_only")
 
@@ -146,6 +147,7 @@ _config = ConfigLoaderImpl._compose_config_from_defaults_list
 _configuration = ConfigLoaderImpl._load_configuration_impl
 _file = ConfigRepository.load_config
 _map = defaults_list._create_interpolation_map
+_deepcopy = DictConfig.__deepcopy__
 _chosen: Any = Settings.chosen_only.func
 
 
@@ -173,6 +175,8 @@ def _keeping_list(
                 looked_at = _Sources(repo, sources)
                 _LISTS[key] = _list(looked_at, config_name, overrides, prepend_hydra, False)
             except ConfigCompositionException:
+                if not skip_missing:
+                    raise
                 return _list(repo, config_name, overrides, prepend_hydra, skip_missing)
             _write(shared, pickle.dumps(_LISTS[key]))
     held = _LISTS[key]
@@ -277,12 +281,23 @@ def _keeping_for_mode(
 def _keeping_chosen(settings: Settings) -> Settings:
     choices = tuple(item for item in settings.overrides if is_choice(item))
     variables = tuple(sorted(item for item in os.environ.items() if "SOUNDINGLINE" in item[0]))
-    if settings.search_path:  # a test may change what is there
+    folders = tuple(settings.search_path)
+    if not {path.removeprefix("file://") for path in folders} <= _OURS:
         return _chosen(settings)  # type: ignore[no-any-return]
-    key = (choices, variables)
+    key = (choices, variables, folders)
     if key not in _SETTINGS:
         _SETTINGS[key] = _chosen(settings)
     return _SETTINGS[key]
+
+
+def _copied(config: DictConfig, memo: dict[int, Any]) -> DictConfig:
+    """A whole configuration's copy; a job of Hydra's makes several."""
+    if memo or config._get_parent() is not None:
+        return _deepcopy(config, memo)
+    try:
+        return pickle.loads(pickle.dumps(config))  # type: ignore[no-any-return]
+    except (pickle.PicklingError, AttributeError, TypeError):  # it holds objects
+        return _deepcopy(config, memo)
 
 
 def _keeping_file(repository: ConfigRepository, config_path: str) -> ConfigResult | None:

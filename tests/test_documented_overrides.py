@@ -42,6 +42,7 @@ OPTIONS = {
     for group in GROUPS
     for path in sorted((CONF / group).rglob("*.yaml"))
 }
+SWEPT = ("run", "rank", "index", "tune")  # Hydra's own command lines
 SERVER = {field.name for field in dataclasses.fields(ServerOptions)}
 SETTINGS = {name for text in OPTIONS.values() for name in re.findall(r"^ *(\w+):", text, re.M)}
 
@@ -171,8 +172,9 @@ def expanded(overrides: Sequence[str]) -> list[list[str]]:
 def refusal(command: str, *arguments: str) -> str:
     """What an entry point says to a command line that it does not compose; else empty."""
     errors = io.StringIO()
+    little = ["--package=paths"] if command in SWEPT else []  # nobody reads what is printed
     with contextlib.redirect_stderr(errors), contextlib.redirect_stdout(io.StringIO()):
-        code = run_entry(command, "--cfg=job", *arguments)
+        code = run_entry(command, "--cfg=job", *little, *arguments)
     return errors.getvalue() or f"exit code {code}" if code else ""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from experiments.tune import named_groups
 OPTIONS = Path(__file__).parent / "options"
 
 
+@cache
 def composed(*overrides: str) -> Settings:
     return Settings.compose(overrides, [f"file://{OPTIONS}"])
 
