@@ -24,6 +24,8 @@ OPTIONS = Path(__file__).resolve().parent / "options"
 SEARCHPATH = f"hydra.searchpath=[file://{OPTIONS}]"
 QUESTION = "Which mill stands by the river?"
 REWRITER = (SEARCHPATH, "rewriter=q2q", "llm@rewriter_llm=scripted", "rewriter_llm.price=1000")
+# The tokens of a tiny checkpoint are single characters, and attention is quadratic in them.
+SHORT = "reranker.max_length=128"
 SAYS = f"rewriter_llm.says='{QUESTION}'"
 
 
@@ -37,7 +39,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def reranked(models: Path, name: str = "rankllama") -> tuple[str, ...]:
-    return ("reranker=rankllama", f"reranker.model={models / name}", "reranker.depth=5")
+    return ("reranker=rankllama", f"reranker.model={models / name}", "reranker.depth=5", SHORT)
 
 
 def contents(path: str | Path) -> Any:
@@ -101,7 +103,8 @@ def test_a_run_is_not_resumed_with_another_checkpoint_at_the_same_place(
 ) -> None:
     place = tmp_path / "model"
     place.symlink_to(models / "rankllama")
-    command = (*TINY, "reranker=rankllama", f"reranker.model={place}", "reranker.depth=5", "name=x")
+    model = ("reranker=rankllama", f"reranker.model={place}", "reranker.depth=5", SHORT)
+    command = (*TINY, *model, "name=x")
     assert entry("rank", *command) == 0
     place.unlink()
     place.symlink_to(models / "another")
@@ -275,7 +278,8 @@ def test_scores_by_log_probabilities_need_an_api_that_gives_them(
 def test_settings_of_a_stage_that_is_not_there_make_no_cells_of_their_own(
     entry: Entry, models: Path
 ) -> None:
-    sweep = ("-m", *TINY, "name=d", f"++reranker.model={models / 'rankllama'}")
+    model = (f"++reranker.model={models / 'rankllama'}", f"++{SHORT}")
+    sweep = ("-m", *TINY, "name=d", *model)
     assert entry("run", *sweep, "reranker=none,rankllama", "reranker.depth=2,4") == 0
     cells = sorted(path.parent.name for path in Path("runs/d").glob("*/metrics.json"))
     assert len(cells) == 3
@@ -399,7 +403,7 @@ def test_table_13_gives_the_question_to_the_reranker_alone(
     own = tmp_path / "my"
     for group, option, keys in (
         ("retriever", "splade", {"model": models / "splade", "max_length": 64}),
-        ("reranker", "rankllama", {"model": models / "rankllama"}),
+        ("reranker", "rankllama", {"model": models / "rankllama", "max_length": 128}),
     ):
         (own / group).mkdir(parents=True)
         lines = [f"defaults: [{option}, _self_]", *(f"{k}: {v}" for k, v in keys.items())]
