@@ -342,7 +342,7 @@ def test_a_corpus_without_words_is_an_index_that_finds_nothing(tmp_path: Path) -
 
 @pytest.mark.usefixtures("early_processes")
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
-@pytest.mark.parametrize("after", [2, 900])
+@pytest.mark.parametrize("after", [2, 400])
 @pytest.mark.parametrize("processes", [1, 2])
 def test_an_error_while_reading_leaves_nothing(
     many: list[Unit], tmp_path: Path, error: type[BaseException], after: int, processes: int
