@@ -9,6 +9,7 @@ composition takes 0.12 s, which was a third of the suite. These are kept, as Hyd
   of `conf`: a test may change those of its own folders;
 - what the first files of a list of defaults have merged to, where lists go on differently;
 - what is read of an option for a list of defaults, which Hydra only looks at;
+- how an override reads;
 - the settings of chosen options alone, which the name of each cell is compared with;
 - what Hydra composes to learn its mode, for the composition of the same overrides that follows.
 
@@ -116,6 +117,7 @@ _COMPOSED: dict[_Key, bytes] = {}
 _READ: dict[tuple[tuple[str, ...], str, str], Any] = {}
 _SEEN: set[tuple[tuple[str, ...], tuple[_Step, ...]]] = set()
 _BEGINNINGS: dict[tuple[tuple[str, ...], tuple[_Step, ...]], bytes] = {}
+_OVERRIDES: dict[str, Override] = {}
 _SETTINGS: dict[tuple[Any, ...], Settings] = {}
 _for_mode: _ForMode | None = None
 
@@ -137,6 +139,7 @@ def install() -> None:
         ConfigRepository.load_config = _keeping_file  # type: ignore[method-assign]
         CachingConfigRepository.__init__ = _sharing_sources  # type: ignore[method-assign]
         defaults_list._create_interpolation_map = _map_for_references
+        OverridesParser.parse_rule = _keeping_override  # type: ignore[method-assign]
         DictConfig.__deepcopy__ = _copied  # type: ignore[method-assign]
         Settings.chosen_only = cached_property(_keeping_chosen)
         Settings.chosen_only.__set_name__(Settings, "chosen_only")
@@ -147,6 +150,7 @@ _config = ConfigLoaderImpl._compose_config_from_defaults_list
 _configuration = ConfigLoaderImpl._load_configuration_impl
 _file = ConfigRepository.load_config
 _map = defaults_list._create_interpolation_map
+_parse = OverridesParser.parse_rule
 _deepcopy = DictConfig.__deepcopy__
 _chosen: Any = Settings.chosen_only.func
 
@@ -288,6 +292,14 @@ def _keeping_chosen(settings: Settings) -> Settings:
     if key not in _SETTINGS:
         _SETTINGS[key] = _chosen(settings)
     return _SETTINGS[key]
+
+
+def _keeping_override(parser: OverridesParser, text: str, rule: str) -> Any:
+    if rule != "override":
+        return _parse(parser, text, rule)
+    if text not in _OVERRIDES:
+        _OVERRIDES[text] = _parse(parser, text, rule)
+    return copy.deepcopy(_OVERRIDES[text])  # which sweepers may change
 
 
 def _copied(config: DictConfig, memo: dict[int, Any]) -> DictConfig:
