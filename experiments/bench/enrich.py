@@ -22,6 +22,7 @@ from itertools import islice
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from experiments.bench.agent import server
 from experiments.bench.corpus import corpus_file, units
@@ -33,6 +34,7 @@ from experiments.bench.harness import (
     in_own_process,
     report,
     run,
+    spread,
     take_turns,
 )
 from pipelines.enrich.model_phrases import ModelPhrases
@@ -48,6 +50,7 @@ from toolkit.llm.openai_chat import OpenAIChat
 PHRASES = 10
 ANSWER = json.dumps({"keywords": [f"harbour light {number}" for number in range(PHRASES)]})
 K1, B, DEPTH, WEIGHT = 1.5, 0.75, 1000, 0.5
+ROUNDS = 5
 _PARTS = 10
 
 
@@ -72,9 +75,9 @@ def build_overlay(index_path: Path, path: Path, seed: int) -> None:
 
 def weighted_calls(
     base: LexicalIndex, enriched: EnrichedIndex, options: Namespace
-) -> dict[str, list[float]]:
-    """Milliseconds of each query: half of its terms the query's, half the expansion's, which is one
-    plain query of as many terms for the index alone."""
+) -> dict[str, NDArray[np.float64]]:
+    """Milliseconds by round and query: half of its terms the query's, half the expansion's, which
+    is one plain query of as many terms for the index alone."""
     chance = np.random.default_rng(options.seed)
     frequent = np.argsort(-base.document_frequencies)[:20_000]
     drawn = chance.choice(frequent, (options.queries, options.terms))
@@ -88,8 +91,11 @@ def weighted_calls(
         "plain query": lambda terms: base.search(weighted[id(terms)], K1, B, DEPTH),
         "weighted call": lambda terms: enriched.search(weighted[id(terms)], K1, B, DEPTH),
     }
-    turns = take_turns(systems, [[query] for query in queries] * 3, queries)
-    return {name: [1000 * seconds for seconds in turn.seconds] for name, turn in turns.items()}
+    turns = take_turns(systems, [[query] for query in queries] * ROUNDS, queries)
+    return {
+        name: 1000 * np.reshape(turn.seconds, (ROUNDS, len(queries)))
+        for name, turn in turns.items()
+    }
 
 
 def ask(corpus: Path, documents: int, flight: int) -> list[list[str]]:
@@ -154,12 +160,13 @@ def main(arguments: Sequence[str]) -> None:
     costs = f"{built.seconds:.1f}", f"{built.processor:.1f}", f"{built.peak_mb:.0f}"
     overlay = Table(head, [[*numbers, *costs]])
     times = weighted_calls(base, enriched, options)
-    plain = float(np.median(times["plain query"]))
+    medians = {name: np.median(values, axis=1) for name, values in times.items()}
+    plain = medians["plain query"]
     calls = Table(
-        ["call", "ms (median)", "times a plain query"],
+        ["call", "ms", "times a plain query"],
         [
-            [name, f"{np.median(values):.3f}", f"{np.median(values) / plain:.2f}"]
-            for name, values in times.items()
+            [name, spread(values.tolist(), 3), spread((values / plain).tolist(), 2)]
+            for name, values in medians.items()
         ],
     )
     asking = Table(
@@ -169,7 +176,8 @@ def main(arguments: Sequence[str]) -> None:
     parts: list[str | Table] = [
         f"An overlay of {PHRASES} phrases a document:",
         overlay,
-        f"{options.queries} queries of {options.terms} terms, half of them of the expansion:",
+        f"{options.queries} queries of {options.terms} terms, half of them of the expansion; "
+        f"medians of {ROUNDS} rounds, in which both take turns (least–most):",
         calls,
         "Our own time of asking, reading back included, against a server that answers at once:",
         asking,

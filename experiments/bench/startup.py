@@ -1,8 +1,8 @@
 """`python -m experiments.bench.startup`: how long a command takes to start.
 
 Each command runs in a fresh process, in turns, with the files in the system's cache; medians, and
-their ratio to importing PyTerrier and Hydra, which every command does. Argument: `--rounds`
-(default 7).
+their ratio to importing PyTerrier and Hydra in the same turn, which every command does. Argument:
+`--rounds` (default 7).
 """
 
 from __future__ import annotations
@@ -14,7 +14,16 @@ import sys
 from collections.abc import Sequence
 from functools import partial
 
-from experiments.bench.harness import ROOT, Arguments, Section, Table, report, run, take_turns
+from experiments.bench.harness import (
+    ROOT,
+    Arguments,
+    Section,
+    Table,
+    report,
+    run,
+    spread,
+    take_turns,
+)
 
 BASE = "import pyterrier, hydra"
 # The arguments of Python, and the ratio that is to be kept.
@@ -43,15 +52,16 @@ def main(arguments: Sequence[str]) -> None:
     options = parser.read(arguments)
     systems = {name: partial(start, words) for name, (words, _) in COMMANDS.items()}
     turns = take_turns(systems, [[()]] * options.rounds, [()], "Starting")
-    elapsed = {name: statistics.median(turn.seconds) for name, turn in turns.items()}
-    computed = {name: statistics.median(turn.results) for name, turn in turns.items()}
-    base = next(iter(elapsed.values()))
-    rows = [
-        [f"`{name}`", f"{seconds:.2f}", f"{computed[name]:.2f}", f"{seconds / base:.2f}", goal]
-        for (name, seconds), goal in zip(elapsed.items(), map(_goal, COMMANDS), strict=True)
-    ]
+    base = next(iter(turns.values())).seconds
+    rows = []
+    for name, turn in turns.items():
+        ratios = [own / first for own, first in zip(turn.seconds, base, strict=True)]
+        computed = f"{statistics.median(turn.results):.2f}"
+        rows.append(
+            [f"`{name}`", spread(turn.seconds, 2), computed, spread(ratios, 2), _goal(name)]
+        )
     table = Table(["command", "s", "processor s", "times the first", "at most"], rows)
-    text = f"Medians of {options.rounds} starts in turns."
+    text = f"Medians of {options.rounds} starts in turns (least–most)."
     packages = ("pyterrier", "hydra-core", "pandas")
     section = Section("startup", "Start-up", parser.command(options), [text, table], packages)
     report(section, write=options.write)
