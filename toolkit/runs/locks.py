@@ -14,6 +14,7 @@ import fcntl
 import json
 import os
 import socket
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,6 +25,7 @@ from toolkit.files import open_own
 
 # The environment variable with the identity of the sweep that this process is a part of.
 SWEEP = "SOUNDINGLINE_SWEEP"
+_NAMING_SECONDS = 5.0  # to wait for the text of a holder at most
 
 
 class _Holder(NamedTuple):
@@ -74,13 +76,12 @@ def _open(path: Path) -> int:
 
 def _take(handle: int, path: Path) -> None:
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        holder = _read(handle)
-        if not holder.sweep or holder.sweep != os.environ.get(SWEEP):
-            raise _refusal(path, holder) from None
-        # Two cells of one sweep that mean the same: this one waits, and finds the work done.
-        fcntl.flock(handle, fcntl.LOCK_EX)
+        holder = _obtain(handle)
+        if holder is not None:
+            if not holder.sweep or holder.sweep != os.environ.get(SWEEP):
+                raise _refusal(path, holder)
+            # Two cells of one sweep that mean the same: this one waits, and finds the work done.
+            fcntl.flock(handle, fcntl.LOCK_EX)
     except OSError as error:
         if error.errno not in (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS):
             raise
@@ -92,6 +93,23 @@ def _take(handle: int, path: Path) -> None:
     if _holds(holder):
         raise _refusal(path, holder)
     _write(handle)
+
+
+def _obtain(handle: int) -> _Holder | None:
+    """None with the lock obtained; else who holds it. A holder writes its text after it has
+    obtained the lock, and empties it before it lets go: in between the text names nobody, or a dead
+    process, and who comes then waits for a moment."""
+    deadline = time.monotonic() + _NAMING_SECONDS
+    while True:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = _read(handle)
+        else:
+            return None
+        if _holds(holder) or time.monotonic() > deadline:
+            return holder
+        time.sleep(0.01)
 
 
 def _holds(holder: _Holder) -> bool:

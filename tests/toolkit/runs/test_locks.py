@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import socket
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -14,7 +18,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from toolkit.errors import InputError
-from toolkit.runs.locks import locked, process_started
+from toolkit.runs.locks import SWEEP, locked, process_started
 
 HOLDER = """
 import sys
@@ -49,6 +53,20 @@ def leave(lock: Path, **text: object) -> None:
     lock.write_text(json.dumps(text))
 
 
+@contextmanager
+def nameless(lock: Path, **text: object) -> Iterator[None]:
+    """The lock held by somebody who has not written a text: there is an earlier one."""
+    leave(lock, **text)
+    with lock.open("r+b") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def named(pid: int, sweep: str) -> dict[str, object]:
+    started = process_started(pid)
+    return {"pid": pid, "host": socket.gethostname(), "started": started, "sweep": sweep}
+
+
 def test_a_second_process_is_refused_with_pid_and_host_until_the_first_is_killed(
     lock: Path,
 ) -> None:
@@ -74,6 +92,56 @@ def test_it_can_be_taken_again_after_release_and_after_an_error(lock: Path) -> N
     with locked(lock):
         pass
     assert lock.read_text() == ""
+
+
+@pytest.mark.parametrize("earlier", [{}, {"pid": 7, "host": socket.gethostname(), "sweep": "old"}])
+def test_a_cell_waits_for_its_twin_that_has_not_named_itself_yet(
+    lock: Path, monkeypatch: pytest.MonkeyPatch, earlier: dict[str, object]
+) -> None:
+    monkeypatch.setenv(SWEEP, "this one")
+    steps: list[str] = []
+
+    def twin() -> None:
+        with locked(lock):
+            steps.append("the second has it")
+
+    waiting = threading.Thread(target=twin)
+    with nameless(lock, **earlier):
+        waiting.start()
+        waiting.join(0.1)
+        leave(lock, **named(os.getpid(), "this one"))
+        waiting.join(0.1)
+        steps.append("the first lets go")
+        leave(lock)
+    waiting.join(30)
+    assert steps == ["the first lets go", "the second has it"]
+
+
+def test_a_lock_that_is_being_let_go_is_taken(lock: Path) -> None:
+    def take() -> None:
+        with locked(lock):
+            steps.append("taken")
+
+    steps: list[str] = []
+    taking = threading.Thread(target=take)
+    with nameless(lock):
+        taking.start()
+        taking.join(0.1)
+        assert not steps
+    taking.join(30)
+    assert steps == ["taken"]
+
+
+def test_who_never_names_itself_is_refused_after_a_moment(
+    lock: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("toolkit.runs.locks._NAMING_SECONDS", 0.05)
+    with (
+        nameless(lock),
+        pytest.raises(InputError, match="process unknown on host unknown"),
+        locked(lock),
+    ):
+        pytest.fail("must not be taken")
 
 
 def test_an_id_that_another_process_uses_now_does_not_hold_it(lock: Path) -> None:
