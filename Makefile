@@ -91,7 +91,7 @@ bench-all: $(BENCH) $(ANSERINI)  ## every benchmark at a small size (15 minutes 
 	$(BIN)/python -m experiments.bench.lexical --documents 2000 --write
 	$(BIN)/python -m experiments.bench.building --documents 2000 --rounds 3 --write
 	$(BIN)/python -m experiments.bench.tool --documents 2000 --write
-	$(BIN)/python -m experiments.bench.tuning --documents 2000 --questions 20 --cells 3 --write
+	$(BIN)/python -m experiments.bench.tuning --documents 2000 --questions 20 --rounds 3 --cells 1 --write
 	$(BIN)/python -m experiments.bench.splade --documents 5000 --write
 	$(BIN)/python -m experiments.bench.scale --documents 100000 --write
 	$(BIN)/python -m experiments.bench.rerank --pairs 24 --exact 8 --write

@@ -110,7 +110,7 @@ def take_turns(
 def spread(values: Sequence[float], digits: int = 1) -> str:
     """The median, the least and the most."""
     low, high = min(values), max(values)
-    return f"{statistics.median(values):.{digits}f} ({low:.{digits}f}–{high:.{digits}f})"
+    return f"{statistics.median(values):,.{digits}f} ({low:,.{digits}f}–{high:,.{digits}f})"
 
 
 class Latency(NamedTuple):

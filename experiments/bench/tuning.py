@@ -1,19 +1,20 @@
 """`python -m experiments.bench.tuning`: the whole (k1, b) grid in one pass, beside a search a cell.
 
-Arguments: `--documents` (default 100000), `--questions` (100), `--cells` measured one by one (20),
-`--seed`, `--write` (put the table into docs/benchmarks.md). Each system answers each question once
-in each cell that is measured; the time of 363 cells is that of the measured ones times 363 over
-their number. Anserini is measured where `make anserini` has installed it; neither the start of its
-virtual machine nor a first round to warm it up is counted.
+Arguments: `--documents` (default 100000), `--questions` (100), `--rounds` in which the systems take
+turns (5), `--cells` measured one by one in a round (4), `--seed`, `--write` (put the table into
+docs/benchmarks.md). A round is one pass of the grid, and each question once in each of the round's
+cells; the time of 363 cells is that of the measured ones times 363 over their number. Anserini is
+measured where `make anserini` has installed it; neither the start of its virtual machine nor a
+first cell to warm it up is counted.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -29,6 +30,7 @@ from experiments.bench.harness import (
     Table,
     report,
     run,
+    spread,
     take_turns,
 )
 from pipelines.lexical import LexicalIndex
@@ -42,7 +44,7 @@ from toolkit.progress import track
 GRID = Grid("0:32:1", "0:1:0.1", "pi_serini")
 TERMS, DEPTH, JUDGED, BROWSECOMP = 60, 1000, 6, 830
 MEASURES = ("nDCG@10", "AP", "R@1000")
-HEAD = ("system", "cells measured", "s, all cells", "ms a question", "ms a search", "times slower")
+HEAD = ("system", "cells a round", "s, all cells", "ms a question", "ms a search", "times slower")
 
 
 class Question(NamedTuple):
@@ -88,25 +90,29 @@ def draw_questions(
     return questions
 
 
-def grid_seconds(
+def whole_grid(
     index: LexicalIndex, questions: Sequence[Question], threads: int
-) -> tuple[float, dict[str, NDArray[np.int32]]]:
-    """Time of all cells and questions, from terms to ranks, and the ranks."""
+) -> Callable[[object], dict[str, NDArray[np.int32]]]:
+    """Ranks the judged documents of all questions in all cells, from terms to ranks."""
     queries = [JudgedQuery(str(n), q.terms, q.docids) for n, q in enumerate(questions)]
-    dict(GridBM25(index, GRID.pairs).ranks(queries[:2], threads))  # compiles
-    started = time.perf_counter()
-    ranks = dict(GridBM25(index, GRID.pairs).ranks(queries, threads))
-    return time.perf_counter() - started, ranks
+
+    def rank(cells: object) -> dict[str, NDArray[np.int32]]:
+        return dict(GridBM25(index, GRID.pairs).ranks(queries, threads))
+
+    return rank
 
 
 def ours(
     index: LexicalIndex, questions: Sequence[Question], pool: ThreadPoolExecutor
-) -> Callable[[int], list[tuple[Any, Any]]]:
-    """Ranks all questions in one cell, spread over the threads of the pool."""
+) -> Callable[[Sequence[int]], list[list[tuple[Any, Any]]]]:
+    """Ranks all questions in some cells, spread over the threads of the pool."""
 
-    def rank(cell: int) -> list[tuple[Any, Any]]:
-        k1, b = GRID.pairs[cell]
-        return list(pool.map(lambda q: index.search(q.terms, k1, b, DEPTH), questions))
+    def rank(cells: Sequence[int]) -> list[list[tuple[Any, Any]]]:
+        rankings = []
+        for k1, b in (GRID.pairs[cell] for cell in cells):
+            search = partial(index.search, k1=k1, b=b, depth=DEPTH)
+            rankings.append(list(pool.map(search, [question.terms for question in questions])))
+        return rankings
 
     return rank
 
@@ -144,8 +150,8 @@ def check_same(
 
 def anserini(
     folder: Path, corpus: Path, questions: Sequence[Question], threads: int
-) -> Callable[[int], Any] | None:
-    """Ranks all questions in one cell by Anserini's `SimpleSearcher`; None where it is not
+) -> Callable[[Sequence[int]], Any] | None:
+    """Ranks all questions in some cells by Anserini's `SimpleSearcher`; None where it is not
     installed."""
     from pipelines.engines.anserini import AnseriniEngine
 
@@ -161,28 +167,32 @@ def anserini(
         Console(stderr=True).print(f"Anserini is left out: {error}", highlight=False)
         return None
 
-    def rank(cell: int) -> Any:
-        k1, b = GRID.pairs[cell]
-        return index.search(list(texts), DEPTH, {"k1": k1, "b": b}, threads)
+    def rank(cells: Sequence[int]) -> Any:
+        for k1, b in (GRID.pairs[cell] for cell in cells):
+            index.search(list(texts), DEPTH, {"k1": k1, "b": b}, threads)
 
     return rank
 
 
-def rows_of(seconds: dict[str, tuple[int, float]], questions: int, grid: float) -> list[list[str]]:
-    """One row a system; `seconds` holds the number of cells measured and their time, `grid` the
-    seconds of one pass over all."""
+def rows_of(
+    seconds: Mapping[str, Sequence[float]], cells: Mapping[str, int], questions: int
+) -> list[list[str]]:
+    """One row a system. `seconds` of its rounds, those of the first system being the measure of the
+    others round by round, and how many `cells` it took in each."""
+    first = next(iter(seconds.values()))
     rows = []
-    for name, (cells, time_of_cells) in seconds.items():
-        all_cells = time_of_cells * len(GRID) / cells
-        single = "—" if cells == len(GRID) else f"{1000 * time_of_cells / cells / questions:.2f}"
+    for name, rounds in seconds.items():
+        share = len(GRID) / cells[name]
+        of_all = [share * each for each in rounds]
+        searches = [1000 * each / cells[name] / questions for each in rounds]
         rows.append(
             [
                 name,
-                f"{cells}",
-                f"{all_cells:,.1f}",
-                f"{1000 * all_cells / questions:,.1f}",
-                single,
-                f"{all_cells / grid:,.1f}",
+                f"{cells[name]}",
+                spread(of_all),
+                spread([1000 * each / questions for each in of_all]),
+                "—" if share == 1 else spread(searches, 2),
+                spread([each / grid for each, grid in zip(of_all, first, strict=True)]),
             ]
         )
     return rows
@@ -198,25 +208,33 @@ def measure(
     index = LexicalIndex.open(folder / "ours")
     rng = np.random.default_rng(options.seed)
     questions = draw_questions(index, corpus, options.questions, rng)
-    cells = sorted(rng.choice(len(GRID), options.cells, replace=False).tolist())
+    drawn = rng.choice(len(GRID), (options.rounds, options.cells), replace=False).tolist()
     threads = options.threads
-    grid, ranks = grid_seconds(index, questions, threads)
-    grid_alone, _ = grid_seconds(index, questions, 1)
-    seconds = {
-        f"grid ({threads} threads)": (len(GRID), grid),
-        "grid (1 thread)": (len(GRID), grid_alone),
+    alone = f"cell by cell ({threads} threads)"
+    grid, ours_alone = f"grid ({threads} threads)", f"ours, {alone}"
+    systems: dict[str, Callable[[Any], Any]] = {
+        grid: whole_grid(index, questions, threads),
+        "grid (1 thread)": whole_grid(index, questions, 1),
     }
+    cells = dict.fromkeys(systems, len(GRID))
     with ThreadPoolExecutor(threads) as pool:
-        systems: dict[str, Callable[[int], Any]] = {"ours": ours(index, questions, pool)}
+        systems[ours_alone] = ours(index, questions, pool)
         if (java := anserini(folder, corpus, questions, threads)) is not None:
-            systems["Anserini"] = java
-        turns = take_turns(systems, [[cell] for cell in cells], cells[:1], "cell by cell")
-    check_same(index, questions, ranks, dict(zip(cells, turns["ours"].results, strict=True)))
-    for name, turn in turns.items():
-        seconds[f"{name}, cell by cell ({threads} threads)"] = (len(cells), sum(turn.seconds))
+            systems[f"Anserini, {alone}"] = java
+        turns = take_turns(systems, [[of_round] for of_round in drawn], drawn[:1], "rounds")
+    single = {
+        cell: ranking
+        for of_round, rankings in zip(drawn, turns[ours_alone].results, strict=True)
+        for cell, ranking in zip(of_round, rankings, strict=True)
+    }
+    check_same(index, questions, turns[grid].results[0], single)
+    seconds = {name: turn.seconds for name, turn in turns.items()}
+    for name in systems:
+        cells.setdefault(name, options.cells)
+    rows = rows_of(seconds, cells, len(questions))
     many = list(islice((q for _ in range(BROWSECOMP) for q in questions), BROWSECOMP))
-    browsecomp, _ = grid_seconds(index, many, threads)
-    return index, rows_of(seconds, len(questions), grid), browsecomp
+    browsecomp = take_turns({grid: whole_grid(index, many, threads)}, [[None]])
+    return index, rows, browsecomp[grid].seconds[0]
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -225,21 +243,27 @@ def main(arguments: Sequence[str]) -> None:
         "tuning",
         documents=(100_000, 1000),
         questions=(100, 1),
-        cells=(20, 1),
+        rounds=(5, 1),
+        cells=(4, 1),
         threads=(os.cpu_count() or 1, 1),
         seed=(7, 0),
     )
     options = parser.read(arguments)
+    if options.rounds * options.cells > len(GRID):
+        raise InputError(
+            f"rounds={options.rounds} of cells={options.cells}", valid=f"{len(GRID)} cells at most"
+        )
     corpus = corpus_file(DATA, options.documents, options.seed)
     index, rows, browsecomp = measure(corpus, options)
     counts = index.statistics
     intro = (
         f"{counts.documents:,} documents, {counts.tokens:,} tokens; {options.questions} "
         f"questions of {TERMS} distinct terms, {JUDGED} judged documents each, depth {DEPTH}. "
-        f"Cells measured one by one are drawn at random, and systems take turns at each; their "
-        f"time is taken times {len(GRID)} over their number. The virtual machine's start and a "
-        "first round are not counted. In every cell measured, measures of the grid and of our "
-        "single run are equal, and scores within 1e-5."
+        f"Medians of {options.rounds} rounds in turns (least–most), load {os.getloadavg()[0]:.1f}. "
+        f"Cells measured one by one are drawn at random, others in each round; their time is taken "
+        f"times {len(GRID)} over their number. The virtual machine's start and a first round are "
+        "not counted. In every cell measured, measures of the grid and of our single run are "
+        "equal, and scores within 1e-5."
     )
     browsecomp_text = (
         f"{BROWSECOMP} such questions in {len(GRID)} cells: {browsecomp:.1f} s, "

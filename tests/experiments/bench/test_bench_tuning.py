@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -27,36 +28,50 @@ def corpus(tmp_path: Path) -> Path:
 
 
 def options(**more: int) -> argparse.Namespace:
-    return argparse.Namespace(**{"questions": 4, "cells": 3, "threads": 2, "seed": 1, **more})
+    return argparse.Namespace(
+        **{"questions": 4, "rounds": 2, "cells": 3, "threads": 2, "seed": 1, **more}
+    )
 
 
 def test_grid_and_single_runs_are_timed_and_checked(
     corpus: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tuning, "anserini", lambda *_: lambda cell: None)
+    monkeypatch.setattr(tuning, "anserini", lambda *_: lambda cells: None)
     monkeypatch.setattr(tuning, "BROWSECOMP", 9)
     index, rows, seconds = tuning.measure(corpus, options())
     assert len(index) == 150
     assert [row[1] for row in rows] == ["363", "363", "3", "3"]
     assert [row[0].split(",")[0] for row in rows[2:]] == ["ours", "Anserini"]
-    assert rows[0][5] == "1.0"
+    assert rows[0][5] == "1.0 (1.0–1.0)"
     assert seconds > 0
 
 
 def test_cells_measured_one_by_one_are_scaled_to_the_whole_grid() -> None:
-    # 2 seconds for 3 cells and 4 questions.
-    (row,) = tuning.rows_of({"system": (3, 2.0)}, 4, grid=24.2)
-    assert row == ["system", "3", "242.0", "60,500.0", "166.67", "10.0"]
+    # Beside the grid's 10 and 20 seconds, 2 and 3 seconds for 3 cells and 4 questions.
+    seconds = {"grid": [10.0, 20.0], "system": [2.0, 3.0]}
+    _, row = tuning.rows_of(seconds, {"grid": 363, "system": 3}, 4)
+    assert row == [
+        "system",
+        "3",
+        "302.5 (242.0–363.0)",
+        "75,625.0 (60,500.0–90,750.0)",
+        "208.33 (166.67–250.00)",
+        "21.2 (18.1–24.2)",
+    ]
 
 
 def test_a_grid_that_disagrees_is_not_timed(corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = tuning.grid_seconds
+    honest = tuning.whole_grid
 
-    def wrong(*given: object) -> object:
-        seconds, ranks = honest(*given)  # type: ignore[arg-type]
-        return seconds, {qid: np.where(row == 1, 2, row) for qid, row in ranks.items()}
+    def wrong(*given: Any) -> Any:
+        rank = honest(*given)
 
-    monkeypatch.setattr(tuning, "grid_seconds", wrong)
+        def ranks(cells: object) -> dict[str, Any]:
+            return {qid: np.where(row == 1, 2, row) for qid, row in rank(cells).items()}
+
+        return ranks
+
+    monkeypatch.setattr(tuning, "whole_grid", wrong)
     with pytest.raises(RuntimeError, match="differs between grid and single run"):
         tuning.measure(corpus, options())
 
@@ -67,6 +82,8 @@ def test_questions_need_documents_that_are_long_enough(corpus: Path) -> None:
 
 
 def test_bad_arguments_are_refused() -> None:
-    for argument in ("--documents=10", "--questions=0", "--cells=0", "--threads=0"):
+    for name in ("documents", "questions", "rounds", "cells", "threads"):
         with pytest.raises(InputError, match="or more"):
-            tuning.main([argument])
+            tuning.main([f"--{name}=0"])
+    with pytest.raises(InputError, match="363 cells at most"):
+        tuning.main(["--rounds=10", "--cells=40"])
