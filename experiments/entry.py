@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
-import difflib
 import errno
 import os
-import re
 import sys
-import typing
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -19,11 +15,11 @@ from hydra._internal.utils import _run_hydra, get_args_parser
 from hydra.errors import HydraException
 from hydra.version import setbase
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
+from omegaconf.errors import OmegaConfBaseException
 
 from experiments.overrides import refuse_secrets
-from experiments.schema import Root
-from experiments.settings import CONF, Settings, check_choices, key_of, register
+from experiments.refusals import one_line
+from experiments.settings import CONF, Settings, check_choices, register
 from experiments.sweep import (
     CellFailed,
     CellStatus,
@@ -229,53 +225,3 @@ def _is_path(argument: str) -> bool:
     if argument.startswith(("-", "+", "~")):
         return False
     return "=" not in argument or Path(argument).exists()
-
-
-def one_line(error: BaseException) -> str:
-    """The innermost `InputError`'s words; what a language model's server, Hydra and OmegaConf say,
-    with the valid set."""
-    if isinstance(error, ModelError):
-        return str(InputError(str(error), do="mend it and run the same command"))
-    cause: BaseException | None = error
-    while cause is not None:
-        if isinstance(cause, InputError):
-            return str(cause)
-        cause = cause.__cause__ or cause.__context__
-    # A missing option of Hydra's is an OSError too, and says all that there is to say.
-    if isinstance(error, OSError) and not isinstance(error, HydraException):
-        do = "free or change the disk, or name another folder, then run the same command"
-        return str(InputError(f"{error.strerror or error}: {error.filename or 'no file'}", do=do))
-    text = " ".join(str(error).split())
-    override = text.removeprefix("Error merging override ")
-    if override != text and (kind := _type_of(key_of(override))):
-        return str(InputError(override, valid=f"a value of type {kind}"))
-    if unknown := re.search(r"Could not override '([^']+)'|Key '([^']+)' is not in struct", text):
-        return unknown_key(unknown[1] or str(getattr(error, "full_key", None) or unknown[2]))
-    if isinstance(error, MissingMandatoryValue):
-        key = getattr(error, "full_key", None) or "a value"
-        return str(InputError(f"{key} has no value", do=f"give it: {key}=VALUE"))
-    return text.split(" Config search path:")[0]
-
-
-def _type_of(key: str) -> str:
-    """The type of a key of the root, such as `int`; empty for a key of an option."""
-    kind: Any = Root
-    for part in key.split("."):
-        hints = typing.get_type_hints(kind) if dataclasses.is_dataclass(kind) else {}
-        kind = hints.get(part, Any)
-    if kind is Any:
-        return ""
-    # In Python 3.10 `list[str]` passes for a class.
-    return str(kind) if typing.get_args(kind) else kind.__name__
-
-
-def unknown_key(key: str) -> str:
-    """A mistyped group or key, with the valid ones at its place."""
-    group = key.rpartition(".")[0]
-    known = sorted({field.name for field in dataclasses.fields(Root)})
-    if group:
-        do = f"see conf/{group.partition('.')[0]}/ for the arguments of each option"
-        return str(InputError(f"{key!r} is no argument of the chosen {group}", do=do))
-    close = difflib.get_close_matches(key, known, n=1)
-    do = f"did you mean {close[0]}?" if close else ""
-    return str(InputError(f"there is no group or key {key!r}", valid=", ".join(known), do=do))

@@ -6,14 +6,18 @@ from functools import cached_property
 from pathlib import Path
 
 import pyterrier as pt
+from hydra.errors import HydraException
+from omegaconf.errors import OmegaConfBaseException
 
 from experiments.judging import evaluate_recorded
 from experiments.naming import cell_name, run_folder
 from experiments.pipeline import PreparedPipeline, ranking
 from experiments.rank import rank
 from experiments.recorded import Options, recorded_benchmark
+from experiments.refusals import one_line
 from experiments.run import run
 from experiments.settings import Settings
+from toolkit.errors import InputError
 from toolkit.evaluation import Cell
 
 
@@ -30,9 +34,13 @@ class Experiment:
 
     @classmethod
     def compose(cls, *overrides: str, config_dir: Path | str | None = None) -> Experiment:
-        """The experiment of these overrides; `config_dir` is a folder of options of one's own."""
+        """The experiment of these overrides; `config_dir` is a folder of options of one's own.
+        `InputError` for what cannot be composed."""
         search = [f"file://{Path(config_dir).resolve()}"] if config_dir else []
-        return cls(Settings.compose(overrides, search))
+        try:
+            return cls(Settings.compose(overrides, search))
+        except (HydraException, OmegaConfBaseException) as error:
+            raise InputError(one_line(error)) from error
 
     def pipeline(self) -> pt.Transformer:
         """The pipeline as a PyTerrier transformer, over indexes that are built where they are

@@ -23,12 +23,13 @@ from hydra.errors import HydraException
 from omegaconf import OmegaConf
 
 from experiments.build import make, make_interface
-from experiments.entry import BAD_INPUT, BAD_INPUTS, INTERRUPTED, is_bad_input, one_line
+from experiments.entry import BAD_INPUT, BAD_INPUTS, INTERRUPTED, is_bad_input
 from experiments.naming import RANKING, factors, fingerprints
 from experiments.operators import parts_of, with_operators
 from experiments.overrides import refuse_secrets
 from experiments.pipeline import PreparedPipeline, ranking, stage_counts
 from experiments.recorded import recorded_option
+from experiments.refusals import one_line
 from experiments.schema import Root
 from experiments.serving.options import ServerOptions
 from experiments.settings import Settings, key_of, plain_values

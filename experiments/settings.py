@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,7 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import ChoiceSweep, QuotedString, Sweep
-from hydra.errors import HydraException
+from hydra.errors import HydraException, MissingConfigException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
@@ -207,13 +209,24 @@ def _chosen_options(text: str) -> list[Any]:
     return [item for item in texts if not isinstance(item, Sweep)]
 
 
-def _no_option(key: str, value: Any) -> InputError:
+def missing_option(error: MissingConfigException) -> str:
+    """Hydra's words for a name that no option has: those of folders below the group too."""
+    file = error.missing_cfg_file or ""
+    start = file.rfind("/") if file.startswith("hydra/") else file.find("/")
+    if start < 0:
+        return " ".join(str(error).split())
+    place = re.match(r"In '([^']+)'", str(error))
+    where = f" (in '{place[1]}')" if place and place[1] != _ROOT else ""
+    return str(_no_option(file[:start], file[start + 1 :], where, error.options or ()))
+
+
+def _no_option(key: str, value: Any, where: str = "", more: Sequence[str] = ()) -> InputError:
     group, _, package = key.partition("@")
     folder = CONF / group
     files = folder.rglob("*.yaml")
-    names = sorted(path.relative_to(folder).with_suffix("").as_posix() for path in files)
+    names = {path.relative_to(folder).with_suffix("").as_posix() for path in files}
     # Those in `base` are what options of several models share, and choose no model.
-    known = [name for name in names if not name.startswith("base/")]
+    known = sorted(name for name in {*names, *more} if not name.startswith("base/"))
     do = "name one of them" if known else "name an option of that group"
     if group == "llm" and package:
         do += f", or write {package}=null for none"
@@ -221,8 +234,10 @@ def _no_option(key: str, value: Any) -> InputError:
         do += f", or write {key}=none for none"
     elif group in _NONE_BY_DEFAULT:
         do += f", or write ~{group} for none"
+    if isinstance(value, str) and (close := get_close_matches(value, known, n=1)):
+        do = f"did you mean {key}={close[0]}?"
     shown = "null" if value is None else value
-    return InputError(f"{key}={shown} names no option", valid=", ".join(known), do=do)
+    return InputError(f"{key}={shown} names no option{where}", valid=", ".join(known), do=do)
 
 
 def _search(paths: Sequence[str]) -> list[str]:

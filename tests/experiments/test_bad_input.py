@@ -93,6 +93,8 @@ def test_it_is_told_by_every_command_and_in_python(
     assert "llm=null names no option" in told(capsys)
     with pytest.raises(InputError, match="llm=null names no option"):
         Experiment.compose("llm=null")
+    with pytest.raises(InputError, match=r"'retriever.k3' is no argument .* valid: b, depth, k1"):
+        Experiment.compose("retriever.k3=1")
 
 
 @pytest.mark.parametrize(
@@ -167,7 +169,7 @@ def test_none_is_chosen_as_the_line_says() -> None:
         (["benchmrk=fictional"], "did you mean benchmark?"),
         (["benchmark=fictionl"], "fictional"),
         (["retriever.kk=1"], "retriever.kk"),
-        (["enrichment=feedback", "enrichment.query.kk=1"], "see conf/enrichment/ for"),
+        (["enrichment=feedback", "enrichment.query.kk=1"], "valid: b, fb_docs, k1, phrases"),
         (["retriever.k1=-1"], "k1=-1"),
         (["retriever.k1=much"], "retriever.k1='much'"),
         (["retriever.k1=null"], "retriever.k1=None. valid: a value of type float"),
@@ -207,6 +209,16 @@ def test_none_is_chosen_as_the_line_says() -> None:
         (["enrichment=feedback", "enrichment.query.phrases=0"], "phrases=0"),
         (["enrichment=feedback", "enrichment.counted=df"], "enrichment.counted='df'"),
         (["enrichment=feedback_corpus", "retriever=ql"], "cannot search enriched documents"),
+        (["retriever.k3=1"], "no argument of the chosen retriever. valid: b, depth, k1"),
+        (["agent.max_serches=1"], "did you mean agent.max_searches?"),
+        (["agent.tool.depth=1"], "'agent.tool' is no argument of the chosen agent"),
+        (["retreiver.k1=1"], "there is no group or key 'retreiver'"),
+        (["retreiver=ql"], "did you mean retriever?"),
+        (["retriever=bm26"], "retriever=bm26 names no option. valid: bm25, "),
+        (["llm=vllm/qwen3-8b"], "did you mean llm=vllm/qwen3_8b?"),
+        (["experiment=pi_serini/x"], "text_ranking/rq1_units"),
+        (["unit=doc"], "unit=doc names no option. valid: document, document_head, maxp, passage"),
+        (["rewriter=x"], "or write rewriter=none for none"),
     ],
     ids=lambda value: value[-1] if isinstance(value, list) else "",
 )
