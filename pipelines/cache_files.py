@@ -83,8 +83,8 @@ def opened(file: Path) -> sqlite3.Connection:
         # A power cut may lose a log's newest results, never damage the file. A rollback journal
         # promises that at the default level alone.
         connection.execute(f"PRAGMA synchronous={'FULL' if network else 'NORMAL'}")
-        # Each thread has a connection, and hundreds of them would hold 2 MB of pages each; what is
-        # looked up once is not read again, and the system caches files as well.
+        # Each thread has a connection, and hundreds of them would hold much memory at SQLite's
+        # default; what is looked up once is not read again, and the system caches files as well.
         connection.execute("PRAGMA cache_size=-256")
         with connection:
             connection.execute(_SCHEMA)

@@ -24,7 +24,7 @@ from toolkit.progress import track
 
 GB = 1_000_000_000
 _LOCK = ".prune.lock"
-_RANGE = 20_000  # entries in one transaction: some 40 ms that writers wait for
+_RANGE = 20_000  # entries in one transaction, for whose end writers wait
 _PAGES = 2_000  # given back to the disk in one transaction
 _ENTRY_BYTES = 28  # beside the value: key, time of use, headers
 _FILLED = 0.9  # of a page, after its range was written anew

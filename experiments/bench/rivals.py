@@ -24,7 +24,7 @@ from toolkit.errors import InputError
 from toolkit.files import dump_json, folder_made_whole
 from toolkit.progress import track
 
-# PISA's own default is 100,000 documents: one batch, hence one thread, and several GB of memory.
+# PISA's own default is 100,000 documents: one batch, hence one thread, and much memory.
 _BATCH = 10_000
 
 

@@ -70,7 +70,7 @@ class Endpoint:
 
     def _is_plain(self, body: Any) -> bool:
         """Whether a body has plain fields only, and is right: most are, and the validator takes
-        ten times as long to see it."""
+        much longer to see it."""
         assert self.body is not None
         return (
             isinstance(body, dict)

@@ -34,7 +34,7 @@ from toolkit.search.excerpts import prepare as prepare_excerpts
 
 _GRACE = 5  # seconds that open connections have at the end
 # Worker threads hold the interpreter for this long before the event loop gets its turn; the
-# default of 5 ms would be most of a short request.
+# default of 5 ms is longer than a short request takes.
 _SWITCH_SECONDS = 0.0005
 _BACKLOG = 2048
 

@@ -202,7 +202,7 @@ class _Loaded(NamedTuple):
                 hidden = self.transform(torch.cat(states[part]).to(self.model.dtype))
                 logits = self.decode(hidden)
                 # Of numbers above 0, the larger has the larger bits, and integers are compared
-                # several times as fast. Not-a-number would count as below 0 where its sign is set.
+                # faster. Not-a-number would count as below 0 where its sign is set.
                 if not hidden.isnan().any():
                     logits = logits.view(torch.int32 if logits.itemsize == 4 else torch.int16)
                 # ln(1 + relu(x)) grows with x: the largest logit first, and one logarithm a term.

@@ -90,7 +90,7 @@ def maxsim(queries: Sequence[Vectors], documents: DocumentVectors) -> NDArray[np
     for first, last in _blocks(documents.offsets, _PRODUCTS // max(1, len(tokens))):
         begin, end = documents.offsets[first], documents.offsets[last]
         rows = documents.vectors[begin:end].astype(np.float32, copy=False)
-        # Token by document token: neighbours in memory are reduced, which is many times faster.
+        # Token by document token: neighbours in memory are reduced, which is faster.
         largest = np.maximum.reduceat(
             tokens @ rows.T, documents.offsets[first:last] - begin, axis=1
         )

@@ -28,7 +28,7 @@ from toolkit.contracts import parent
 from toolkit.errors import InputError
 
 _BLOCK = 256
-_CELLS_AT_ONCE = 1024  # bounds the tables to some 60 MB
+_CELLS_AT_ONCE = 1024  # bounds the memory of the tables
 
 Query = Mapping[str, float] | Sequence[str]
 

@@ -60,7 +60,7 @@ class PieceTable:
         data = self._kept[ends[0] : ends[-1]].tobytes()
         bounds = (ends - ends[0]).tolist()
         pairs = pairwise(bounds)
-        if data.isascii():  # to text at once takes half the time
+        if data.isascii():  # all to text at once is faster
             text = data.decode("ascii")
             return [text[start:end] for start, end in pairs]
         return [to_text(data[start:end]) for start, end in pairs]

@@ -80,7 +80,7 @@ class FrequentTerms:
 
     def __init__(self, numbers: NDArray[np.int64], rows: NDArray[np.uint8]) -> None:
         self.numbers, self.rows = numbers, rows
-        # Looking up a query's few terms here takes a third of the time that numpy's search takes.
+        # A query's few terms are found faster here than by numpy's search.
         self._places = {term: position for position, term in enumerate(numbers.tolist())}
 
     def rows_of(self, terms: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -63,7 +63,7 @@ class StringTable:
 
     def __init__(self, stem: Path) -> None:
         self._blob = map_bytes(stem.with_suffix(".bytes"))
-        # A memoryview gives plain integers several times faster than a numpy array does.
+        # A memoryview gives plain integers faster than a numpy array does.
         self._offsets = memoryview(map_bytes(stem.with_suffix(".offsets"))).cast("q")
 
     def __len__(self) -> int:

@@ -18,7 +18,7 @@ def spacy_spans(text: str) -> Spans:
     """Sentences by spaCy's `en_core_web_sm` (its parser), line by line.
 
     Lines beyond `_LINE` characters are parsed in pieces, because the parser's memory grows
-    with the length. Slower than the rules by two orders of magnitude. `InputError` where spaCy or
+    with the length. Far slower than the rules. `InputError` where spaCy or
     the model is not installed.
     """
     model = _model()

@@ -19,7 +19,7 @@ from toolkit.errors import InputError
 
 TESTS = ("randomisation", "t")
 INTERVALS = ("percentile", "BCa")
-# Resampling in parts of so many numbers bounds memory to some 30 MB.
+# Resampling in parts of so many numbers, of 8 bytes each, bounds memory.
 _BATCH_CELLS = 4_000_000
 # Differences that are equal but for the rounding of their sums are equal.
 _NOISE = 1e-12
@@ -131,7 +131,7 @@ def _normal_questions(effect: float, alpha: float, power: float) -> float:
 
 def holm(p_values: Sequence[float]) -> list[float]:
     """Holm's (1979) step-down adjustment over one family of tests, in the order given."""
-    # statsmodels' `multipletests` collects all garbage of the process each time, 0.2 s and more.
+    # statsmodels' `multipletests` collects all garbage of the process each time, which takes long.
     values = np.asarray(p_values, np.float64)
     order = np.argsort(values, kind="stable")
     left = len(values) - np.arange(len(values))  # hypotheses that are not yet rejected
@@ -209,7 +209,7 @@ def _p_value(
     def flipped(size: tuple[int, ...]) -> NDArray[np.float64]:
         return differences * (2.0 * rng.integers(0, 2, size, dtype=np.int8) - 1.0)
 
-    # The same test as permutation_test's, whose own drawing of signs is ten times slower.
+    # The same test as permutation_test's, whose own drawing of signs is slower.
     return float(
         stats.monte_carlo_test(
             differences, flipped, _mean, n_resamples=resamples, batch=_batch(differences)

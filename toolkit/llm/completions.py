@@ -65,7 +65,7 @@ class OpenAICompletions(ApiModel):
     its limit is a whole one.
 
     `kept_tokens` (None: all) is of how many of the last tokens the log-probabilities are kept:
-    those of a long reply take a thousand times the room of its text. The rest as in `ApiModel`.
+    those of a long reply take far more room than its text. The rest as in `ApiModel`.
     """
 
     sdk = "openai"

@@ -83,7 +83,7 @@ def _paint(
     shades: Normalize,
     extent: tuple[float, float, float, float],
 ) -> None:
-    # One picture of a pixel a cell: as paths, a map would take some 70 KB.
+    # One picture of a pixel a cell: paths would make the page much larger.
     plot.imshow(
         values,
         cmap=_MAP,

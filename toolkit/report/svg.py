@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from toolkit.report.tables import COLOURS
 
-if TYPE_CHECKING:  # matplotlib is imported when something is drawn: it takes half a second
+if TYPE_CHECKING:  # matplotlib is imported when something is drawn: it takes long
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Canvas
 

@@ -188,7 +188,7 @@ def read_trajectory(path: Path) -> Trajectory:
 def read_outcome(path: Path) -> Outcome:
     """How a question ended, from the first lines of a file whose last line is there too.
     `InputError` as from `read_trajectory`. Resuming asks this of every file, and whole
-    trajectories of long questions take seconds a hundred to read."""
+    trajectories of long questions take long to read."""
     try:
         with path.open("rb") as stream:
             lines = [stream.readline().rstrip(b"\n") for _ in range(_HEAD_LINES)]

@@ -40,7 +40,7 @@ SYNTAXES = {"regex": "pattern", "words": "words"}  # each with the argument that
 ORDERS = ("matches", "corpus")
 _GREP = "grep"
 _WORD = re.compile(r"\w+")
-# RE2 holds the interpreter's lock while it reads a piece; the worst patterns take some 0.2 s.
+# RE2 holds the interpreter's lock while it reads a piece, so that pieces are short.
 _PIECE = 1 << 14
 Spans = Iterator[tuple[int, int]]
 

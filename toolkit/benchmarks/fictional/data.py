@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # six times as fast, where libyaml is
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # faster, where libyaml is
 
 
 @lru_cache
