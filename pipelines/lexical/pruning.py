@@ -33,6 +33,7 @@ from pipelines.lexical.scoring import (
     key,
     ranked,
     run_maxima,
+    runs_reaching,
     share_cell,
     threshold,
 )
@@ -171,7 +172,7 @@ class _Query:
     def _at_least(self, bits: np.uint32, most: int) -> NDArray[np.uint32]:
         """The first documents, `most` or somewhat more, whose sums have at least these bits."""
         documents = np.empty(most + RUN, np.uint32)
-        return documents[: _collect(self._sums, self._maxima, bits, RUN, most, documents)]
+        return documents[: _collect(self._sums, self._maxima, bits, most, documents)]
 
     def ranking(self, least: float, depth: int) -> Numbered:
         """The best documents, all of which reach `least`."""
@@ -204,19 +205,20 @@ def _collect(
     sums: NDArray[np.float32],
     maxima: NDArray[np.uint32],
     least: np.uint32,
-    size: int,
     most: int,
     documents: NDArray[np.uint32],
 ) -> int:
     """Documents with at least these bits, run after run, until there are `most`. Each is written
-    and then counted or not, because a branch that the processor cannot foresee takes longer."""
+    and then counted or not, as in `runs_reaching`."""
     bits = sums.view(np.uint32)
     count = 0
-    for run in range(len(maxima)):
-        if maxima[run] >= least and count < most:
-            for document in range(run * size, min(run * size + size, len(bits))):
-                documents[count] = document
-                count += bits[document] >= least
+    for run in runs_reaching(maxima, least):
+        if count >= most:
+            break
+        first = np.int64(run) * RUN
+        for document in range(first, min(first + RUN, len(bits))):
+            documents[count] = document
+            count += bits[document] >= least
     return count
 
 
@@ -230,11 +232,14 @@ def _look_up(
     documents: NDArray[np.uint32],
     scores: NDArray[np.float32],
 ) -> None:
-    for i in range(len(numbers)):
-        for position in range(len(documents)):
-            document = documents[position]
-            cell = share_cell(rows[np.uint64(numbers[i]), document], codes[document])
-            scores[position] += weights[i] * shares[cell]
+    for position in range(len(documents)):
+        document = documents[position]
+        code = codes[document]
+        score = scores[position]
+        for i in range(len(numbers)):
+            cell = share_cell(rows[np.uint64(numbers[i]), document], code)
+            score += weights[i] * shares[cell]
+        scores[position] = score
 
 
 @compiled

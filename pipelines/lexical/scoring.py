@@ -23,7 +23,9 @@ from pipelines.lexical.storage import Arrays, Postings
 from toolkit.jit import compiled
 
 _FEW = 16  # a query with fewer postings than a sixteenth of the documents visits only those
-RUN = 16
+RUN = 16  # documents, of which the largest sum is known
+_PART = 256  # runs whose maxima are found at once
+_BINS = 2048
 BLOCK = 16384  # documents: their sums stay in the processor's nearest caches for all terms
 _LOW = np.uint64(0xFFFFFFFF)
 Numbered = tuple[NDArray[np.int32], NDArray[np.float32]]
@@ -214,7 +216,7 @@ def best(
         maxima = run_maxima(sums)
         # At most `depth` runs have a maximum above the threshold, and of the documents at the
         # threshold the first `depth` are enough.
-        keys = np.empty(min(len(sums), (RUN + 1) * depth), np.uint64)
+        keys = np.empty(min(len(sums), (RUN + 1) * depth) + 1, np.uint64)
         keys = keys[: _collect_above(sums, maxima, threshold(maxima, depth), depth, keys)]
     return ranked(keys, depth)
 
@@ -240,7 +242,8 @@ def threshold(maxima: NDArray[np.uint32], depth: int) -> np.uint32:
     above 0), and usually not far below the depth-th largest sum."""
     if len(maxima) <= depth:
         return np.uint32(1)
-    return max(np.partition(maxima, len(maxima) - depth)[len(maxima) - depth], np.uint32(1))
+    near, position = _near_largest(maxima, depth)
+    return max(np.partition(near, position)[position], np.uint32(1))
 
 
 @compiled
@@ -252,16 +255,67 @@ def key(bits: np.uint32, document: int) -> np.uint64:
 @compiled
 def _maxima(sums: NDArray[np.float32], maxima: NDArray[np.uint32]) -> None:
     """The largest sum of each run of documents, as its bits: those of numbers that are not
-    negative sort as the numbers do, and integers have a fast maximum."""
+    negative sort as the numbers do, and integers have a fast maximum.
+
+    First of each four neighbours, then of four such: that compiles to vector instructions, which a
+    loop over the sums of a run does not, and takes a fifth of the time. `fours` stays in the
+    processor's nearest cache."""
     bits = sums.view(np.uint32)
-    complete = len(sums) // RUN
-    for run in range(complete):
-        largest = np.uint32(0)
-        for i in range(RUN):
-            largest = max(largest, bits[run * RUN + i])
-        maxima[run] = largest
+    complete = len(bits) // RUN
+    fours = np.empty(_PART * 4, np.uint32)
+    for first in range(0, complete, _PART):
+        part = maxima[first : min(first + _PART, complete)]
+        _largest_of_four(bits[first * RUN :], fours[: len(part) * 4])
+        _largest_of_four(fours, part)
     if complete < len(maxima):
         maxima[complete] = bits[complete * RUN :].max()
+
+
+@compiled
+def _largest_of_four(values: NDArray[np.uint32], largest: NDArray[np.uint32]) -> None:
+    for i in range(len(largest)):
+        j = 4 * i
+        first = max(values[j], values[j + 1])
+        largest[i] = max(first, max(values[j + 2], values[j + 3]))
+
+
+@compiled
+def _near_largest(values: NDArray[np.uint32], rank: int) -> tuple[NDArray[np.uint32], int]:
+    """Some of the values, and where the one of this rank (1: the largest) is among them in
+    ascending order. They are those that share a bin with it: of the first eight powers of two below
+    the largest value, each has 256 bins, and what is smaller shares the last."""
+    largest = values.max()
+    counts = np.zeros(_BINS, np.int64)
+    for value in values:
+        counts[_bin(value, largest)] += 1
+    above = 0
+    wanted = 0
+    while above + counts[wanted] < rank:
+        above += counts[wanted]
+        wanted += 1
+    near = np.empty(counts[wanted] + 1, np.uint32)
+    count = 0
+    for value in values:
+        near[count] = value
+        count += _bin(value, largest) == wanted
+    return near[:count], count - (rank - above)
+
+
+@compiled
+def _bin(value: np.uint32, largest: np.uint32) -> np.uint32:
+    return min((largest - value) >> np.uint32(15), np.uint32(_BINS - 1))
+
+
+@compiled
+def runs_reaching(maxima: NDArray[np.uint32], least: np.uint32) -> NDArray[np.uint32]:
+    """The runs whose maximum is `least` or above. Each is written and then counted or not, because
+    a branch that the processor cannot foresee takes longer."""
+    runs = np.empty(len(maxima) + 1, np.uint32)
+    count = 0
+    for run in range(len(maxima)):
+        runs[count] = run
+        count += maxima[run] >= least
+    return runs[:count]
 
 
 @compiled
@@ -272,18 +326,20 @@ def _collect_above(
     depth: int,
     keys: NDArray[np.uint64],
 ) -> int:
-    """Keys of all sums above the threshold and of the
-    first `depth` that equal it; clears `sums`."""
+    """Keys of all sums above the threshold and of the first `depth` that equal it; clears `sums`.
+    Of a key, it is written and then counted or not, as in `runs_reaching`."""
     bits = sums.view(np.uint32)
     count = 0
     equal = 0
-    for run in range(len(maxima)):
-        if maxima[run] > threshold or (maxima[run] == threshold and equal < depth):
-            for document in range(run * RUN, min(run * RUN + RUN, len(bits))):
-                if bits[document] > threshold or (bits[document] == threshold and equal < depth):
-                    equal += bits[document] == threshold
-                    keys[count] = key(bits[document], document)
-                    count += 1
+    for run in runs_reaching(maxima, threshold):
+        if maxima[run] == threshold and equal == depth:
+            continue
+        first = np.int64(run) * RUN
+        for document in range(first, min(first + RUN, len(bits))):
+            ties = bits[document] == threshold and equal < depth
+            keys[count] = key(bits[document], document)
+            count += bits[document] > threshold or ties
+            equal += ties
     sums[:] = 0
     return count
 

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from pipelines.engines.lexical import LexicalEngine
 from pipelines.lexical import LexicalIndex, build, strings, top_documents, vocabulary
-from pipelines.lexical.scoring import best
+from pipelines.lexical.scoring import best, run_maxima, threshold
 from pipelines.lexical.strings import Places
 from pipelines.lexical.top_documents import ScoreSums, searches_at_once
 from toolkit.contracts import Unit
@@ -64,6 +64,23 @@ def test_the_best_of_sums_that_abound_in_ties_are_those_of_a_full_sort(
     found = list(zip((-scores).tolist(), documents.tolist(), strict=True))
     assert found == expected[:depth]
     assert not sums.any()
+
+
+@pytest.mark.parametrize("size", [1, 15, 16, 100, 4095, 4096, 4097, 70_001])
+@pytest.mark.parametrize("scale", [1.0, 1e-30])
+def test_the_maxima_of_runs_and_the_threshold_are_those_of_sorting(size: int, scale: float) -> None:
+    chance = np.random.default_rng(size)
+    # Many powers of two, zeros and ties.
+    sums = np.float32(scale) * np.exp2(chance.integers(-30, 5, size)).astype(np.float32)
+    sums *= chance.integers(0, 3, size).astype(np.float32)
+    expected = [sums[first : first + 16].max() for first in range(0, size, 16)]
+    maxima = run_maxima(sums)
+    assert maxima.view(np.float32).tolist() == expected
+    ordered = np.sort(maxima)[::-1]
+    for depth in (1, 2, 7, len(maxima) // 2 + 1, len(maxima) - 1):
+        if 0 < depth < len(maxima):
+            assert threshold(maxima, depth) == max(ordered[depth - 1], 1)
+    assert threshold(maxima, len(maxima)) == 1
 
 
 @pytest.mark.parametrize("kind", ["ties", "rising", "falling", "two values"])
