@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipelines.learned.encoding import PlacedEncoder, readable
+from pipelines.learned.encoding import PlacedEncoder
 from pipelines.neural.checkpoints import (
     NO_CODE,
     check_memory,
@@ -22,7 +22,7 @@ from pipelines.neural.checkpoints import (
     weight_bytes,
     within_memory,
 )
-from pipelines.neural.text_windows import cut
+from pipelines.neural.text_windows import cut, readable
 from toolkit.checks import check_integer
 from toolkit.errors import InputError
 from toolkit.extras import require

@@ -11,12 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipelines.learned.dense_model import LENGTH, DenseModel, Side
-from pipelines.learned.encoding import PlacedEncoder, readable
+from pipelines.learned.encoding import PlacedEncoder
 from pipelines.learned.pooled import POOLINGS, PooledModel
 from pipelines.learned.sentence_model import SentenceModel, check_pooled
 from pipelines.neural.adapters import Checkpoint
 from pipelines.neural.batches import in_batches
 from pipelines.neural.checkpoints import check_length, within_memory
+from pipelines.neural.text_windows import readable
 from toolkit.checks import check_integer
 from toolkit.errors import InputError
 from toolkit.files import fingerprint

@@ -22,6 +22,7 @@ from pipelines.learned import shards
 from pipelines.learned.shards import Head, Shards
 from pipelines.neural.batches import in_batches
 from pipelines.neural.devices import Placed
+from pipelines.neural.text_windows import readable
 from toolkit.checks import check_integer
 from toolkit.contracts import Unit
 from toolkit.errors import InputError
@@ -188,15 +189,6 @@ def encoded(
 def work_folder(path: Path) -> Path:
     """Where the units of an index at `path` are encoded."""
     return path.with_name(f"{path.name}.encoding")
-
-
-def readable(text: str) -> str:
-    """`text` as tokenizers take it: a lone surrogate, which JSON can carry, becomes a `?`."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return text.encode("utf-8", "replace").decode()
-    return text
 
 
 class _Work:

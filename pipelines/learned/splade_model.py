@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from pipelines.learned.encoding import SPARSE, PlacedEncoder, readable
+from pipelines.learned.encoding import SPARSE, PlacedEncoder
 from pipelines.neural.checkpoints import (
     DATA_ONLY,
     NO_CODE,
@@ -31,6 +31,7 @@ from pipelines.neural.checkpoints import (
     within_memory,
 )
 from pipelines.neural.linear import linear
+from pipelines.neural.text_windows import readable
 from pipelines.neural.token_states import TokenStates, token_states
 from toolkit.checks import check_integer
 from toolkit.errors import InputError

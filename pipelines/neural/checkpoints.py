@@ -28,6 +28,8 @@ _CONTENT = ("*.safetensors", "*.bin", "*.json", "*.model", "*.txt", "*.jinja")
 # that were pickled are read by torch's reader of tensors alone.
 NO_CODE: Mapping[str, Any] = {"trust_remote_code": False}
 DATA_ONLY: Mapping[str, Any] = {**NO_CODE, "weights_only": True}
+# Models whose positions begin behind that of padding, which is the padding's token number.
+_COUNTED_FROM_PADDING = ("camembert", "mpnet", "roberta", "xlm-roberta", "xlm-roberta-xl")
 _LIBRARIES = ("huggingface_hub", "transformers", "sentence_transformers", "peft")
 
 
@@ -154,15 +156,23 @@ def check_kind(config: Any, model: str, kinds: tuple[str, ...], what: str) -> No
         )
 
 
+def positions(config: Any) -> int | None:
+    """Tokens that a checkpoint reads at most; None where its positions are relative."""
+    count: int | None = getattr(config, "max_position_embeddings", None)
+    if count is not None and getattr(config, "model_type", None) in _COUNTED_FROM_PADDING:
+        return count - (getattr(config, "pad_token_id", None) or 1) - 1
+    return count
+
+
 def check_length(config: Any, model: str, tokens: int, setting: str = "max_length") -> None:
     """`InputError` where a checkpoint has fewer positions than `tokens`; those whose positions are
     relative have no bound."""
-    positions = getattr(config, "max_position_embeddings", None)
-    if positions is not None and tokens > positions:
+    most = positions(config)
+    if most is not None and tokens > most:
         raise InputError(
             f"{setting}={tokens} with '{model}'",
-            valid=f"at most {positions}, the positions of this model",
-            do=f"set {setting}={positions} or less",
+            valid=f"at most {most}, the positions of this model",
+            do=f"set {setting}={most} or less",
         )
 
 

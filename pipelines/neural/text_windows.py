@@ -1,8 +1,17 @@
-"""Long texts in pieces that a model reads whole."""
+"""Texts as tokenizers take them, and long ones in pieces that a model reads whole."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+
+
+def readable(text: str) -> str:
+    """`text` as tokenizers take it: a lone surrogate, which JSON can carry, becomes a `?`."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "replace").decode()
+    return text
 
 
 def cut(text: str, begins: Sequence[int], size: int) -> list[str]:
@@ -24,6 +33,33 @@ def cut(text: str, begins: Sequence[int], size: int) -> list[str]:
         pieces.append(text[begin:end])
         begin, first = end, after
     return [*pieces, text[begin:]]
+
+
+def fitting(
+    text: str,
+    room: int,
+    begins: Callable[[str], Sequence[int]],
+    sizes: Callable[[Sequence[str]], Sequence[int]],
+) -> list[str]:
+    """`text` in pieces as `cut` makes them, each of which has at most `room` tokens by itself, or
+    cannot be cut further. `begins`: of the tokens of a text; `sizes`: tokens of each text."""
+    return list(_fitting(text, room, room, begins, sizes))
+
+
+def _fitting(
+    text: str,
+    room: int,
+    aim: int,
+    begins: Callable[[str], Sequence[int]],
+    sizes: Callable[[Sequence[str]], Sequence[int]],
+) -> Iterator[str]:
+    pieces = cut(text, begins(text), aim)
+    for piece, size in zip(pieces, sizes(pieces), strict=True):
+        # By itself a piece can have more tokens than it had in the text.
+        if size <= room or aim == 1:
+            yield piece
+        else:
+            yield from _fitting(piece, room, aim * 3 // 4, begins, sizes)
 
 
 def taken_off(text: str, front: Callable[[str], str]) -> list[str]:

@@ -9,7 +9,7 @@ network, and every GPU, goes through transformers.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import groupby
+from itertools import chain, groupby
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pipelines.neural.linear import linear
@@ -87,6 +87,14 @@ class _Steps(NamedTuple):
     norm: Callable[[Tensor], Tensor]
 
 
+class _Batch(NamedTuple):
+    """Lengths of the texts; those of each group of one padded length, and its mask."""
+
+    lengths: list[int]
+    groups: list[list[int]]
+    masks: list[Tensor | None]
+
+
 class PackedBert:
     """BERT or DistilBERT on a CPU, in the type of its weights, with a float32 residual stream."""
 
@@ -99,26 +107,56 @@ class PackedBert:
             self._words = embeddings.word_embeddings.weight
             positions = embeddings.position_embeddings.weight.float()
             kinds = getattr(embeddings, "token_type_embeddings", None)
-            # A single text is of the first kind.
+            # A single text is of the first kind; the others are here as their difference from it.
             self._places = positions if kinds is None else positions + kinds.weight[0].float()
+            self._kinds = None if kinds is None else kinds.weight.float() - kinds.weight[0].float()
             self._first_norm = self._norm(embeddings.LayerNorm)
             self._layers = [self._steps(layer, parts.activation) for layer in parts.layers]
 
     def __call__(self, texts: Sequence[Sequence[int]]) -> list[Tensor]:
-        torch = self._torch
-        lengths = [len(text) for text in texts]
-        with torch.inference_mode():
-            tokens = torch.tensor([token for text in texts for token in text])
-            positions = torch.cat([torch.arange(length) for length in lengths])
-            groups = [list(group) for _, group in groupby(lengths, _padded)]
-            masks = [self._mask(group) for group in groups]
-            state = self._first_norm(self._words[tokens].float() + self._places[positions])
+        with self._torch.inference_mode():
+            batch, state = self._batch(texts), self._embedded(texts)
             for layer in self._layers:
-                looked = self._attend(layer.look(state.to(self._dtype)), groups, masks)
-                state = layer.look_norm(state + layer.output(looked))
-                inner = layer.inner(state.to(self._dtype))
-                state = layer.norm(state + layer.outer(inner))
-            return list(state.split(lengths))
+                looked = self._attend(layer.look(state.to(self._dtype)), batch)
+                state = self._behind_attention(layer, state, looked)
+            return list(state.split(batch.lengths))
+
+    def first_states(
+        self, texts: Sequence[Sequence[int]], kinds: Sequence[Sequence[int]] | None = None
+    ) -> Tensor:
+        """[texts, dimensions]: the last layer's vector of each text's first token, without those
+        of the others. `kinds`: the kind of each token (`token_type_ids`); None: all the first."""
+        with self._torch.inference_mode():
+            batch, state = self._batch(texts), self._embedded(texts, kinds)
+            for layer in self._layers[:-1]:
+                looked = self._attend(layer.look(state.to(self._dtype)), batch)
+                state = self._behind_attention(layer, state, looked)
+            last, looks = self._layers[-1], self._layers[-1].look(state.to(self._dtype))
+            first = self._torch.tensor([0, *batch.lengths[:-1]]).cumsum(0)
+            looked = self._attend(looks, batch, first_only=True)
+            return self._behind_attention(last, state[first], looked)
+
+    def _batch(self, texts: Sequence[Sequence[int]]) -> _Batch:
+        lengths = [len(text) for text in texts]
+        groups = [list(group) for _, group in groupby(lengths, _padded)]
+        return _Batch(lengths, groups, [self._mask(group) for group in groups])
+
+    def _embedded(
+        self, texts: Sequence[Sequence[int]], kinds: Sequence[Sequence[int]] | None = None
+    ) -> Tensor:
+        """[all tokens, dimensions] in front of the first layer."""
+        torch = self._torch
+        tokens = torch.tensor(list(chain.from_iterable(texts)))
+        positions = torch.cat([torch.arange(len(text)) for text in texts])
+        state = self._words[tokens].float() + self._places[positions]
+        if kinds is not None and self._kinds is not None:
+            state += self._kinds[torch.tensor(list(chain.from_iterable(kinds)))]
+        return self._first_norm(state)
+
+    def _behind_attention(self, layer: _Steps, state: Tensor, looked: Tensor) -> Tensor:
+        state = layer.look_norm(state + layer.output(looked))
+        inner = layer.inner(state.to(self._dtype))
+        return layer.norm(state + layer.outer(inner))
 
     def _mask(self, lengths: Sequence[int]) -> Tensor | None:
         """[texts, 1, 1, longest], 0 where a text has a token; None where nothing is padded."""
@@ -131,21 +169,24 @@ class PackedBert:
         )
         return mask[:, None, None]
 
-    def _attend(
-        self, looks: Tensor, groups: Sequence[Sequence[int]], masks: Sequence[Tensor | None]
-    ) -> Tensor:
-        """[all tokens, 3 x d] -> [all tokens, d]: each token looks at those of its own text."""
+    def _attend(self, looks: Tensor, batch: _Batch, *, first_only: bool = False) -> Tensor:
+        """[all tokens, 3 x d] -> [all tokens, d]: each token looks at those of its own text; with
+        `first_only` the first of each text does, [texts, d]."""
         torch, attention = self._torch, self._torch.nn.functional.scaled_dot_product_attention
         results = []
-        for part, lengths, mask in zip(
-            looks.split([sum(group) for group in groups]), groups, masks, strict=True
-        ):
+        parts = looks.split([sum(group) for group in batch.groups])
+        for part, lengths, mask in zip(parts, batch.groups, batch.masks, strict=True):
             if mask is None:
                 texts = part.view(len(lengths), lengths[0], -1)
             else:
                 texts = torch.nn.utils.rnn.pad_sequence(part.split(list(lengths)), batch_first=True)
             by_head = texts.view(*texts.shape[:2], 3, self._heads, -1).permute(2, 0, 3, 1, 4)
-            looked = attention(*by_head, attn_mask=mask).transpose(1, 2).flatten(2)
+            query, key, value = by_head
+            if first_only:
+                looked = attention(query[:, :, :1], key, value, attn_mask=mask)
+                results.append(looked.flatten(1))
+                continue
+            looked = attention(query, key, value, attn_mask=mask).transpose(1, 2).flatten(2)
             results += (
                 [looked.flatten(0, 1)]
                 if mask is None

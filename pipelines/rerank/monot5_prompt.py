@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from pipelines.neural.t5 import T5_TOKENIZER
-from pipelines.neural.text_windows import cut
+from pipelines.neural.text_windows import fitting
 from pipelines.rerank.base import Pair
 from toolkit.errors import InputError
 
@@ -68,21 +68,18 @@ class MonoT5Prompts:
         where there is white space. One piece where it fits, or where the query leaves so little
         room that windows would be absurd."""
         room = self._room - self._query_tokens(pair.query)
-        return self._pieces(pair.text, room, room) if room >= self._least else [pair.text]
+        if room < self._least:
+            return [pair.text]
+        return fitting(pair.text, room, self._begins, self._sizes)
 
-    def _pieces(self, text: str, room: int, aim: int) -> list[str]:
+    def _begins(self, text: str) -> list[int]:
         coded = self._tokenizer(
             text, add_special_tokens=False, return_offsets_mapping=True, verbose=False
         )
-        fitting = []
-        pieces = cut(text, [begin for begin, _ in coded["offset_mapping"]], aim)
-        for piece, ids in zip(pieces, self._ids(pieces), strict=True):
-            # By itself a piece can have more tokens than it had in the text.
-            if len(ids) <= room or aim == 1:
-                fitting.append(piece)
-            else:
-                fitting += self._pieces(piece, room, aim * 3 // 4)
-        return fitting
+        return [begin for begin, _ in coded["offset_mapping"]]
+
+    def _sizes(self, texts: Sequence[str]) -> list[int]:
+        return list(map(len, self._ids(texts)))
 
     def _prompt(self, pair: Pair, ids: list[int]) -> MonoT5Input:
         truncated = len(ids) > self._room

@@ -16,8 +16,9 @@ import numpy as np
 import pytest
 
 from pipelines.learned import shards
-from pipelines.learned.encoding import encode_corpus, encoded, readable
+from pipelines.learned.encoding import encode_corpus, encoded
 from pipelines.learned.shards import Shards
+from pipelines.neural.text_windows import readable
 from toolkit.contracts import Unit
 from toolkit.errors import InputError
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipelines.neural.text_windows import cut, taken_off
+from pipelines.neural.text_windows import cut, fitting, taken_off
 
 
 @given(
@@ -46,3 +46,17 @@ def test_cuts_stand_between_words_where_one_begins(size: int, pieces: list[str])
 def test_pieces_taken_off_the_front_leave_out_white_space_alone() -> None:
     assert taken_off("  the old  mill ", lambda rest: rest[:3]) == ["the", "old", "mil", "l"]
     assert taken_off(" \n ", lambda rest: rest[:3]) == [""]
+
+
+def test_pieces_that_have_more_tokens_by_themselves_are_cut_again() -> None:
+    text = "the old mill by the river"
+    # A token a character; by itself a piece has two more, and the last word one for each letter.
+    pieces = fitting(
+        text,
+        10,
+        lambda part: list(range(len(part))),
+        lambda parts: [len(part) + 2 + 9 * (part == "river") for part in parts],
+    )
+    assert "".join(pieces) == text
+    assert max(len(piece) + 2 for piece in pieces) <= 10
+    assert "river" not in pieces

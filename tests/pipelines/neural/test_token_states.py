@@ -71,6 +71,28 @@ def test_each_text_has_the_vectors_that_it_has_alone(kind: str, computed: type) 
 
 
 @pytest.mark.parametrize("kind", ["bert", "distilbert"])
+def test_first_states_are_those_of_the_first_tokens_also_of_pairs(kind: str) -> None:
+    model = network(kind)
+    states = token_states(model, 0, CPU)
+    assert isinstance(states, PackedBert)
+    expected = torch.stack([rows[0] for rows in alone(model)])
+    torch.testing.assert_close(states.first_states(texts()), expected, atol=2e-5, rtol=1e-4)
+    if kind == "bert":
+        kinds = [[0] * (len(ids) // 2) + [1] * (len(ids) - len(ids) // 2) for ids in texts()]
+        with torch.no_grad():
+            of_pairs = [
+                model(
+                    input_ids=torch.tensor([ids]), token_type_ids=torch.tensor([types])
+                ).last_hidden_state[0, 0]
+                for ids, types in zip(texts(), kinds, strict=True)
+            ]
+        assert (torch.stack(of_pairs) - expected).abs().max() > 0.01
+        torch.testing.assert_close(
+            states.first_states(texts(), kinds), torch.stack(of_pairs), atol=2e-5, rtol=1e-4
+        )
+
+
+@pytest.mark.parametrize("kind", ["bert", "distilbert"])
 def test_bfloat16_stays_near_float32(kind: str) -> None:
     exact = torch.cat(alone(network(kind)))
     ours = torch.cat(token_states(network(kind).bfloat16(), 0, CPU)(texts()))
