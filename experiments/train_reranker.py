@@ -1,17 +1,20 @@
-"""`python -m experiments.train_reranker FOLDER benchmark=...`: a monoT5 adapted to a corpus.
+"""`python -m experiments.train_reranker FOLDER benchmark=...`: a re-ranker adapted to a corpus.
 
-Writes a checkpoint for `reranker=monot5 reranker.model=FOLDER`. It learns from the judgements of
-the benchmark's candidates: the best `--depth` units that the pipeline (`retriever=`, `unit=`) ranks
-for each question beyond the first `--held-out`, which are left for `benchmark.limit=`. `--start` is
-the checkpoint to go on from (`castorini/monot5-base-msmarco`). Without one, a T5 of some hundred
-thousand parameters begins from nothing, and learns in minutes on a CPU what a few questions teach.
+Writes a checkpoint for `reranker=KIND reranker.model=FOLDER`, where `--kind` is `monot5` or
+`cross_encoder`. It learns from the judgements of the benchmark's candidates: the best `--depth`
+units that the pipeline (`retriever=`, `unit=`) ranks for each question beyond the first
+`--held-out`, which are left for `benchmark.limit=`. `--start` is the checkpoint to go on from:
+`castorini/monot5-base-msmarco`; for a cross-encoder `cross-encoder/ms-marco-MiniLM-L6-v2`, or any
+encoder, which is given a classifier. Without one, a model of some hundred thousand parameters
+begins from nothing, and learns in minutes on a CPU what a few questions teach.
 """
 
 from __future__ import annotations
 
 import random
+from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -20,9 +23,19 @@ import pandas as pd
 from experiments.entry import CommandParser, one_path, run_command
 from experiments.pipeline import ranking
 from experiments.settings import Settings
-from pipelines.neural.checkpoints import NO_CODE, opening, within_memory
+from pipelines.neural.adapters import Checkpoint
+from pipelines.neural.checkpoints import (
+    NO_CODE,
+    check_kind,
+    checkpoint_config,
+    opening,
+    positions,
+    within_memory,
+)
 from pipelines.neural.devices import choose_device
 from pipelines.rerank.base import Pair
+from pipelines.rerank.cross_encoder import CLASSIFIER, check_labels, is_classifier, margins
+from pipelines.rerank.cross_encoder_inputs import CrossEncoderInputs, Row
 from pipelines.rerank.monot5_prompt import MonoT5Prompts
 from pipelines.stage import Texts
 from toolkit.checks import check_integer, check_number
@@ -34,8 +47,15 @@ from toolkit.files import folder_made_whole, give_usual_rights
 from toolkit.progress import track
 
 WORDS = 8000
-# Of the T5 that begins from nothing.
-SHAPE = {"d_model": 48, "d_kv": 12, "d_ff": 96, "num_layers": 1, "num_heads": 4}
+# Of what begins from nothing. A BERT compares query and text in its second layer only.
+T5_SHAPE = {"d_model": 48, "d_kv": 12, "d_ff": 96, "num_layers": 1, "num_heads": 4}
+BERT_SHAPE = {
+    "hidden_size": 48,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+}
+_CHARACTERS = tuple(map(chr, range(33, 127)))
 _PROMPT = ("query", "document", "relevant", "true", "false")
 _MAX_LENGTH = 512
 
@@ -63,10 +83,9 @@ def small_t5(texts: Sequence[str], seed: int = 0) -> tuple[Any, Any]:
     """A T5 with random weights, and a tokenizer of T5's kind: the most frequent words of `texts`
     in small letters are a token each, other words one a character."""
     transformers, tokenizers = require("transformers"), require("tokenizers")
-    words = Counter(word for text in texts for word in text.lower().split())
-    frequent = [word for word, _ in words.most_common(WORDS) if len(word) > 1]
     pieces = [("<pad>", 0.0), ("</s>", 0.0), ("<unk>", 0.0), ("▁", -8.0)]
-    pieces += [(chr(number), -10.0) for number in range(33, 127)]
+    pieces += [(character, -10.0) for character in _CHARACTERS]
+    frequent = _frequent(word for text in texts for word in text.lower().split())
     pieces += [(f"▁{word}", -5.0) for word in dict.fromkeys((*_PROMPT, *frequent))]
     backend = transformers.T5Tokenizer(vocab=pieces, extra_ids=0).backend_tokenizer
     backend.normalizer = tokenizers.normalizers.Lowercase()
@@ -81,22 +100,167 @@ def small_t5(texts: Sequence[str], seed: int = 0) -> tuple[Any, Any]:
         decoder_start_token_id=0,
         dropout_rate=0.0,
         initializer_factor=0.5,
-        **SHAPE,
+        **T5_SHAPE,
     )
     return transformers.T5ForConditionalGeneration(config), tokenizer
 
 
-def checkpoint(start: str) -> tuple[Any, Any]:
-    """The T5 and the tokenizer of a checkpoint. `InputError` where it cannot be had."""
+def small_bert(texts: Sequence[str], seed: int = 0) -> tuple[Any, Any]:
+    """A BERT with random weights and one label, and a tokenizer of BERT's kind, with a vocabulary
+    as that of `small_t5`."""
     transformers = require("transformers")
-    with opening(start):
-        network = transformers.T5ForConditionalGeneration.from_pretrained(start, **NO_CODE)
-        return network, transformers.AutoTokenizer.from_pretrained(start, **NO_CODE)
+    special = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+    small = dict.fromkeys(character.lower() for character in _CHARACTERS)
+    pieces = [*special, *small, *(f"##{character}" for character in small)]
+    backend = transformers.BertTokenizer(vocab=_numbered(pieces)).backend_tokenizer
+    words = (
+        word
+        for text in texts
+        for word, _ in backend.pre_tokenizer.pre_tokenize_str(
+            backend.normalizer.normalize_str(text)
+        )
+    )
+    tokenizer = transformers.BertTokenizer(
+        vocab=_numbered([*pieces, *_frequent(words)]), model_max_length=_MAX_LENGTH
+    )
+    require("torch").manual_seed(seed)
+    config = transformers.BertConfig(
+        vocab_size=len(tokenizer),
+        max_position_embeddings=_MAX_LENGTH,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+        # BERT's own 0.02 is for wide layers: these would learn nothing for long.
+        initializer_range=0.2,
+        num_labels=1,
+        **BERT_SHAPE,
+    )
+    return transformers.BertForSequenceClassification(config), tokenizer
+
+
+def _numbered(pieces: Iterable[str]) -> dict[str, int]:
+    return {piece: number for number, piece in enumerate(dict.fromkeys(pieces))}
+
+
+def _frequent(words: Iterable[str]) -> list[str]:
+    return [word for word, _ in Counter(words).most_common(WORDS) if len(word) > 1]
+
+
+class Learner(ABC):
+    """A re-ranker that learns: its network and its tokenizer."""
+
+    rates: tuple[float, float]
+    """Learning rates: of weights that are random at first, and of trained ones."""
+
+    def __init__(self, network: Any, tokenizer: Any) -> None:
+        self.network, self.tokenizer = network, tokenizer
+
+    @classmethod
+    @abstractmethod
+    def from_nothing(cls, texts: Sequence[str], seed: int) -> Learner:
+        """A small one, with the vocabulary of `texts`."""
+
+    @classmethod
+    @abstractmethod
+    def from_checkpoint(cls, start: str, seed: int) -> Learner:
+        """`InputError` where the checkpoint cannot be had, or is none to start from."""
+
+    @abstractmethod
+    def encode(self, pairs: Sequence[Pair]) -> list[Any]:
+        """What `loss` takes for each pair."""
+
+    @abstractmethod
+    def loss(self, rows: Sequence[Any], labels: Sequence[bool]) -> Any:
+        """Of a batch."""
+
+
+class MonoT5Learner(Learner):
+    """As monoT5's paper does: the answers `true` and `false` are target tokens among all others."""
+
+    rates = 0.01, 1e-4
+
+    def __init__(self, network: Any, tokenizer: Any) -> None:
+        super().__init__(network, tokenizer)
+        self._prompts = MonoT5Prompts(tokenizer, _MAX_LENGTH)
+
+    @classmethod
+    def from_nothing(cls, texts: Sequence[str], seed: int) -> MonoT5Learner:
+        return cls(*small_t5(texts, seed))
+
+    @classmethod
+    def from_checkpoint(cls, start: str, seed: int) -> MonoT5Learner:
+        transformers = require("transformers")
+        check_kind(checkpoint_config(start), start, ("t5",), "monoT5")
+        with opening(start):
+            network = transformers.T5ForConditionalGeneration.from_pretrained(start, **NO_CODE)
+            return cls(network, transformers.AutoTokenizer.from_pretrained(start, **NO_CODE))
+
+    def encode(self, pairs: Sequence[Pair]) -> list[list[int]]:
+        return [prompt.ids for prompt in self._prompts.encode(pairs)]
+
+    def loss(self, rows: Sequence[list[int]], labels: Sequence[bool]) -> Any:
+        torch, device = require("torch"), self.network.device
+        pad = torch.nn.utils.rnn.pad_sequence
+        ids = [torch.tensor(row, device=device) for row in rows]
+        relevant, irrelevant = self._prompts.answers
+        answers = [[relevant if label else irrelevant] for label in labels]
+        return self.network(
+            input_ids=pad(ids, batch_first=True),
+            attention_mask=pad([torch.ones_like(row) for row in ids], batch_first=True),
+            labels=torch.tensor(answers, device=device),
+        ).loss
+
+
+class CrossEncoderLearner(Learner):
+    """Binary cross-entropy of the logit; with two labels, of their difference."""
+
+    rates = 0.003, 5e-5
+
+    def __init__(self, network: Any, tokenizer: Any, name: str = "") -> None:
+        super().__init__(network, tokenizer)
+        length = min(_MAX_LENGTH, positions(network.config) or _MAX_LENGTH)
+        self._inputs = CrossEncoderInputs(tokenizer, name, length)
+
+    @classmethod
+    def from_nothing(cls, texts: Sequence[str], seed: int) -> CrossEncoderLearner:
+        return cls(*small_bert(texts, seed))
+
+    @classmethod
+    def from_checkpoint(cls, start: str, seed: int) -> CrossEncoderLearner:
+        """A checkpoint without a classifier is given one with one label and random weights."""
+        torch = require("torch")
+        torch.manual_seed(seed)
+        config = checkpoint_config(start)
+        classifier = is_classifier(config)
+        if classifier:
+            check_labels(config, start)
+        labels: dict[str, Any] = {} if classifier else {"num_labels": 1}
+        whole = Checkpoint(start, automatic=CLASSIFIER, **labels)
+        tokenizer = whole.tokenizer()
+        network, missing = whole.load(torch.device("cpu"), torch.float32, absent=("",))
+        body = f"{network.base_model_prefix}."
+        for name in sorted(missing):
+            if classifier or (name.startswith(body) and ".pooler." not in name):
+                raise InputError(f"'{start}' has no weights for {name}", do="choose another start")
+        return cls(network, tokenizer, start)
+
+    def encode(self, pairs: Sequence[Pair]) -> list[Row]:
+        return [one.row for one in self._inputs.encode(pairs)]
+
+    def loss(self, rows: Sequence[Any], labels: Sequence[bool]) -> Any:
+        torch = require("torch")
+        logits = margins(self.network(**self._inputs.batch(rows, self.network)).logits)
+        targets = torch.tensor(labels, dtype=logits.dtype, device=logits.device)
+        return torch.nn.functional.binary_cross_entropy_with_logits(logits, targets)
+
+
+LEARNERS: Mapping[str, type[Learner]] = {
+    "monot5": MonoT5Learner,
+    "cross_encoder": CrossEncoderLearner,
+}
 
 
 def train(
-    network: Any,
-    tokenizer: Any,
+    model: Learner,
     learnt: Sequence[Example],
     *,
     steps: int,
@@ -104,39 +268,31 @@ def train(
     rate: float,
     seed: int = 0,
 ) -> list[float]:
-    """Train in place; the loss of each step. As monoT5's paper does: the answers `true` and `false`
-    are target tokens among all others, and half of each batch is relevant. AdamW at a constant
+    """Train in place; the loss of each step. Half of each batch is relevant. AdamW at a constant
     learning rate `rate`, on the first GPU where there is one. `InputError` where the examples are
     all relevant, or none is, and where a batch does not fit into memory."""
     torch = require("torch")
-    prompts = MonoT5Prompts(tokenizer, _MAX_LENGTH)
-    inputs = prompts.encode([example.pair for example in learnt])
-    by_label: dict[bool, list[list[int]]] = {True: [], False: []}
-    for example, prompt in zip(learnt, inputs, strict=True):
-        by_label[example.relevant].append(prompt.ids)
+    by_label: dict[bool, list[Any]] = {True: [], False: []}
+    rows = model.encode([example.pair for example in learnt])
+    for example, row in zip(learnt, rows, strict=True):
+        by_label[example.relevant].append(row)
     if not all(by_label.values()):
         raise InputError(
             f"{len(by_label[True])} of {len(learnt)} candidates are relevant",
             valid="some that are, and some that are not",
             do="take more questions (held_out) or candidates (depth)",
         )
-    chance, device = random.Random(seed), choose_device()
+    chance, device, network = random.Random(seed), choose_device(), model.network
     network.to(device)
-    answers = dict(zip((True, False), prompts.answers, strict=True))
     optimizer = torch.optim.AdamW(network.parameters(), lr=rate, weight_decay=0.0)
     network.train()
     losses = []
     for _ in track(range(steps), "training", steps):
         labels = [True, False] * (batch // 2)
-        rows = [torch.tensor(chance.choice(by_label[label]), device=device) for label in labels]
-        pad = torch.nn.utils.rnn.pad_sequence
+        chosen = [chance.choice(by_label[label]) for label in labels]
         optimizer.zero_grad()
         with within_memory(device, f"a step of {batch} examples", "set a smaller batch"):
-            loss = network(
-                input_ids=pad(rows, batch_first=True),
-                attention_mask=pad([torch.ones_like(row) for row in rows], batch_first=True),
-                labels=torch.tensor([[answers[label]] for label in labels], device=device),
-            ).loss
+            loss = model.loss(chosen, labels)
             loss.backward()
             torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0)
             optimizer.step()
@@ -149,12 +305,13 @@ def train_reranker(
     settings: Settings,
     paths: Sequence[str],
     *,
+    kind: str,
     start: str | None,
     held_out: int,
     depth: int,
     steps: int,
     batch: int,
-    rate: float,
+    rate: float | None,
     seed: int,
 ) -> None:
     """Train and write the checkpoint; nothing is written before it is whole."""
@@ -168,6 +325,10 @@ def train_reranker(
     if batch % 2:
         raise InputError(f"batch={batch}", valid="an even number: half of a step is relevant")
     check_integer("held_out", held_out, least=0)
+    learner = LEARNERS[kind]
+    from_nothing, from_checkpoint = learner.rates
+    if rate is None:
+        rate = from_checkpoint if start else from_nothing
     check_number("rate", rate)
     built = ranking(settings.config)
     judged = built.benchmark.judgements.get("evidence", {})
@@ -181,11 +342,11 @@ def train_reranker(
     candidates = ranked.sort_values(["qid", "rank"]).groupby("qid", sort=False).head(depth)
     learnt = examples(candidates, judged, built.prepared.store.texts)
     texts = [text for example in learnt for text in example.pair]
-    network, tokenizer = checkpoint(start) if start else small_t5(texts, seed)
-    losses = train(network, tokenizer, learnt, steps=steps, batch=batch, rate=rate, seed=seed)
+    model = learner.from_checkpoint(start, seed) if start else learner.from_nothing(texts, seed)
+    losses = train(model, learnt, steps=steps, batch=batch, rate=rate, seed=seed)
     with folder_made_whole(folder) as unfinished:
-        network.save_pretrained(unfinished)
-        tokenizer.save_pretrained(unfinished)
+        model.network.save_pretrained(unfinished)
+        model.tokenizer.save_pretrained(unfinished)
         give_usual_rights(unfinished)
     relevant = sum(example.relevant for example in learnt)
     last = list(islice(reversed(losses), 10))
@@ -196,12 +357,17 @@ def train_reranker(
 
 
 PARSER = CommandParser(__doc__, "FOLDER")
+PARSER.add_argument("--kind", choices=sorted(LEARNERS), default="monot5")
 PARSER.add_argument("--start", metavar="MODEL", help="the checkpoint to go on from")
 PARSER.add_argument("--held-out", type=int, default=0, metavar="N", help="first questions left out")
 PARSER.add_argument("--depth", type=int, default=50, help="candidates of a question")
 PARSER.add_argument("--steps", type=int, default=300)
 PARSER.add_argument("--batch", type=int, default=24, help="examples of a step, even")
-PARSER.add_argument("--rate", type=float, default=0.01, help="learning rate; 1e-4 with --start")
+PARSER.add_argument(
+    "--rate",
+    type=float,
+    help="learning rate; for monot5 0.01, with --start 1e-4; for cross_encoder 0.003 and 5e-5",
+)
 PARSER.add_argument("--seed", type=int, default=0)
 
 if __name__ == "__main__":

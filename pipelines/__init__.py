@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from pipelines.oracle import OracleRetriever
     from pipelines.rerank.base import PairScorer
     from pipelines.rerank.colbert import ColBERT
+    from pipelines.rerank.cross_encoder import CrossEncoder
     from pipelines.rerank.listwise import Listwise
     from pipelines.rerank.monot5 import MonoT5
     from pipelines.rerank.rank1 import Rank1
@@ -36,6 +37,7 @@ _HOMES = {
     "ColBERT": "rerank.colbert",
     "ColbertRetriever": "learned.colbert",
     "Collection": "stage",
+    "CrossEncoder": "rerank.cross_encoder",
     "DenseRetriever": "learned.dense",
     "Interpolation": "fusion",
     "LexicalIndex": "lexical.index",
@@ -66,6 +68,7 @@ __all__ = [
     "ColBERT",
     "ColbertRetriever",
     "Collection",
+    "CrossEncoder",
     "DenseRetriever",
     "Interpolation",
     "LexicalIndex",

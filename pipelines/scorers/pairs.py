@@ -134,7 +134,7 @@ class StudentScorer(PairScorers):
         device: str | None = None,
         dtype: str | None = None,
         max_length: int = 512,
-        batch_tokens: int = 8192,
+        batch_tokens: int | None = None,
         max_wait_ms: float = 5.0,
     ) -> None:
         scorer = CrossEncoderScorer(

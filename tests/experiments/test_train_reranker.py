@@ -2,33 +2,39 @@
 
 from __future__ import annotations
 
+import math
 import os
 import stat
 from pathlib import Path
+from typing import Any
 
 import pytest
 from conftest import Entry
 
-from experiments.train_reranker import Example, small_t5, train
+from experiments.train_reranker import LEARNERS, CrossEncoderLearner, Example, small_bert, train
 from pipelines.rerank.base import Pair
+from pipelines.rerank.cross_encoder import CrossEncoderScorer
+from toolkit.errors import InputError
 
 torch = pytest.importorskip("torch")
-pytest.importorskip("transformers")
+transformers = pytest.importorskip("transformers")
 
 QUICK = ("steps=3", "batch=4", "depth=4")
 
 
+@pytest.mark.parametrize("kind", LEARNERS)
 def test_what_the_command_writes_is_a_model_of_the_reranker(
-    entry: Entry, beir: Path, capsys: pytest.CaptureFixture[str]
+    kind: str, entry: Entry, beir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     given = ("benchmark=beir", f"benchmark.path={beir}")
-    assert entry("train_reranker", "models/mine", *given, *QUICK) == 0
+    trained = (*given, *QUICK, "--kind", kind)
+    assert entry("train_reranker", "models/mine", *trained) == 0
     assert "candidates; loss" in capsys.readouterr().err
-    reranked = ("reranker=monot5", "reranker.model=models/mine", "reranker.dtype=float32")
+    reranked = (f"reranker={kind}", "reranker.model=models/mine", "reranker.dtype=float32")
     assert entry("rank", *given, *reranked, "name=adapted") == 0
     # It goes on from a checkpoint, its own too.
     start = ("--start", "models/mine", "--rate", "0.001")
-    assert entry("train_reranker", "models/further", *given, *QUICK, *start) == 0
+    assert entry("train_reranker", "models/further", *trained, *start) == 0
     weights = [Path(f"models/{name}/model.safetensors") for name in ("mine", "further")]
     assert weights[0].read_bytes() != weights[1].read_bytes()
 
@@ -46,16 +52,63 @@ def test_the_checkpoint_has_the_rights_that_the_umask_leaves(entry: Entry, beir:
 
 
 def test_it_trains_on_a_gpu_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    network, tokenizer = small_t5(["the old mill"])
+    model = LEARNERS["monot5"].from_nothing(["the old mill"], seed=0)
     learnt = [Example(Pair("mill", "the mill"), True), Example(Pair("mill", "the old"), False)]
     if torch.cuda.is_available():
-        train(network, tokenizer, learnt, steps=1, batch=2, rate=0.01)
-        assert network.device.type == "cuda"
+        train(model, learnt, steps=1, batch=2, rate=0.01)
+        assert model.network.device.type == "cuda"
         return
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     with pytest.raises(AssertionError, match="not compiled with CUDA"):
-        train(network, tokenizer, learnt, steps=1, batch=2, rate=0.01)
+        train(model, learnt, steps=1, batch=2, rate=0.01)
+
+
+def saved(folder: Path, network: Any, tokenizer: Any) -> str:
+    network.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return str(folder)
+
+
+def test_an_encoder_is_given_a_classifier_and_a_cross_encoder_keeps_its_own(tmp_path: Path) -> None:
+    network, tokenizer = small_bert(["the old mill"])
+    encoder = saved(tmp_path / "encoder", network.bert, tokenizer)
+    first, again = (CrossEncoderLearner.from_checkpoint(encoder, seed=3) for _ in range(2))
+    assert first.network.config.num_labels == 1
+    assert torch.equal(first.network.classifier.weight, again.network.classifier.weight)
+    for name, weight in network.bert.state_dict().items():
+        assert torch.equal(weight, first.network.bert.state_dict()[name])
+    whole = saved(tmp_path / "whole", first.network, tokenizer)
+    kept = CrossEncoderLearner.from_checkpoint(whole, seed=4)
+    assert torch.equal(first.network.classifier.weight, kept.network.classifier.weight)
+
+
+def test_the_loss_is_the_cross_entropy_of_the_logit_also_of_two_labels(tmp_path: Path) -> None:
+    pairs, labels = [Pair("mill", "the mill"), Pair("mill", "old")], [True, False]
+    network, tokenizer = small_bert(["the old mill"])
+    two = type(network)(transformers.BertConfig(**{**network.config.to_dict(), "num_labels": 2}))
+    for number, made in enumerate((network, two)):
+        folder = saved(tmp_path / str(number), made, tokenizer)
+        learner = CrossEncoderLearner.from_checkpoint(folder, seed=0)
+        good, bad = CrossEncoderScorer(folder, device="cpu", dtype="float32").score(pairs)
+        expected = (math.log1p(math.exp(-good)) + math.log1p(math.exp(bad))) / 2
+        loss = learner.loss(learner.encode(pairs), labels)
+        assert loss.item() == pytest.approx(expected, abs=1e-5)
+
+
+def test_what_is_nothing_to_start_from_is_refused(tmp_path: Path) -> None:
+    network, tokenizer = small_bert(["the old mill"])
+    three = type(network)(transformers.BertConfig(**{**network.config.to_dict(), "num_labels": 3}))
+    labels = saved(tmp_path / "three", three, tokenizer)
+    with pytest.raises(InputError, match="3 labels"):
+        CrossEncoderLearner.from_checkpoint(labels, seed=0)
+    body = {name: rows for name, rows in network.bert.state_dict().items() if "layer.1" not in name}
+    network.bert.save_pretrained(tmp_path / "half", state_dict=body)
+    tokenizer.save_pretrained(tmp_path / "half")
+    with pytest.raises(InputError, match=r"no weights for bert\.encoder\.layer\.1"):
+        CrossEncoderLearner.from_checkpoint(str(tmp_path / "half"), seed=0)
+    with pytest.raises(InputError, match="kind bert"):
+        LEARNERS["monot5"].from_checkpoint(labels, seed=0)
 
 
 @pytest.mark.parametrize(
