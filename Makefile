@@ -87,7 +87,7 @@ bench-startup: $(DEV)  ## how long a command takes to start, against importing P
 
 # Small sizes, on a page of their own: the tables of docs/benchmarks.md are made one by one, on a quiet machine.
 bench-all: export SOUNDINGLINE_BENCH_PAGE = docs/benchmarks-small.md
-bench-all: $(BENCH) $(ANSERINI)  ## every benchmark at a small size (15 minutes on a quiet machine), into docs/benchmarks-small.md
+bench-all: $(BENCH) $(ANSERINI)  ## every benchmark at a small size (some ten minutes on a quiet machine), into docs/benchmarks-small.md
 	$(BIN)/python -m experiments.bench.lexical --documents 2000 --write
 	$(BIN)/python -m experiments.bench.building --documents 2000 --rounds 3 --write
 	$(BIN)/python -m experiments.bench.tool --documents 2000 --write
