@@ -8,7 +8,9 @@ import os
 from importlib.util import find_spec
 from pathlib import Path
 
+import bytecode
 import composition_memo
+import processes
 import pytest
 from effort import cases
 from hypothesis import settings
@@ -37,10 +39,29 @@ os.fsync = lambda handle: os.fstat(handle) and None
 os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 
+# What collection imports stays: it need not be searched for garbage again and again.
+gc.disable()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """One server for all workers, which ends with the suite."""
+    if not hasattr(config, "workerinput"):
+        config.add_cleanup(processes.Server().close)
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Workers of a new clone compile it together."""
+    worker = getattr(session.config, "workerinput", None)
+    if worker is not None:
+        number = int(worker["workerid"].removeprefix("gw"))
+        packages = [ROOT / name for name in ("agents", "experiments", "pipelines", "toolkit")]
+        tests = [Path(argument.partition("::")[0]) for argument in session.config.args]
+        bytecode.compile_share([*packages, *tests], number, worker["workercount"])
+
+
 def pytest_collection_finish() -> None:
-    """What collection has imported stays, and need not be searched for garbage again and again."""
-    gc.collect()
     gc.freeze()
+    gc.enable()
     # Nothing is left of what Python weighs a full search against: it would make one every moment.
     gc.set_threshold(20_000, 10, 10)
 

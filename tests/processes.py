@@ -1,38 +1,62 @@
 """`python -m experiments.<command>` in a process of its own that need not import anything first.
 
-The process is forked from a server that has imported the commands already and compiled our kernels;
-each worker of the suite has one. So a test that kills, interrupts or stops a command does not wait
-for imports. Signals, exit codes and memory are those of any process.
+The process is forked from a server (`warm.py`) that has imported the commands already and compiled
+our kernels; all workers of the suite share one. So a test that kills, interrupts or stops a command
+does not wait for imports. Signals, exit codes and memory are those of any process.
 """
 
 from __future__ import annotations
 
-import atexit
-import multiprocessing
 import os
-import runpy
+import shutil
 import signal
+import socket
+import subprocess
 import sys
 import tempfile
-import threading
 from collections.abc import Mapping
-from multiprocessing import forkserver
+from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, NamedTuple
-
-import pytest
+from typing import NamedTuple
 
 _TESTS = Path(__file__).resolve().parent
-_SERVER: Any = multiprocessing.get_context("forkserver")
-_SERVER.set_forkserver_preload(["warm"])
+_ADDRESS = "SOUNDINGLINE_TEST_PROCESSES"
 
 
-def _start_server() -> None:
-    """Start the server where it is not running. It must find `warm` by itself: Python 3.11 does not
-    hand it our `sys.path`, and says nothing of a module that it cannot import."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", os.pathsep.join([str(_TESTS.parent), str(_TESTS)]))
-        forkserver.ensure_running()
+class Request(NamedTuple):
+    """The command that a child of the server becomes. `files` is the folder of what it reads and
+    writes: `in`, `out` and `err`."""
+
+    command: str
+    arguments: tuple[str, ...]
+    folder: str
+    variables: dict[str, str]
+    files: str
+
+
+class Server:
+    """The server of this process and of all that it starts. It imports nothing before the first
+    request, and ends with this process, in whatever way that ends."""
+
+    def __init__(self) -> None:
+        # Not below pytest's folder: the path of a socket must be short.
+        self._folder = tempfile.mkdtemp(prefix="server-")
+        os.environ[_ADDRESS] = str(Path(self._folder, "socket"))
+        path = os.pathsep.join([str(_TESTS.parent), str(_TESTS)])
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(os.environ[_ADDRESS])
+            listener.listen()
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", f"import warm; warm.serve({listener.fileno()})"],
+                stdin=subprocess.PIPE,
+                pass_fds=[listener.fileno()],
+                env={**os.environ, "PYTHONPATH": path},
+            )
+
+    def close(self) -> None:
+        self._process.communicate()
+        shutil.rmtree(self._folder)
+        del os.environ[_ADDRESS]
 
 
 class Ended(NamedTuple):
@@ -55,28 +79,32 @@ class CommandProcess:
         environment: Mapping[str, str] | None = None,
         stdin: bytes = b"",
     ) -> None:
-        self._output = Path(tempfile.mkdtemp(prefix="process-"))
-        (self._output / "in").write_bytes(stdin)
+        self._files = Path(tempfile.mkdtemp(prefix="process-"))
+        (self._files / "in").write_bytes(stdin)
+        for name in ("out", "err"):
+            (self._files / name).touch()
         variables = {**os.environ, **(environment or {})}
-        given = (command, arguments, str(Path(folder).resolve()), variables, str(self._output))
-        _start_server()
-        self._process = _SERVER.Process(target=_run, args=given)
-        self._process.start()
-
-    @property
-    def pid(self) -> int:
-        return int(self._process.pid)
+        request = Request(
+            command, arguments, str(Path(folder).resolve()), variables, str(self._files)
+        )
+        client = socket.socket(socket.AF_UNIX)
+        client.connect(os.environ[_ADDRESS])
+        self._server = Connection(client.detach())
+        self._server.send(request)
+        self.pid: int = self._server.recv()
+        self._returncode: int | None = None
 
     @property
     def errors(self) -> str:
         """What it has written on standard error so far."""
-        path = self._output / "err"
-        return path.read_text(errors="replace") if path.exists() else ""
+        return (self._files / "err").read_text(errors="replace")
 
-    def poll(self) -> int | None:
+    def poll(self, timeout: float = 0) -> int | None:
         """The exit code; None while the process runs."""
-        code: int | None = self._process.exitcode
-        return code
+        if self._returncode is None and self._server.poll(timeout):
+            self._returncode = self._server.recv()
+            self._server.close()
+        return self._returncode
 
     def send_signal(self, number: int) -> None:
         os.kill(self.pid, number)
@@ -87,12 +115,12 @@ class CommandProcess:
 
     def wait(self, timeout: float = 300) -> Ended:
         """What it leaves when it ends; `TimeoutError` where it does not."""
-        self._process.join(timeout)
-        if self._process.is_alive():
+        code = self.poll(timeout)
+        if code is None:
             self.kill()
             raise TimeoutError(f"the process has not ended in {timeout} s")
-        read = [(self._output / name).read_text(errors="replace") for name in ("out", "err")]
-        return Ended(self._process.exitcode, *read)
+        read = [(self._files / name).read_text(errors="replace") for name in ("out", "err")]
+        return Ended(code, *read)
 
 
 def run_command(
@@ -107,38 +135,3 @@ def run_command(
         command, *arguments, folder=folder, environment=environment, stdin=stdin
     )
     return process.wait()
-
-
-def _run(
-    command: str, arguments: tuple[str, ...], folder: str, variables: dict[str, str], output: str
-) -> None:
-    """In the child: become what `python -m` would have started."""
-    assert "warm" in sys.modules, "the server has imported nothing"
-    sys.stdin = (Path(output) / "in").open()
-    for descriptor, name in ((1, "out"), (2, "err")):
-        target = os.open(Path(output) / name, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        os.dup2(target, descriptor)
-    os.setsid()
-    os.chdir(folder)
-    os.environ.clear()
-    os.environ.update(variables)
-    sys.path[:0] = variables.get("PYTHONPATH", "").split(os.pathsep)
-    sys.argv = [command, *arguments]
-    sys.modules.pop(f"experiments.{command}", None)  # runs as `__main__` now
-    # A job that a shell started in the background inherits that Ctrl-C is ignored.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    code = 1
-    try:
-        runpy.run_module(f"experiments.{command}", run_name="__main__", alter_sys=True)
-        code = 0
-    except SystemExit as end:
-        code = end.code if isinstance(end.code, int) else int(end.code is not None)
-    except BaseException:
-        sys.excepthook(*sys.exc_info())
-    finally:
-        # As the interpreter ends; `multiprocessing` would skip what was registered for the exit.
-        threading._shutdown()  # type: ignore[attr-defined]
-        atexit._run_exitfuncs()
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)

@@ -1,40 +1,132 @@
-"""What the server behind `processes` has done before it forks: imports, and a sweep with its
-report, so that a command finds parsers, compiled functions and compositions in memory."""
+"""The server behind `processes`: it forks a process for each request.
+
+Before the first one it imports the commands and runs a sweep with its report, so that a command
+finds parsers, compiled functions and compositions in memory.
+"""
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import gc
 import io
 import os
+import runpy
+import select
+import signal
+import socket
+import sys
 import tempfile
+import threading
+from multiprocessing.connection import Connection
 from pathlib import Path
 
-import composition_memo
-import openai.resources.chat  # noqa: F401
-import scipy.stats  # noqa: F401
-from entry_points import run_entry
-from tqdm import tqdm
-
-import experiments.enrich
-import experiments.evaluate
-import experiments.run
-import experiments.serve  # noqa: F401
+from processes import Request
 
 SWEEP = (
     *("-m", "name=warm", "unit=document,passage", "benchmark.documents=64"),
     *("benchmark.questions=6", "benchmark.hops=1"),
 )
+_STANDARD_INPUT = 0
 
-tqdm.monitor_interval = 0  # its thread would not survive a fork
-composition_memo.install()
-before = Path.cwd()
-output = io.StringIO()
-with tempfile.TemporaryDirectory() as folder:
-    os.chdir(folder)
-    with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
-        code = run_entry("rank", *SWEEP)
-    os.chdir(before)
-assert code == 0, output.getvalue()
-gc.collect()
-gc.freeze()
+
+def serve(descriptor: int) -> None:
+    """Answer each request on this socket with the number of its process, and with the exit code
+    when that has ended. The server ends when its standard input does."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    listener = socket.socket(fileno=descriptor)
+    ready, _, _ = select.select([_STANDARD_INPUT, listener], [], [])
+    if _STANDARD_INPUT in ready:
+        return
+    _warm_up()
+    wakes, woken = socket.socketpair()
+    wakes.setblocking(False)
+    signal.set_wakeup_fd(wakes.fileno())
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    clients: dict[int, Connection] = {}
+    while True:
+        ready, _, _ = select.select([_STANDARD_INPUT, listener, woken], [], [])
+        if _STANDARD_INPUT in ready:
+            return
+        if woken in ready:
+            woken.recv(1024)
+            _send_exit_codes(clients)
+        if listener in ready:
+            client = Connection(listener.accept()[0].detach())
+            request = client.recv()
+            pid = os.fork()
+            if pid == 0:
+                for inherited in (listener, wakes, woken, *clients.values()):
+                    inherited.close()
+                _become(request, client)
+            clients[pid] = client
+
+
+def _warm_up() -> None:
+    import composition_memo
+    import openai.resources.chat  # noqa: F401
+    import scipy.stats  # noqa: F401
+    from entry_points import run_entry
+    from tqdm import tqdm
+
+    import experiments.enrich
+    import experiments.evaluate
+    import experiments.run
+    import experiments.serve  # noqa: F401
+
+    tqdm.monitor_interval = 0  # its thread would not survive a fork
+    composition_memo.install()
+    before = Path.cwd()
+    output = io.StringIO()
+    with tempfile.TemporaryDirectory() as folder:
+        os.chdir(folder)
+        with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
+            code = run_entry("rank", *SWEEP)
+        os.chdir(before)
+    assert code == 0, output.getvalue()
+    gc.collect()
+    gc.freeze()
+
+
+def _send_exit_codes(clients: dict[int, Connection]) -> None:
+    """Of all processes that have ended; one signal may tell of several."""
+    while clients:
+        pid, status = os.waitpid(-1, os.WNOHANG)
+        if not pid:
+            return
+        with clients.pop(pid) as client, contextlib.suppress(BrokenPipeError):
+            client.send(os.waitstatus_to_exitcode(status))
+
+
+def _become(request: Request, client: Connection) -> None:
+    """In the child: become what `python -m` would have started."""
+    code = 1
+    try:
+        os.setsid()
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        with client:
+            client.send(os.getpid())
+        for descriptor, name in enumerate(("in", "out", "err")):
+            flags = os.O_WRONLY | os.O_APPEND if descriptor else os.O_RDONLY
+            os.dup2(os.open(Path(request.files) / name, flags), descriptor)
+        os.chdir(request.folder)
+        os.environ.clear()
+        os.environ.update(request.variables)
+        sys.path[:0] = request.variables.get("PYTHONPATH", "").split(os.pathsep)
+        sys.argv = [request.command, *request.arguments]
+        sys.modules.pop(f"experiments.{request.command}", None)  # runs as `__main__` now
+        runpy.run_module(f"experiments.{request.command}", run_name="__main__", alter_sys=True)
+        code = 0
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+    finally:
+        # As the interpreter ends.
+        threading._shutdown()  # type: ignore[attr-defined]
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
