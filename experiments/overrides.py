@@ -6,11 +6,10 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import ChoiceSweep, QuotedString
 from hydra.errors import HydraException
 
-from experiments.settings import key_of
+from experiments.settings import key_of, override_parser
 from toolkit.errors import InputError
 from toolkit.masking import MASK, VARIABLE, secrets_in
 
@@ -40,7 +39,7 @@ def refuse_secrets(overrides: Iterable[str]) -> None:
 def _value(text: str) -> Any:
     """The plain value of an override; all the values of a sweep; the text where it has no value."""
     try:
-        return _plain(OverridesParser.create().parse_override(text).value())
+        return _plain(override_parser().parse_override(text).value())
     except (HydraException, NotImplementedError):
         return text  # Hydra itself says what is wrong with it
 

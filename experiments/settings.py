@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from difflib import get_close_matches
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -148,11 +148,17 @@ def key_of(override: str) -> str:
     return override.lstrip("+~").partition("=")[0]
 
 
+@cache
+def override_parser() -> Any:
+    """Hydra's, which keeps nothing of what it has parsed."""
+    return OverridesParser.create()
+
+
 def value_of(override: str) -> Any:
     """The value that an override gives, as Hydra reads it; an empty list where Hydra itself says
     what is wrong with it."""
     try:
-        return OverridesParser.create().parse_override(override).value()
+        return override_parser().parse_override(override).value()
     except (HydraException, NotImplementedError):
         return []
 
