@@ -18,7 +18,6 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 from omegaconf import OmegaConf
 
@@ -32,7 +31,7 @@ from experiments.recorded import recorded_option
 from experiments.refusals import one_line
 from experiments.schema import Root
 from experiments.serving.options import ServerOptions
-from experiments.settings import Settings, key_of, plain_values
+from experiments.settings import Settings, key_of, override_parser, plain_values
 from experiments.usage import usage
 from pipelines.backend import PipelineBackend
 from toolkit.console import tell, tell_defect
@@ -169,7 +168,7 @@ def _options(overrides: Sequence[str]) -> ServerOptions:
     schema = OmegaConf.structured(ServerOptions)
     OmegaConf.set_readonly(schema, False)
     values: dict[str, Any] = {"token": os.environ.get(TOKEN) or None}
-    for override in OverridesParser.create().parse_overrides(list(overrides)):
+    for override in override_parser().parse_overrides(list(overrides)):
         if override.is_sweep_override() or override.is_add() or override.is_delete():
             raise InputError(f"{override.input_line} is no value", do="write KEY=VALUE")
         values[str(override.key_or_group)] = override.value()
