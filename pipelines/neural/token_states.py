@@ -109,7 +109,9 @@ class PackedBert:
             kinds = getattr(embeddings, "token_type_embeddings", None)
             # A single text is of the first kind; the others are here as their difference from it.
             self._places = positions if kinds is None else positions + kinds.weight[0].float()
-            self._kinds = None if kinds is None else kinds.weight.float() - kinds.weight[0].float()
+            self._kinds = None
+            if kinds is not None and len(kinds.weight) > 1:
+                self._kinds = kinds.weight.float() - kinds.weight[0].float()
             self._first_norm = self._norm(embeddings.LayerNorm)
             self._layers = [self._steps(layer, parts.activation) for layer in parts.layers]
 

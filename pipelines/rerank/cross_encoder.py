@@ -219,13 +219,21 @@ def _logits_of(network: Any, inputs: CrossEncoderInputs, device: Any) -> Logits:
                 return classify(states.first_states([row["input_ids"] for row in rows], kinds))
 
         return by_first_tokens
+    for module in network.children():
+        if module is not network.base_model:
+            module.float().register_forward_pre_hook(_in_float32)
 
     def by_library(rows: Sequence[Row]) -> Tensor:
         with torch.inference_mode():
             logits: Tensor = network(**inputs.batch(rows, network)).logits
-            return logits.float()
+            return logits
 
     return by_library
+
+
+def _in_float32(_: Any, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+    is_tensor = require("torch").is_tensor
+    return tuple(value.float() if is_tensor(value) else value for value in arguments)
 
 
 def _bert(network: Any) -> Callable[[Tensor], Tensor]:
@@ -238,7 +246,7 @@ def _distilbert(network: Any) -> Callable[[Tensor], Tensor]:
     return lambda states: classifier(inner(states).relu())  # type: ignore[no-any-return]
 
 
-# What classifies the vector of a first token, in float32: bfloat16 would give unlike texts one
+# What classifies the vector of a first token; in float32, as bfloat16 would give unlike texts one
 # score.
 _HEADS: Mapping[str, Callable[[Any], Callable[[Tensor], Tensor]]] = {
     "BertForSequenceClassification": _bert,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 from pipelines.neural.text_windows import fitting, readable
 from pipelines.rerank.base import Pair
 from toolkit.errors import InputError
+from toolkit.extras import require
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -84,13 +85,20 @@ class CrossEncoderInputs:
         )
 
     def batch(self, rows: Sequence[Row], network: Any) -> Mapping[str, Tensor]:
-        """The padded arguments of `network`, on its device: those that it takes."""
+        """The arguments of `network`, on its device: those that it takes, padded behind."""
+        torch = require("torch")
         taken = set(inspect.signature(network.forward).parameters)
         if getattr(network.config, "type_vocab_size", 2) < 2:
             taken.discard("token_type_ids")
-        known = [{name: row[name] for name in row if name in taken} for row in rows]
-        padded: Mapping[str, Tensor] = self._tokenizer.pad(known, return_tensors="pt")
-        return {name: values.to(network.device) for name, values in padded.items()}
+        return {
+            name: torch.nn.utils.rnn.pad_sequence(
+                [torch.tensor(row[name]) for row in rows],
+                batch_first=True,
+                padding_value=self.pad if name == "input_ids" else 0,
+            ).to(network.device)
+            for name in rows[0]
+            if name in taken
+        }
 
     def _sizes(self, query: str, texts: Sequence[str]) -> list[int]:
         """Tokens of the query with each text, as they are."""

@@ -236,11 +236,13 @@ def test_windows_hold_every_word_once_and_fit_whole(model: Path) -> None:
         assert it.split(whole) == [whole]
 
 
-def test_bfloat16_keeps_the_scores_apart(model: Path) -> None:
-    exact, rounded = scorer(model).score(PAIRS), scorer(model, dtype="bfloat16").score(PAIRS)
-    assert rounded == pytest.approx(exact, abs=0.3)
-    assert rounded != exact
-    assert any(score != float(torch.tensor(score).bfloat16()) for score in rounded)
+def test_bfloat16_keeps_the_scores_apart(model: Path, tmp_path: Path) -> None:
+    tokens = plain_tokenizer("<s> $A </s> </s> $B </s>", pad_token="<pad>")
+    for folder in (model, save(tmp_path, roberta(len(tokens)), tokens)):
+        exact, rounded = scorer(folder).score(PAIRS), scorer(folder, dtype="bfloat16").score(PAIRS)
+        assert rounded == pytest.approx(exact, abs=0.3)
+        assert rounded != exact
+        assert any(score != float(torch.tensor(score).bfloat16()) for score in rounded)
 
 
 def test_the_fingerprint_follows_what_changes_scores(
