@@ -24,6 +24,7 @@ from experiments.entry import CommandParser, one_path, run_command
 from experiments.pipeline import ranking
 from experiments.settings import Settings
 from pipelines.neural.adapters import Checkpoint
+from pipelines.neural.batches import by_tokens
 from pipelines.neural.checkpoints import (
     NO_CODE,
     check_kind,
@@ -58,6 +59,8 @@ BERT_SHAPE = {
 _CHARACTERS = tuple(map(chr, range(33, 127)))
 _PROMPT = ("query", "document", "relevant", "true", "false")
 _MAX_LENGTH = 512
+# Of what is computed at once, padding included.
+_PART_TOKENS = {"cpu": 1024, "cuda": 16_384}
 
 
 class Example(NamedTuple):
@@ -169,8 +172,12 @@ class Learner(ABC):
         """What `loss` takes for each pair."""
 
     @abstractmethod
+    def length(self, row: Any) -> int:
+        """Tokens of one of them."""
+
+    @abstractmethod
     def loss(self, rows: Sequence[Any], labels: Sequence[bool]) -> Any:
-        """Of a batch."""
+        """The mean over a batch."""
 
 
 class MonoT5Learner(Learner):
@@ -196,6 +203,9 @@ class MonoT5Learner(Learner):
 
     def encode(self, pairs: Sequence[Pair]) -> list[list[int]]:
         return [prompt.ids for prompt in self._prompts.encode(pairs)]
+
+    def length(self, row: list[int]) -> int:
+        return len(row)
 
     def loss(self, rows: Sequence[list[int]], labels: Sequence[bool]) -> Any:
         torch, device = require("torch"), self.network.device
@@ -246,6 +256,9 @@ class CrossEncoderLearner(Learner):
     def encode(self, pairs: Sequence[Pair]) -> list[Row]:
         return [one.row for one in self._inputs.encode(pairs)]
 
+    def length(self, row: Row) -> int:
+        return len(row["input_ids"])
+
     def loss(self, rows: Sequence[Any], labels: Sequence[bool]) -> Any:
         torch = require("torch")
         logits = margins(self.network(**self._inputs.batch(rows, self.network)).logits)
@@ -291,12 +304,18 @@ def train(
         labels = [True, False] * (batch // 2)
         chosen = [chance.choice(by_label[label]) for label in labels]
         optimizer.zero_grad()
+        loss = 0.0
         with within_memory(device, f"a step of {batch} examples", "set a smaller batch"):
-            loss = model.loss(chosen, labels)
-            loss.backward()
+            # Parts of like length have little padding, and gradients that add up to the batch's.
+            lengths = [model.length(row) for row in chosen]
+            for part in by_tokens(lengths, _PART_TOKENS[device.type]):
+                of_part = model.loss([chosen[i] for i in part], [labels[i] for i in part])
+                share = of_part * (len(part) / batch)
+                share.backward()
+                loss += share.item()
             torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0)
             optimizer.step()
-        losses.append(loss.item())
+        losses.append(loss)
     network.eval()
     return losses
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from conftest import Entry
 
+from experiments import train_reranker
 from experiments.train_reranker import LEARNERS, CrossEncoderLearner, Example, small_bert, train
 from pipelines.rerank.base import Pair
 from pipelines.rerank.cross_encoder import CrossEncoderScorer
@@ -94,6 +95,24 @@ def test_the_loss_is_the_cross_entropy_of_the_logit_also_of_two_labels(tmp_path:
         expected = (math.log1p(math.exp(-good)) + math.log1p(math.exp(bad))) / 2
         loss = learner.loss(learner.encode(pairs), labels)
         assert loss.item() == pytest.approx(expected, abs=1e-5)
+
+
+@pytest.mark.parametrize("kind", LEARNERS)
+def test_parts_of_a_batch_teach_what_the_whole_teaches(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = ["the old mill", "by the river " * 9, "mill", "the river " * 4]
+    learnt = [Example(Pair("mill", text), number < 2) for number, text in enumerate(texts)]
+    gradients, losses = [], []
+    for tokens in (1, 10_000):  # each example by itself, and all at once
+        monkeypatch.setitem(train_reranker._PART_TOKENS, "cpu", tokens)
+        model = LEARNERS[kind].from_nothing(texts, seed=0)
+        losses += train(model, learnt, steps=1, batch=4, rate=0.001)
+        rows = [weight.grad.flatten() for weight in model.network.parameters()]
+        gradients.append(torch.cat(rows))
+    assert losses[0] == pytest.approx(losses[1], abs=1e-5)
+    assert gradients[0].norm() > 0.1
+    torch.testing.assert_close(*gradients, atol=1e-5, rtol=0.0)
 
 
 def test_what_is_nothing_to_start_from_is_refused(tmp_path: Path) -> None:
