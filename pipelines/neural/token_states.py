@@ -1,9 +1,9 @@
 """The last layer's vectors of the tokens of many texts, without those of padding.
 
-On a CPU, BERT and DistilBERT are computed here, equal to transformers' in exact arithmetic: texts
-lie one after the other, so that no multiplication is spent on padding, and the residual stream and
-the norms are float32 whatever the type of the weights, so that bfloat16 loses less. Every other
-network, and every GPU, goes through transformers.
+On a CPU, BERT, RoBERTa and DistilBERT are computed here, equal to transformers' in exact
+arithmetic: texts lie one after the other, so that no multiplication is spent on padding, and the
+residual stream and the norms are float32 whatever the type of the weights, so that bfloat16 loses
+less. Every other network, and every GPU, goes through transformers.
 """
 
 from __future__ import annotations
@@ -68,11 +68,12 @@ class _Layer(NamedTuple):
 
 
 class _Parts(NamedTuple):
-    """What BERT and DistilBERT call by other names."""
+    """What the architectures call by other names."""
 
     layers: Sequence[_Layer]
     heads: int
     activation: str
+    before_positions: int = 0
 
 
 class _Steps(NamedTuple):
@@ -96,7 +97,8 @@ class _Batch(NamedTuple):
 
 
 class PackedBert:
-    """BERT or DistilBERT on a CPU, in the type of its weights, with a float32 residual stream."""
+    """BERT, RoBERTa or DistilBERT on a CPU, in the type of its weights, with a float32 residual
+    stream."""
 
     def __init__(self, network: Any, parts: _Parts) -> None:
         torch = self._torch = require("torch")
@@ -105,7 +107,9 @@ class PackedBert:
         self._heads = parts.heads
         with torch.no_grad():
             self._words = embeddings.word_embeddings.weight
-            positions = embeddings.position_embeddings.weight.float()
+            # RoBERTa's positions begin behind that of padding.
+            begin = parts.before_positions
+            positions = embeddings.position_embeddings.weight[begin:].float()
             kinds = getattr(embeddings, "token_type_embeddings", None)
             # A single text is of the first kind; the others are here as their difference from it.
             self._places = positions if kinds is None else positions + kinds.weight[0].float()
@@ -255,4 +259,13 @@ def _distilbert(network: Any) -> _Parts:
     return _Parts(layers, network.config.n_heads, network.config.activation)
 
 
-_PARTS: dict[str, Callable[[Any], _Parts]] = {"bert": _bert, "distilbert": _distilbert}
+def _roberta(network: Any) -> _Parts:
+    return _bert(network)._replace(before_positions=network.embeddings.padding_idx + 1)
+
+
+_PARTS: dict[str, Callable[[Any], _Parts]] = {
+    "bert": _bert,
+    "distilbert": _distilbert,
+    "roberta": _roberta,
+    "xlm-roberta": _roberta,
+}

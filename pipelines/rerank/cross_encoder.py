@@ -246,9 +246,16 @@ def _distilbert(network: Any) -> Callable[[Tensor], Tensor]:
     return lambda states: classifier(inner(states).relu())  # type: ignore[no-any-return]
 
 
+def _roberta(network: Any) -> Callable[[Tensor], Tensor]:
+    classifier = network.classifier.float()
+    return lambda states: classifier(states[:, None])  # type: ignore[no-any-return]
+
+
 # What classifies the vector of a first token; in float32, as bfloat16 would give unlike texts one
 # score.
 _HEADS: Mapping[str, Callable[[Any], Callable[[Tensor], Tensor]]] = {
     "BertForSequenceClassification": _bert,
     "DistilBertForSequenceClassification": _distilbert,
+    "RobertaForSequenceClassification": _roberta,
+    "XLMRobertaForSequenceClassification": _roberta,
 }

@@ -325,6 +325,7 @@ def test_only_the_reranker_sees_the_question_where_that_is_asked(
             "there is no folder '/nowhere'",
         ),
         (("reranker=colbert", "reranker.model={splade}"), "no multi-vector checkpoint"),
+        (("reranker=cross_encoder", "reranker.model={splade}"), "no output that was trained"),
         (("reranker=rankllama", "reranker.model={splade}"), "kind bert"),
         (("reranker=rankllama", "reranker.model={rankllama}", "reranker.max_length=5000"), "1024"),
     ],

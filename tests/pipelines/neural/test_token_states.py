@@ -40,7 +40,10 @@ def network(kind: str) -> Any:
         )
         made = transformers.DistilBertModel(config)
     elif kind == "roberta":
-        made = transformers.RobertaModel(transformers.RobertaConfig(**SIZES))
+        config = transformers.RobertaConfig(pad_token_id=1, **SIZES)
+        made = transformers.RobertaModel(config)
+    elif kind == "albert":
+        made = transformers.AlbertModel(transformers.AlbertConfig(embedding_size=16, **SIZES))
     else:
         made = transformers.BertModel(transformers.BertConfig(**SIZES))
     for name, weight in made.named_parameters():
@@ -60,7 +63,13 @@ def alone(model: Any) -> list[Any]:
 
 
 @pytest.mark.parametrize(
-    ("kind", "computed"), [("bert", PackedBert), ("distilbert", PackedBert), ("roberta", Padded)]
+    ("kind", "computed"),
+    [
+        ("bert", PackedBert),
+        ("distilbert", PackedBert),
+        ("roberta", PackedBert),
+        ("albert", Padded),
+    ],
 )
 def test_each_text_has_the_vectors_that_it_has_alone(kind: str, computed: type) -> None:
     model = network(kind)
@@ -70,7 +79,7 @@ def test_each_text_has_the_vectors_that_it_has_alone(kind: str, computed: type) 
         torch.testing.assert_close(rows, expected, atol=2e-5, rtol=1e-4)
 
 
-@pytest.mark.parametrize("kind", ["bert", "distilbert"])
+@pytest.mark.parametrize("kind", ["bert", "distilbert", "roberta"])
 def test_first_states_are_those_of_the_first_tokens_also_of_pairs(kind: str) -> None:
     model = network(kind)
     states = token_states(model, 0, CPU)
@@ -92,7 +101,7 @@ def test_first_states_are_those_of_the_first_tokens_also_of_pairs(kind: str) -> 
         )
 
 
-@pytest.mark.parametrize("kind", ["bert", "distilbert"])
+@pytest.mark.parametrize("kind", ["bert", "distilbert", "roberta"])
 def test_bfloat16_stays_near_float32(kind: str) -> None:
     exact = torch.cat(alone(network(kind)))
     ours = torch.cat(token_states(network(kind).bfloat16(), 0, CPU)(texts()))

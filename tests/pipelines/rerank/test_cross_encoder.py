@@ -12,6 +12,8 @@ import pandas as pd
 import pytest
 
 from experiments.train_reranker import CrossEncoderLearner, small_bert
+from pipelines.neural.token_states import Padded
+from pipelines.rerank import cross_encoder
 from pipelines.rerank.base import Pair
 from pipelines.rerank.cross_encoder import CrossEncoder, CrossEncoderScorer
 from pipelines.stage import Collection
@@ -135,6 +137,17 @@ def test_neighbours_in_a_batch_do_not_change_a_score(model: Path, batch_tokens: 
     assert it.score([]) == []
 
 
+def test_where_nothing_is_packed_a_score_is_the_same(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As on a GPU.
+    monkeypatch.setattr(cross_encoder, "token_states", Padded)
+    assert scorer(model).score(PAIRS) == pytest.approx(alone(model, PAIRS), abs=1e-5)
+    rounded = scorer(model, dtype="bfloat16").score(PAIRS)
+    assert rounded == pytest.approx(alone(model, PAIRS), abs=0.3)
+    assert any(score != float(torch.tensor(score).bfloat16()) for score in rounded)
+
+
 def distilbert(vocabulary: int) -> Any:
     config = transformers.DistilBertConfig(
         vocab_size=vocabulary,
@@ -238,7 +251,7 @@ def test_windows_hold_every_word_once_and_fit_whole(model: Path) -> None:
 
 def test_bfloat16_keeps_the_scores_apart(model: Path, tmp_path: Path) -> None:
     tokens = plain_tokenizer("<s> $A </s> </s> $B </s>", pad_token="<pad>")
-    for folder in (model, save(tmp_path, roberta(len(tokens)), tokens)):
+    for folder in (model, save(tmp_path, modernbert(len(tokens)), tokens)):
         exact, rounded = scorer(folder).score(PAIRS), scorer(folder, dtype="bfloat16").score(PAIRS)
         assert rounded == pytest.approx(exact, abs=0.3)
         assert rounded != exact
