@@ -25,7 +25,7 @@ VASWANI := $(or $(SOUNDINGLINE_DATA),../shared/data)/vaswani
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo demo-agent demo-learned test test-quick test-soak test-peers test-vllm check bench bench-tuning bench-enrich \
-	bench-agent bench-all bench-encode bench-rerank bench-serve bench-startup anserini clean
+	bench-agent bench-all bench-encode bench-rerank bench-serve bench-startup bench-vectors anserini clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -76,6 +76,9 @@ bench-rerank: $(BENCH)  ## monoT5 against pyterrier_t5, and SPLADE's impact sear
 bench-encode: $(DEV)  ## encoding a corpus (dense, SPLADE) against sentence-transformers; DOCUMENTS=n
 	$(BIN)/python -m experiments.bench.encode --documents $(or $(DOCUMENTS),200) --write
 
+bench-vectors: $(BENCH)  ## exact search over vectors against FAISS and pyterrier_dr; DOCUMENTS=n likewise
+	$(BIN)/python -m experiments.bench.vectors --documents $(or $(DOCUMENTS),100000) --write
+
 bench-enrich: $(DEV)  ## overlays, weighted calls, and our own time a document that a model is asked for; DOCUMENTS=n
 	$(BIN)/python -m experiments.bench.enrich --documents $(or $(DOCUMENTS),100000)
 
@@ -96,6 +99,7 @@ bench-all: $(BENCH) $(ANSERINI)  ## every benchmark at a small size (some ten mi
 	$(BIN)/python -m experiments.bench.scale --documents 100000 --write
 	$(BIN)/python -m experiments.bench.rerank --pairs 24 --exact 8 --write
 	$(BIN)/python -m experiments.bench.encode --documents 32 --rounds 1 --write
+	$(BIN)/python -m experiments.bench.vectors --documents 20000 --rounds 3 --write
 	$(BIN)/python -m experiments.bench.enrich --documents 2000 --queries 50 --write
 	$(BIN)/python -m experiments.bench.replay --documents 2000 --questions 20 --write
 	$(BIN)/python -m experiments.bench.agent --questions 100 --write

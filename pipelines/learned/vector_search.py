@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, NamedTuple, Protocol
@@ -16,14 +17,18 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from pipelines.lexical.build import cores
 from pipelines.neural.checkpoints import check_memory
 from toolkit.errors import InputError
 from toolkit.extras import require
+from toolkit.jit import compiled_for_sums
 
 SEARCHES = ("numpy", "torch")
 Vectors = NDArray[Any]
 _PRODUCTS = 1 << 24  # float32 dot products of tokens held at once
 _SCORES = 1 << 26  # float32 scores of documents held at once
+_FEW = 16  # queries, for which a pass over the documents is faster than a library's product
+_PART = 1 << 23  # products of numbers that a thread of its own is worth
 
 
 @dataclass(frozen=True)
@@ -84,7 +89,7 @@ def maxsim(queries: Sequence[Vectors], documents: DocumentVectors) -> NDArray[np
     """Scores [queries, documents], in float32."""
     tokens = np.vstack(queries).astype(np.float32, copy=False)
     if documents.offsets is None:
-        return tokens @ documents.vectors.T
+        return _products(tokens, documents.vectors)
     starts = np.cumsum([0, *map(len, queries)])[:-1]
     scores = np.empty((len(queries), len(documents)), np.float32)
     for first, last in _blocks(documents.offsets, _PRODUCTS // max(1, len(tokens))):
@@ -96,6 +101,43 @@ def maxsim(queries: Sequence[Vectors], documents: DocumentVectors) -> NDArray[np
         )
         scores[:, first:last] = np.add.reduceat(largest, starts, axis=0)
     return scores
+
+
+def _products(queries: NDArray[np.float32], documents: Vectors) -> NDArray[np.float32]:
+    """Dot products [queries, documents]. Those of few queries take the time that reading the
+    documents takes, where BLAS needs twice as long and more."""
+    if len(queries) > _FEW or documents.dtype != np.float32:
+        return np.asarray(queries @ documents.T, np.float32)
+    products = np.empty((len(queries), len(documents)), np.float32)
+    threads = min(cores(), 1 + len(queries) * documents.size // _PART)
+    bounds = np.linspace(0, len(documents), threads + 1).astype(int).tolist()
+    rows = np.asarray(documents)
+
+    def multiply(part: tuple[int, int]) -> None:
+        _multiply(queries, rows, products, *part)
+
+    with ThreadPoolExecutor(threads) as pool:
+        list(pool.map(multiply, pairwise(bounds)))
+    return products
+
+
+@compiled_for_sums
+def _multiply(
+    queries: NDArray[np.float32],
+    documents: NDArray[np.float32],
+    products: NDArray[np.float32],
+    first: int,
+    last: int,
+) -> None:
+    """For the documents from `first` to `last - 1`, each of which is read once for all queries."""
+    for row in range(first, last):
+        document = documents[row]
+        for number in range(len(queries)):
+            query = queries[number]
+            product = np.float32(0)
+            for i in range(len(query)):
+                product += document[i] * query[i]
+            products[number, row] = product
 
 
 class TorchSearch:

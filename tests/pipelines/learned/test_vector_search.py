@@ -100,3 +100,26 @@ def test_a_vector_is_a_text_of_one_token(scores: int, monkeypatch: pytest.Monkey
             assert ranking.numbers.tolist() == other.numbers.tolist() == order
             np.testing.assert_allclose(ranking.scores, query[order], atol=1e-5)
             np.testing.assert_allclose(other.scores, query[order], atol=1e-5)
+
+
+@pytest.mark.parametrize("queries", [1, 3, 16, 17])
+@pytest.mark.parametrize("kind", ["float32", "float16"])
+@pytest.mark.parametrize("part", [64, 1 << 23])
+def test_one_vector_a_document_is_searched_by_dot_products(
+    queries: int, kind: str, part: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_PART", part)  # several threads, or one
+    rng = np.random.default_rng(queries)
+    vectors = rng.standard_normal((301, 33)).astype(kind)
+    vectors.flags.writeable = False  # as those that are mapped from disk
+    asked = [rng.standard_normal(33).astype(np.float32) for _ in range(queries)]
+    exact = np.array(asked, np.float64) @ vectors.astype(np.float64).T
+    rankings = NumpySearch(DocumentVectors(vectors))(asked, 20)
+    for row, ranking in zip(exact, rankings, strict=True):
+        order = np.argsort(-row, kind="stable")[:20]
+        assert ranking.numbers.tolist() == order.tolist()
+        np.testing.assert_allclose(ranking.scores, row[order], rtol=1e-5)
+    if kind == "float32" and queries < 17:
+        # A score does not depend on what else is asked.
+        (alone,) = NumpySearch(DocumentVectors(vectors))(asked[-1:], 20)
+        assert alone.scores.tolist() == rankings[-1].scores.tolist()

@@ -1,0 +1,44 @@
+"""The benchmark of exact search on few vectors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from experiments.bench import vectors
+from pipelines.neural.devices import choose_device
+
+pytest.importorskip("torch")
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> tuple[vectors.Matrix, vectors.Matrix, dict[str, vectors.System]]:
+    documents, queries = vectors.draw(400, 8, seed=1)
+    return documents, queries, vectors.systems(documents, 120, choose_device("cpu"), tmp_path)
+
+
+def test_all_systems_find_the_best_documents_and_are_timed(small: tuple) -> None:
+    documents, queries, named = small
+    assert list(named)[:2] == ["ours, numpy", "ours, torch on cpu"]
+    assert "pyterrier_dr, numpy" in named
+    vectors.check_same(named, documents, queries[:16])
+    rows = vectors.rows_of(vectors.measure(documents, queries, 2, named))
+    assert [row[0] for row in rows] == list(named)
+    assert all(len(row) == 1 + 2 * len(vectors.BATCHES) for row in rows)
+    assert rows[0][2::2] == ["1.00 (1.00–1.00)"] * len(vectors.BATCHES)
+
+
+def test_a_system_that_loses_documents_is_not_timed(small: tuple) -> None:
+    documents, queries, named = small
+    whole = named["ours, numpy"]
+    lossy = {"lossy": lambda queries: [numbers[1:] for numbers in whole(queries)]}
+    with pytest.raises(RuntimeError, match="lossy does not find the best documents"):
+        vectors.check_same(lossy, documents, queries[:2])
+
+
+def test_a_query_lies_near_a_document_and_vectors_have_length_1() -> None:
+    documents, queries = vectors.draw(50, 16, seed=2)
+    np.testing.assert_allclose(np.linalg.norm(documents, axis=1), 1, rtol=1e-5)
+    assert (queries @ documents.T).max(axis=1).min() > 0.4
