@@ -60,7 +60,7 @@ def collection(data_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Col
 
 @pytest.mark.parametrize(
     ("kind", "stage", "steps", "batch"),
-    [("monot5", MonoT5, 65, 24), ("cross_encoder", CrossEncoder, 60, 16)],
+    [("monot5", MonoT5, 65, 24), ("cross_encoder", CrossEncoder, 50, 16)],
 )
 def test_a_model_trained_on_judgements_beats_bm25s_order_on_its_questions(
     kind: str,
