@@ -191,7 +191,9 @@ def rank_judged(
                 if before >= 0 and parents[unit] != parents[before]:
                     count_above(best, before, everything, scores, first, last, parents_above)
                     best[:] = 0
-                best[:] = np.maximum(best, sums)
+                # All at once, numba would compile an error that tells shapes, for seconds.
+                for c in range(width):
+                    best[c] = max(best[c], sums[c])
                 before = unit
     if before >= 0:
         count_above(best, before, everything, scores, first, last, parents_above)

@@ -53,7 +53,7 @@ def best_window(
     rare = 0
     for row in range(count):
         if counts[0, matches[row, _STEM]] < frequent:
-            matches[rare] = matches[row]
+            _copy(matches, row, rare)
             rare += 1
     count = rare or count
     if count == 0:
@@ -158,9 +158,16 @@ def _insert(matches: NDArray[np.int64], count: int, start: int, end: int, stem: 
     ordered by their ends."""
     row = count
     while row > 0 and matches[row - 1, _START] == start and matches[row - 1, _END] > end:
-        matches[row] = matches[row - 1]
+        _copy(matches, row - 1, row)
         row -= 1
     matches[row, _START], matches[row, _END], matches[row, _STEM] = start, end, stem
+
+
+@compiled
+def _copy(matches: NDArray[np.int64], source: int, target: int) -> None:
+    """A row at once, numba would compile an error that tells shapes, for a second."""
+    for column in range(matches.shape[1]):
+        matches[target, column] = matches[source, column]
 
 
 @compiled
