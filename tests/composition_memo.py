@@ -46,10 +46,10 @@ from omegaconf.base import Box, Node, UnionNode
 from omegaconf.basecontainer import BaseContainer
 from omegaconf.errors import OmegaConfBaseException
 
-from experiments.settings import Settings, is_choice
+from experiments.settings import CONF, Settings, is_choice
 
 _TESTS = Path(__file__).resolve().parent
-_OURS = {str(_TESTS.parent / "conf"), str(_TESTS / "experiments" / "options"), "hydra.conf", ""}
+_OURS = {str(CONF), str(_TESTS / "experiments" / "options"), "hydra.conf", ""}
 
 
 class _Key(NamedTuple):

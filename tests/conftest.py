@@ -5,11 +5,14 @@ from __future__ import annotations
 import gc
 import io
 import os
+import shutil
+import tempfile
 from importlib.util import find_spec
 from pathlib import Path
 
 import bytecode
 import composition_memo
+import kernels
 import processes
 import pytest
 from effort import cases
@@ -44,9 +47,16 @@ gc.disable()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """One server for all workers, which ends with the suite."""
-    if not hasattr(config, "workerinput"):
-        config.add_cleanup(processes.Server().close)
+    """What workers and the commands of tests share: what one of them has composed or compiled, and
+    the server that forks the commands."""
+    if hasattr(config, "workerinput"):
+        return
+    # Not below pytest's folder: the path of a socket must be short.
+    folder = Path(tempfile.mkdtemp(prefix="suite-"))
+    config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
+    composition_memo.share(folder / "compositions")
+    kernels.share(folder / "kernels")
+    config.add_cleanup(processes.Server(folder / "socket").close)
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
@@ -60,6 +70,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 
 def pytest_collection_finish() -> None:
+    kernels.install()
     gc.freeze()
     gc.enable()
     # Nothing is left of what Python weighs a full search against: it would make one every moment.
@@ -69,14 +80,6 @@ def pytest_collection_finish() -> None:
 def pytest_sessionfinish() -> None:
     """Nor is all that a worker holds searched at its end, where pytest would do so five times."""
     gc.freeze()
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _shared_compositions(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """What one worker has composed, the others and the commands of tests find."""
-    base = tmp_path_factory.getbasetemp()
-    folder = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
-    composition_memo.share(folder / "compositions")
 
 
 @pytest.fixture(scope="session")

@@ -8,7 +8,6 @@ does not wait for imports. Signals, exit codes and memory are those of any proce
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -38,13 +37,11 @@ class Server:
     """The server of this process and of all that it starts. It imports nothing before the first
     request, and ends with this process, in whatever way that ends."""
 
-    def __init__(self) -> None:
-        # Not below pytest's folder: the path of a socket must be short.
-        self._folder = tempfile.mkdtemp(prefix="server-")
-        os.environ[_ADDRESS] = str(Path(self._folder, "socket"))
+    def __init__(self, address: Path) -> None:
+        os.environ[_ADDRESS] = str(address)
         path = os.pathsep.join([str(_TESTS.parent), str(_TESTS)])
         with socket.socket(socket.AF_UNIX) as listener:
-            listener.bind(os.environ[_ADDRESS])
+            listener.bind(str(address))
             listener.listen()
             self._process = subprocess.Popen(
                 [sys.executable, "-c", f"import warm; warm.serve({listener.fileno()})"],
@@ -55,8 +52,6 @@ class Server:
 
     def close(self) -> None:
         self._process.communicate()
-        shutil.rmtree(self._folder)
-        del os.environ[_ADDRESS]
 
 
 class Ended(NamedTuple):

@@ -29,7 +29,9 @@ FOLDERS = {
 COMMANDS = [item for item in mentions(ROOT / "README.md") if item.command and item.arguments]
 RUN = """
 import json, sys
+import composition_memo
 from entry_points import run_entry
+composition_memo.install()
 for command, *arguments in json.loads(sys.argv[1]):
     code = run_entry(command, *arguments)
     assert code == 0, (code, command, arguments)

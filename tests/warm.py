@@ -63,7 +63,9 @@ def serve(descriptor: int) -> None:
 
 
 def _warm_up() -> None:
+    gc.disable()
     import composition_memo
+    import kernels
     import openai.resources.chat  # noqa: F401
     import scipy.stats  # noqa: F401
     from entry_points import run_entry
@@ -76,6 +78,7 @@ def _warm_up() -> None:
 
     tqdm.monitor_interval = 0  # its thread would not survive a fork
     composition_memo.install()
+    kernels.install()
     before = Path.cwd()
     output = io.StringIO()
     with tempfile.TemporaryDirectory() as folder:
@@ -84,8 +87,9 @@ def _warm_up() -> None:
             code = run_entry("rank", *SWEEP)
         os.chdir(before)
     assert code == 0, output.getvalue()
-    gc.collect()
     gc.freeze()
+    gc.enable()
+    gc.set_threshold(20_000, 10, 10)  # as in the workers
 
 
 def _send_exit_codes(clients: dict[int, Connection]) -> None:
