@@ -266,8 +266,16 @@ def test_a_server_that_stalls_is_left_when_time_is_over() -> None:
         await asyncio.sleep(60)
         return saying()
 
+    clock = Clock()
+
+    class Slow(Backend):
+        def search(self, request: SearchRequest) -> SearchResult:
+            clock.now = 99.9  # by the agent's clock a tenth of a second is left to the server
+            return super().search(request)
+
+    model = ScriptedModel(calling(), stall)
     began = time.monotonic()
-    trajectory = ask(ScriptedModel(calling(), stall), seconds=0.2)
+    trajectory = ask(model, session=tool(Slow()), clock=clock, seconds=100, steer_at=1)
     assert ended(trajectory) == ("timed_out", "seconds")
     assert time.monotonic() - began < 30
     assert len(trajectory.calls) == 1

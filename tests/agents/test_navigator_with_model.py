@@ -196,7 +196,7 @@ def test_a_librarian_that_is_late_leaves_its_documents_unscored() -> None:
             ScriptedModel(plan("mill barley", "kiln rye"), STOP),
             Scorer(act),
             rounds=2,
-            librarian_seconds=0.2,
+            librarian_seconds=1.0,
         )
     finally:
         go_on.set()
