@@ -333,7 +333,7 @@ def main(arguments: Sequence[str]) -> None:
         parser.command(options, *more),
         [text, *tables],
         _PACKAGES,
-        f"{device_name(device)}, {torch.get_num_threads()} threads",
+        device_name(device),
         f"{LIMITS}, {'' if on else 'a GPU, '}larger encoders, or texts of other lengths",
     )
     report(section, write=options.write)
