@@ -25,6 +25,8 @@ from toolkit.llm.prices import Price
 from toolkit.runs.records import dump_trajectory, from_record
 from toolkit.search import DictionaryBackend, DictionaryStore, RankedBrowsing, TopK
 
+pytestmark = pytest.mark.slow
+
 CORPUS = {
     f"d{n}": Document(f"d{n}", f"Mill {n}", f"The mill {n} on the river was built in {1800 + n}.")
     for n in range(40)

@@ -21,6 +21,8 @@ from toolkit.llm.protocol import Settings
 from toolkit.runs.records import dump_trajectory, from_record
 from toolkit.search import DictionaryBackend, DictionaryStore, RankedBrowsing
 
+pytestmark = pytest.mark.slow
+
 CORPUS = {"mill": Document("mill", "Grenholm Mill", "Torvald Brekke built Grenholm Mill in 1871.")}
 TEXT = "Explanation: told there [mill]\nExact Answer: Torvald Brekke\nConfidence: 80%"
 ARGUMENTS = json.dumps({"reason": "to find it", "query": "Grenholm Mill"})

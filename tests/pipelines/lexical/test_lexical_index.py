@@ -243,6 +243,7 @@ def test_an_index_travels_between_processes_as_its_path(index: LexicalIndex) -> 
     assert again.search(["line"])[0].tolist() == index.search(["line"])[0].tolist()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("early_processes")
 @pytest.mark.parametrize("processes, memory_mb", [(1, 16), (2, 16), (3, 20)])
 def test_same_bytes_whatever_the_processes_and_the_memory(
@@ -261,6 +262,7 @@ def test_same_bytes_whatever_the_processes_and_the_memory(
     assert list(tmp_path.iterdir()) == [path]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("early_processes", "one_process_for_all")
 @pytest.mark.parametrize("analyzer", ["english", "english:2"])
 def test_batches_come_in_their_order_from_this_process_and_another(
@@ -286,6 +288,7 @@ def test_batches_come_in_their_order_from_this_process_and_another(
     assert os.getpid() in writers
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("one_process_for_all")
 @pytest.mark.parametrize("alone", [1, 5])
 def test_same_bytes_where_processes_start_in_the_midst(
@@ -340,6 +343,7 @@ def test_a_corpus_without_words_is_an_index_that_finds_nothing(tmp_path: Path) -
     assert index.statistics.terms == 0
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("early_processes")
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
 @pytest.mark.parametrize("after", [2, 400])

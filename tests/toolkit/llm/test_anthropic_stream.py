@@ -15,6 +15,8 @@ from toolkit.llm.anthropic_stream import gather
 from toolkit.llm.errors import BadReply, ContextOverflow, ModelError, ServerFailed, ServerGone
 from toolkit.llm.protocol import Turn, Usage, tool_result, user
 
+pytestmark = pytest.mark.slow
+
 ANSWER = messages_body(Say(text="Ada Lovelace.", reasoning="Hm."), "m")
 
 

@@ -24,6 +24,8 @@ from toolkit.llm.openai_chat import OpenAIChat
 from toolkit.llm.openai_responses import OpenAIResponses
 from toolkit.llm.protocol import Settings, ToolCallRequest, Turn, Usage, system, tool_result, user
 
+pytestmark = pytest.mark.slow
+
 ADAPTERS = {
     "chat": OpenAIChat,
     "responses": OpenAIResponses,

@@ -28,6 +28,8 @@ from toolkit.llm.protocol import user
 from toolkit.llm.server import Servers, serving, tail
 from toolkit.sealing import mark_sealed, read_text
 
+pytestmark = pytest.mark.slow
+
 FAKE = Path(__file__).with_name("fake_server.py")
 ROOT = Path(__file__).resolve().parents[3]
 

@@ -15,6 +15,8 @@ from toolkit.evaluation import Cell, compare
 from toolkit.evaluation.systems import by_benchmark, systems_of
 from toolkit.report import Report, benchmark_tables, render
 
+pytestmark = pytest.mark.slow
+
 LEVELS = {"bm25": 0.4, "tuned": 0.5, "sira": 0.8}
 
 

@@ -23,6 +23,8 @@ from toolkit.evaluation import compare
 from toolkit.report import Report, render, write_report
 from toolkit.report.page import plain_markdown
 
+pytestmark = pytest.mark.slow
+
 VOID = {"meta", "br", "wbr", "use", "path", "rect"}
 EVIL = '<script>alert("x")</script> & | `a` *b* $c$ 漢'
 
