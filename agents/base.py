@@ -1,7 +1,7 @@
 """What every loop shares: one question being worked on, and the trajectory that comes of it.
 
-An agent's `run` is `return await play(topic, tool, self.work, clock=...)`. What an agent raises is
-caught in `play` alone: a tool's refusal is a result and not an exception, so whatever raises is a
+An agent's `run` is `return await play(topic, tool, self.work, clock=...)`. What its work raises is
+caught in `play`: a tool's refusal is a result and not an exception, so whatever raises is a
 defect or a broken backend, and ends this question alone, with all that happened so far on record.
 """
 
@@ -17,26 +17,23 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any, ClassVar, Protocol
 
-from agents.budget import Budget
-from toolkit.contracts import (
-    RUN_OUT_OF_MONEY,
-    Answer,
-    SearchTool,
-    ToolResult,
-    Topic,
-    Trajectory,
-)
-from toolkit.corpus.resolve import Resolver
-from toolkit.llm.errors import OutOfMoney
-from toolkit.llm.ledger import Ledger
-from toolkit.llm.prices import UNKNOWN, Price
-from toolkit.llm.protocol import ChatModel, Settings
+from soundingline.agents.budget import Budget
+from soundingline.toolkit.corpus.resolve import Resolver
+from soundingline.toolkit.data import Topic
+from soundingline.toolkit.llm.errors import OutOfMoney
+from soundingline.toolkit.llm.ledger import Ledger
+from soundingline.toolkit.llm.messages import ChatModel, SamplingParams
+from soundingline.toolkit.llm.prices import UNKNOWN, Price
+from soundingline.toolkit.search.session import SearchTool
+from soundingline.toolkit.search.tool import ToolResult
+from soundingline.toolkit.trajectory import RUN_OUT_OF_MONEY, Answer, Trajectory
 
 Clock = Callable[[], float]
 
 
 class RoundsOnRecord(Protocol):
-    """Whole rounds of one question, which outlive the process (`toolkit.runs.rounds`)."""
+    """Whole rounds of one question, which outlive the process
+    (`soundingline.toolkit.runs.run_folder`)."""
 
     def read(self) -> list[dict[str, Any]]: ...
 
@@ -60,7 +57,7 @@ class Resources:
     budget: Budget
     ledger: Ledger | None = None
     model: ChatModel | None = None
-    settings: Settings | None = None
+    settings: SamplingParams | None = None
     price: Price = UNKNOWN
     document_frequency: Callable[[str], int] | None = None
     documents: int | None = None
@@ -70,7 +67,7 @@ class Resources:
 
 class BaseAgent(ABC):
     """An agent that a run hands something to. Its constructor takes plain arguments and is cheap.
-    One that needs nothing of a run need not be of this class: `contracts.Agent` is enough."""
+    One that needs nothing of a run need not be of this class: `Agent` is enough."""
 
     name: str
     asks_model: ClassVar[bool] = False
@@ -100,7 +97,7 @@ class BaseAgent(ABC):
 
     @abstractmethod
     async def run(self, topic: Topic, tool: SearchTool) -> Trajectory:
-        """See `contracts.Agent`."""
+        """See `Agent`."""
 
 
 class Episode:
@@ -177,9 +174,19 @@ class Episode:
         answer may be long and the clocks of other questions run on meanwhile."""
         self.answer = await asyncio.to_thread(self.tool.answer, self._final)
 
+    def ended_by(self, error: Exception) -> Trajectory:
+        """All that happened until `error` ended the question: `out_of_money` where a cap is
+        reached, be it by a stage of the pipeline; else `failed`, with the traceback, and with the
+        error's `code` as reason where it has one."""
+        if isinstance(error, OutOfMoney):
+            reason = RUN_OUT_OF_MONEY if error.scope == "run" else "dollars"
+            self.conclude("", status="out_of_money", reason=reason)
+            return self.trajectory()
+        lines = "".join(traceback.format_exception(error))
+        return self.trajectory(failure=lines, reason=str(getattr(error, "code", "")) or "defect")
+
     def trajectory(self, *, failure: str = "", reason: str = "") -> Trajectory:
         """All that happened. `failure` is a traceback, and makes the status `failed`."""
-        evidence = self.tool.evidence
         return Trajectory(
             qid=self.topic.qid,
             question=self.topic.text,
@@ -187,8 +194,8 @@ class Episode:
             answer=self.answer,
             messages=tuple(self.messages),
             calls=tuple(self.tool.calls),
-            tiers={tier: tuple(docids) for tier, docids in evidence.tiers.items()},
-            exposures=tuple(evidence.exposures),
+            tiers={tier: tuple(docids) for tier, docids in self.tool.exposures.tiers.items()},
+            exposures=tuple(self.tool.exposures.rows),
             usage=dict(self.usage),
             started=self._started,
             seconds=self.seconds,
@@ -207,18 +214,19 @@ async def play(
     opening: Sequence[Mapping[str, Any]] | None = None,
     clock: Clock = time.monotonic,
 ) -> Trajectory:
-    """Let `work` answer the question. Money that is gone, be it a stage's of the pipeline, ends it
-    as `out_of_money`; whatever else it raises becomes a `failed` trajectory, whose reason is the
-    error's `code` where it has one."""
+    """Let `work` answer the question. What it raises ends the question: see `Episode.ended_by`."""
     episode = Episode(topic, tool, opening=opening, clock=clock)
     try:
-        try:
-            await work(episode)
-        except OutOfMoney as error:
-            reason = RUN_OUT_OF_MONEY if error.scope == "run" else "dollars"
-            episode.conclude("", status="out_of_money", reason=reason)
+        await work(episode)
         await episode.read_answer()
     except Exception as error:
-        reason = str(getattr(error, "code", "")) or "defect"
-        return episode.trajectory(failure=traceback.format_exc(), reason=reason)
+        return episode.ended_by(error)
     return episode.trajectory()
+
+
+class Agent(Protocol):
+    """Turns one question into one trajectory."""
+
+    name: str
+
+    async def run(self, topic: Topic, tool: SearchTool) -> Trajectory: ...

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from toolkit.checks import is_number
-from toolkit.errors import InputError
+from soundingline.toolkit.errors import InputError, is_number
 
 _WHOLE = ("turns", "tool_calls", "output_tokens", "context_window", "answer_tokens")
 _NUMBERS = ("seconds", "dollars", "run_dollars")

@@ -6,18 +6,20 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from agents.base import BaseAgent, Clock, Episode, Resources, play
-from agents.budget import Budget
-from agents.conversation import AgentSetup, Conversation, NoAnswer, OutOfTime
-from agents.demands import check_first_call
-from agents.prompt import load_prompt
-from toolkit.contracts import SearchTool, Topic, Trajectory
-from toolkit.errors import InputError
-from toolkit.files import fingerprint
-from toolkit.llm.errors import ContextOverflow, OutOfMoney, Truncated
-from toolkit.llm.ledger import Ledger, LedgeredModel
-from toolkit.llm.prices import UNKNOWN, Price
-from toolkit.llm.protocol import ChatModel, Settings
+from soundingline.agents.base import BaseAgent, Clock, Episode, Resources, play
+from soundingline.agents.budget import Budget
+from soundingline.agents.conversation import AgentSetup, Conversation, NoAnswer, OutOfTime
+from soundingline.agents.demands import check_first_call
+from soundingline.agents.prompt import load_prompt
+from soundingline.toolkit.data import Topic
+from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.files import fingerprint
+from soundingline.toolkit.llm.errors import ContextOverflow, OutOfMoney, Truncated
+from soundingline.toolkit.llm.ledger import Ledger, MeteredModel
+from soundingline.toolkit.llm.messages import ChatModel, SamplingParams
+from soundingline.toolkit.llm.prices import UNKNOWN, Price
+from soundingline.toolkit.search.session import SearchTool
+from soundingline.toolkit.trajectory import Trajectory
 
 # A model that calls closed tools in so many turns will not answer.
 _MOST_REFUSED_TURNS = 3
@@ -55,7 +57,7 @@ class ChatAgent(BaseAgent):
       `run_out_of_money`): a budget was used up; an answer was demanded where that was possible,
       if need be without the newest exchange, which `warnings` then tell.
     - `failed`: `refused`, `truncated` or `empty_answer` twice, any other code of
-      `toolkit.llm.errors`, or `defect`; asked again when the run is resumed.
+      `soundingline.toolkit.llm.errors`, or `defect`; asked again when the run is resumed.
 
     Raises `InputError` for impossible values, for a window that one reply would fill, and where
     there is a cap on money but no price.
@@ -71,7 +73,7 @@ class ChatAgent(BaseAgent):
         model: ChatModel | None = None,
         prompt: str = "pi_serini",
         budget: Budget | None = None,
-        settings: Settings | None = None,
+        settings: SamplingParams | None = None,
         answer_extra: Mapping[str, Any] | None = None,
         remind: bool = False,
         first_call: str | None = None,
@@ -88,7 +90,7 @@ class ChatAgent(BaseAgent):
                 do="set llm.price.input and llm.price.output, or remove the cap",
             )
         check_first_call(first_call)
-        settings = settings or Settings()
+        settings = settings or SamplingParams()
         _check_room(limits, settings)
         self._model = model
         self._price = price
@@ -141,7 +143,7 @@ class ChatAgent(BaseAgent):
         qid, ledger = episode.topic.qid, self._setup.ledger
         if self._model is None:
             raise RuntimeError("the agent has no model: bind it to one")
-        model = LedgeredModel(self._model, ledger, role="agent", qid=qid, price=self._price)
+        model = MeteredModel(self._model, ledger, role="agent", qid=qid, price=self._price)
         talk = Conversation(episode, model, self._setup)
         try:
             await self._converse(talk)
@@ -223,7 +225,7 @@ class ChatAgent(BaseAgent):
             return ""  # What ended the question first is what is recorded.
 
 
-def _check_room(budget: Budget, settings: Settings) -> None:
+def _check_room(budget: Budget, settings: SamplingParams) -> None:
     """`InputError` where a reply, or the answer, would take the whole window."""
     window, longest = budget.context_window, settings.max_output_tokens or 0
     if window is not None and max(longest, budget.answer_tokens) >= window:

@@ -6,11 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
-from agents.base import Resources, play
-from agents.chat import ChatAgent
-from toolkit.contracts import Answer, SearchTool, Topic, Trajectory
-from toolkit.corpus.resolve import AMBIGUOUS, UNRESOLVED, Resolution, Resolver
-from toolkit.search.answers import list_part
+from soundingline.agents.base import Resources, play
+from soundingline.agents.chat import ChatAgent
+from soundingline.toolkit.corpus.resolve import AMBIGUOUS, UNRESOLVED, Resolution, Resolver
+from soundingline.toolkit.data import Topic
+from soundingline.toolkit.search.answers import list_part
+from soundingline.toolkit.search.session import SearchTool
+from soundingline.toolkit.trajectory import Answer, Trajectory
 
 MOST_MEANT = 3  # documents that one line can stand for
 

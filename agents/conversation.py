@@ -7,16 +7,23 @@ from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from agents.base import Episode
-from agents.budget import Budget
-from agents.demands import Demands
-from agents.prefix import PrefixWatch
-from agents.prompt import AgentPrompt
-from agents.window import Window, written
-from toolkit.contracts import ToolResult
-from toolkit.llm.errors import ContextOverflow, ModelError
-from toolkit.llm.ledger import Ledger
-from toolkit.llm.protocol import ChatModel, Message, Settings, ToolCallRequest, Turn, user
+from soundingline.agents.base import Episode
+from soundingline.agents.budget import Budget
+from soundingline.agents.demands import Demands
+from soundingline.agents.prefix import PrefixWatch
+from soundingline.agents.prompt import AgentPrompt
+from soundingline.agents.window import Window, written
+from soundingline.toolkit.llm.errors import ContextOverflow, ModelError
+from soundingline.toolkit.llm.ledger import Ledger
+from soundingline.toolkit.llm.messages import (
+    ChatModel,
+    Message,
+    SamplingParams,
+    ToolCall,
+    Turn,
+    user,
+)
+from soundingline.toolkit.search.tool import ToolResult
 
 T = TypeVar("T")
 # Of a reply that the server does not count.
@@ -41,7 +48,7 @@ class AgentSetup:
 
     prompt: AgentPrompt
     budget: Budget
-    settings: Settings
+    settings: SamplingParams
     answer_extra: Mapping[str, Any]
     ledger: Ledger
     remind: bool = False
@@ -220,7 +227,7 @@ class Conversation:
         closed = self._tools and not self.may_call
         self.say(self._setup.prompt.words(f"{section}_closed" if closed else section))
 
-    def _served(self, call: ToolCallRequest) -> ToolResult:
+    def _served(self, call: ToolCall) -> ToolResult:
         try:
             arguments = call.parsed()
         except ValueError:

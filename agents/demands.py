@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from agents.base import Episode
-from agents.prompt import AgentPrompt
-from toolkit.errors import InputError
-from toolkit.llm.protocol import user
-from toolkit.runs.records import NO_FORMAT
-from toolkit.search.answers import keeps_format
-from toolkit.search.schemas import call_text
+from soundingline.agents.base import Episode
+from soundingline.agents.prompt import AgentPrompt
+from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.llm.messages import user
+from soundingline.toolkit.search.answers import follows_format
+from soundingline.toolkit.search.tool import call_text
+from soundingline.toolkit.trajectory import NO_FORMAT
 
 # Requests of a question that force a search: a model that calls none is heard all the same.
 _MOST_FORCED = 3
@@ -29,9 +29,8 @@ class Demands:
         self._prompt = prompt
         self.reminds = self._reminder_left = remind
         self._specs = episode.tool.specs() if first_call else []
-        search = episode.tool.abilities.search if self._specs else None
-        self._search = search.tool if search else ""
-        self._query_argument = search.argument if search else ""
+        search = episode.tool.search_tool if self._specs else None
+        self._search, self._query_argument = search or ("", "")
         self._search_demand_left = bool(self._search)
         self._forced = 0
 
@@ -83,7 +82,7 @@ class Demands:
 
     def _keeps_format(self, text: str) -> bool:
         listed = self._prompt.asks_for_list
-        return keeps_format(text, self._prompt.placeholders, listed=listed)
+        return follows_format(text, self._prompt.placeholders, listed=listed)
 
     @property
     def _search_missing(self) -> bool:

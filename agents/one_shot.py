@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import time
 
-from agents.base import BaseAgent, Clock, Episode, play
-from agents.toolbox import Toolbox, search_of
-from toolkit.checks import check_integer
-from toolkit.contracts import SearchTool, Topic, Trajectory, parent
-from toolkit.search.answers import format_answer
+from soundingline.agents.base import BaseAgent, Clock, Episode, play
+from soundingline.agents.toolbox import Toolbox, search_of
+from soundingline.toolkit.data import Topic, parent
+from soundingline.toolkit.errors import check_int
+from soundingline.toolkit.search.answers import format_answer
+from soundingline.toolkit.search.session import SearchTool
+from soundingline.toolkit.trajectory import Trajectory
 
 
 class OneShotAgent(BaseAgent):
@@ -26,7 +28,7 @@ class OneShotAgent(BaseAgent):
     reads_frequencies = False
 
     def __init__(self, *, listed: int = 50, clock: Clock = time.monotonic) -> None:
-        check_integer("listed", listed)
+        check_int("listed", listed)
         self.listed = listed
         self._clock = clock
 

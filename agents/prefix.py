@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from toolkit.llm.protocol import Message, Usage
+from soundingline.toolkit.llm.messages import Message, Usage
 
 
 class PrefixWatch:

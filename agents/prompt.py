@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from toolkit.errors import InputError
-from toolkit.files import fingerprint
-from toolkit.llm.protocol import system, user
-from toolkit.search.answers import exact_part, list_part
+from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.files import fingerprint
+from soundingline.toolkit.llm.messages import system, user
+from soundingline.toolkit.search.answers import exact_part, list_part
 
 FOLDER = Path(__file__).resolve().parent / "prompts"
 SECTIONS = ("system", "question", "steer", "blocked", "final", "empty", "truncated")

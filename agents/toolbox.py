@@ -1,7 +1,8 @@
-"""One face over the search tool's interfaces, for loops that call tools by themselves.
+"""Calls to any search-tool interface, for agents without a language model.
 
-Goes by what an interface declares (`abilities`) and by what its results show (`details`), so that
-any interface is used as far as it goes.
+The tools and arguments are those that the interface declares (`SearchTool.search_tool`,
+`SearchTool.read_tool`), and results are read from their pages, so that no agent depends on the
+names of an interface.
 """
 
 from __future__ import annotations
@@ -9,18 +10,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from agents.base import Episode
-from toolkit.contracts import Continuation, SearchTool, ToolResult, ToolUse
-from toolkit.errors import InputError
+from soundingline.agents.base import Episode
+from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.search.session import SearchTool
+from soundingline.toolkit.search.tool import Continuation, ToolResult
 
 
-def search_of(tool: SearchTool) -> ToolUse:
-    """The tool that takes a query; `InputError` where the interface has none."""
-    search = tool.abilities.search
+def search_of(tool: SearchTool) -> tuple[str, str]:
+    """The tool that searches and its argument; `InputError` if the interface has none."""
+    search = tool.search_tool
     if search is None:
         raise InputError(
             "the search tool declares no tool that searches, and the agent needs one",
-            valid="an interface whose abilities name one",
+            valid="an interface with a tool whose searches_by is set",
             do="set searches_by on that tool of the interface, or choose another tool; with "
             "tool=grep set tool.syntax=words",
         )
@@ -33,7 +35,7 @@ class Toolbox:
     def __init__(self, episode: Episode) -> None:
         self._episode = episode
         self._search = search_of(episode.tool)
-        self._read = episode.tool.abilities.read
+        self._read = episode.tool.read_tool
         functions = [spec.get("function", spec) for spec in episode.tool.specs()]
         self._take_reasons = {
             function["name"]
@@ -47,13 +49,15 @@ class Toolbox:
         return self._read is not None
 
     def search(self, query: str, reason: str) -> ToolResult | None:
-        return self._call(self._search.tool, {self._search.argument: query}, reason)
+        name, argument = self._search
+        return self._call(name, {argument: query}, reason)
 
     def read(self, unit_id: str, reason: str) -> ToolResult | None:
         """A document, from where the tool begins by itself; only where the tool `reads`."""
         if self._read is None:
             return None
-        return self._call(self._read.tool, {self._read.argument: unit_id}, reason)
+        name, argument = self._read
+        return self._call(name, {argument: unit_id}, reason)
 
     def follow(self, continuation: Continuation, reason: str) -> ToolResult | None:
         """What follows a page."""

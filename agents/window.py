@@ -12,7 +12,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from toolkit.llm.protocol import Message
+from soundingline.toolkit.llm.messages import Message
 
 # A third of the bytes (UTF-8) is more tokens than English has, and about as many as other scripts
 # have; digits and markup may have more, which is learned from the server's counts. Too high an

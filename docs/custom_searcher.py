@@ -1,4 +1,4 @@
-"""BrowseComp-Plus's in-process clients on `experiments.serve`: copy this file over
+"""BrowseComp-Plus's in-process clients on `soundingline serve`: copy this file over
 `searcher/searchers/custom_searcher.py` and give them `--searcher-type custom --url ADDRESS`."""
 
 import json

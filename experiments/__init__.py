@@ -1,6 +1,6 @@
 """Experiments: the one place that puts parts together, and the only one that imports Hydra.
 
-`from experiments import Experiment` composes `conf/` in Python; the entry points
+`from soundingline.experiments import Experiment` composes `conf/` in Python; the entry points
 `python -m experiments.<index|rank|tune|run|evaluate|compare|caches>` do so from a command line.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from experiments.experiment import Experiment
+    from soundingline.experiments.experiment import Experiment
 
 __all__ = ["Experiment"]
 
@@ -18,6 +18,6 @@ def __getattr__(name: str) -> Any:
     # Lazy, so that `python -m experiments.<command>` imports only what it needs.
     if name != "Experiment":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from experiments.experiment import Experiment
+    from soundingline.experiments.experiment import Experiment
 
     return Experiment

@@ -3,10 +3,12 @@ and a language model's price against the budget."""
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import types
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +17,14 @@ from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
-from toolkit.contracts import ToolInterface
-from toolkit.errors import InputError
-from toolkit.llm.language_model import LanguageModel
-from toolkit.llm.ledger import Ledger
-from toolkit.llm.prices import Price
-from toolkit.masking import masked
+from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.llm.client import LanguageModel
+from soundingline.toolkit.llm.ledger import Ledger
+from soundingline.toolkit.llm.messages import ChatModel
+from soundingline.toolkit.llm.prices import Price
+from soundingline.toolkit.llm.server import Servers
+from soundingline.toolkit.redaction import redact
+from soundingline.toolkit.search.session import SearchTool
 
 _SCALARS = (bool, int, float, str)
 _WEIGHTS = "weights.json"
@@ -52,13 +56,13 @@ def declares(option: DictConfig, name: str) -> bool:
     return bool(getattr(make(option), name, False))
 
 
-def make_interface(config: DictConfig) -> ToolInterface:
-    """The settings of the search tool; `InputError` where the option gives anything else."""
+def make_interface(config: DictConfig) -> SearchTool:
+    """The search tool of an option; `InputError` if it is anything else."""
     interface = make(config)
-    if not isinstance(interface, ToolInterface):
+    if not isinstance(interface, SearchTool):
         raise InputError(
             f"tool={config._target_} gives no search tool",
-            valid="a class of settings with session(backend, store), without _partial_",
+            valid="a subclass of soundingline.toolkit.search.SearchTool, without _partial_",
             do="name such a class as _target_",
         )
     return interface
@@ -73,7 +77,7 @@ def language_model(config: DictConfig, group: str) -> LanguageModel | None:
     model: LanguageModel = make(option)
     if isinstance(model, LanguageModel):
         caches = config.paths.caches
-        model.read_weights(Path(caches) / _WEIGHTS if caches else None)
+        model.fingerprint_weights(Path(caches) / _WEIGHTS if caches else None)
     return model
 
 
@@ -113,11 +117,13 @@ def check_arguments(config: DictConfig) -> None:
         raise InputError(
             f"{group} has no argument {', '.join(unknown)}", valid=", ".join(parameters)
         )
-    hints = typing.get_type_hints(called.__init__ if inspect.isclass(called) else called)
+    # Inherited fields of a dataclass are resolved in the module of the class that declares them.
+    initializer = inspect.isclass(called) and not dataclasses.is_dataclass(called)
+    hints = typing.get_type_hints(called.__init__ if initializer else called)
     for name, value in values.items():
         if not fits(value, hints.get(name, Any)):
             wanted = _type_name(parameters[name].annotation)
-            shown = masked(value, name)
+            shown = redact(value, name)
             raise InputError(f"{group}.{name}={shown!r}", valid=f"a value of type {wanted}")
         part = config.get(name)
         if isinstance(part, DictConfig) and "_target_" in part:
@@ -192,3 +198,39 @@ def settings(config: DictConfig) -> dict[str, Any]:
     if not isinstance(values, Mapping):
         raise InputError(f"a group came as {values!r}", valid="an option with a _target_")
     return {str(key): value for key, value in values.items()}
+
+
+# A sweep's, in the process that runs its cells. They end with the sweep (`end_servers`), or else
+# with the process.
+_OF_SWEEP = Servers()
+
+
+@contextmanager
+def servers_of_run(multirun: bool) -> Iterator[Servers]:
+    """The servers that a run may share: its own, which end with the block, or those of the sweep
+    that it belongs to."""
+    if multirun:
+        yield _OF_SWEEP
+        return
+    with Servers() as servers:
+        yield servers
+
+
+def end_servers() -> None:
+    """End those that cells of a sweep have left running for each other."""
+    _OF_SWEEP.close()
+
+
+@contextmanager
+def running(
+    llm: LanguageModel | None, log: Path, servers: Servers | None = None
+) -> Iterator[Mapping[str, ChatModel]]:
+    """`model`, ready to be asked, as long as the block; nothing without a model. A server that we
+    start writes to `log`; `servers` are those that run already. `Unreachable` where there is no
+    connection to its server, so that no question waits for one."""
+    if llm is None:
+        yield {}
+        return
+    with llm.running(log, servers) as model:
+        getattr(model, "reach", lambda: None)()
+        yield {"model": model}

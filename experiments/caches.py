@@ -1,4 +1,4 @@
-"""`python -m experiments.caches [FOLDER]`: what the caches there, or in `paths.caches`, hold.
+"""`soundingline caches [FOLDER]`: what the caches there, or in `paths.caches`, hold.
 
 `--keep-gb 5` keeps the most recently used 5 GB, `--keep-days 30` what was used in the last 30 days.
 """
@@ -7,16 +7,24 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from rich.table import Table
 
-from experiments.entry import CommandParser, run_command
-from experiments.settings import Settings
-from pipelines.cache_files import network_note
-from pipelines.cache_limits import GB, CacheSummary, checked_amount, megabytes, prune, survey
-from toolkit.console import Console
-from toolkit.errors import InputError
+from soundingline.experiments.cli import CommandParser, run_command
+from soundingline.experiments.config import Settings
+from soundingline.pipelines.cache import (
+    GB,
+    CacheSummary,
+    checked_amount,
+    megabytes,
+    network_note,
+    prune,
+    survey,
+)
+from soundingline.toolkit.console import Console
+from soundingline.toolkit.errors import InputError
 
 _DAY = 86400
 
@@ -72,5 +80,4 @@ PARSER = CommandParser(__doc__, "FOLDER")
 PARSER.add_argument("--keep-gb", type=float, metavar="GB", help="prune down to this size")
 PARSER.add_argument("--keep-days", type=float, metavar="DAYS", help="prune what is older")
 
-if __name__ == "__main__":
-    run_command(caches, PARSER)
+start = partial(run_command, caches, PARSER)

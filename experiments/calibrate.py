@@ -1,4 +1,4 @@
-"""`python -m experiments.calibrate runs/<name> --out FILE`: what a scorer's probability is worth.
+"""`soundingline calibrate runs/<name> --out FILE`: what a scorer's probability is worth.
 
 Fits, on what a run of `agent=navigator` has scored, how often a document with such a probability is
 one of its question's targets. The run should be one on questions that nothing is reported of (a dev
@@ -8,22 +8,23 @@ split); another run takes the file by `agent.calibration=FILE`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from agents.literature.calibration import METHODS, Calibration, logit
-from experiments.entry import CommandParser, one_path, run_command
-from experiments.recorded import Options, recorded_benchmark
-from experiments.settings import Settings
-from toolkit.console import Console
-from toolkit.contracts import Trajectory, document_sets
-from toolkit.errors import InputError
-from toolkit.extras import require
-from toolkit.files import write_json
-from toolkit.runs import RunFolder
+from soundingline.agents.literature.calibration import METHODS, Calibration, logit
+from soundingline.experiments.cli import CommandParser, one_path, run_command
+from soundingline.experiments.config import Settings
+from soundingline.experiments.recorded import Options, recorded_benchmark
+from soundingline.toolkit.console import Console
+from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.files import write_json
+from soundingline.toolkit.optional import import_optional
+from soundingline.toolkit.runs import RunFolder
+from soundingline.toolkit.trajectory import Trajectory, scored_documents
 
 Pairs = tuple[list[float], list[bool]]
 
@@ -32,7 +33,7 @@ def calibrate(settings: Settings, paths: Sequence[str], method: str, out: str) -
     """Fit on the run in the folder `paths[0]` and write the file `out`."""
     folder = RunFolder(one_path(paths, "a run folder"))
     benchmark = recorded_benchmark(folder, settings, Options(settings))
-    targets = document_sets(benchmark).targets
+    targets = benchmark.targets
     probabilities, met = pairs_of(
         (trajectory for part in folder.repeats() for trajectory in part.trajectories()), targets
     )
@@ -71,30 +72,30 @@ def pairs_of(trajectories: Iterable[Trajectory], targets: Any) -> Pairs:
     for trajectory in trajectories:
         if trajectory.qid not in targets:
             continue
-        newest: dict[str, float] = {}
-        for row in trajectory.rounds:
-            for docid, document in row["documents"].items():
-                if "probability" in document:
-                    newest[docid] = document["probability"]
+        newest = {
+            docid: document.probability
+            for docid, document in scored_documents(trajectory.rounds).items()
+            if document.probability is not None
+        }
         probabilities += newest.values()
         met += [docid in targets[trajectory.qid] for docid in newest]
     return probabilities, met
 
 
 def fit(probabilities: Sequence[float], met: Sequence[bool], method: str) -> dict[str, Any]:
-    """The parameters of `agents.literature.calibration.Calibration`: isotonic regression (Zadrozny
-    and Elkan, KDD 2002), or Platt's logistic regression (1999) over the log-odds, both by
-    scikit-learn."""
+    """The parameters of `soundingline.agents.literature.calibration.Calibration`: isotonic
+    regression (Zadrozny and Elkan, KDD 2002), or Platt's logistic regression (1999) over the
+    log-odds, both by scikit-learn."""
     labels = np.array(met, dtype=float)
     if method == "isotonic":
-        model = require("sklearn.isotonic").IsotonicRegression(
+        model = import_optional("sklearn.isotonic").IsotonicRegression(
             y_min=0.0, y_max=1.0, out_of_bounds="clip"
         )
         model.fit(np.array(probabilities), labels)
         steps = {"x": model.X_thresholds_.tolist(), "y": model.y_thresholds_.tolist()}
         return {"method": method, **steps}
     odds: NDArray[np.float64] = np.array([[logit(value)] for value in probabilities])
-    model = require("sklearn.linear_model").LogisticRegression(C=1e6)
+    model = import_optional("sklearn.linear_model").LogisticRegression(C=1e6)
     model.fit(odds, labels)
     return {
         "method": method,
@@ -112,5 +113,4 @@ PARSER = CommandParser(__doc__, "RUN")
 PARSER.add_argument("--method", choices=METHODS, default="isotonic", help="isotonic unless given")
 PARSER.add_argument("--out", required=True, metavar="FILE", help="the file that is written")
 
-if __name__ == "__main__":
-    run_command(calibrate, PARSER)
+start = partial(run_command, calibrate, PARSER)

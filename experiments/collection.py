@@ -17,25 +17,28 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from pipelines.engines.base import Engine
-from toolkit.benchmarks.judged import texts_of, unknown_judged
-from toolkit.benchmarks.links import FORMAT as LINKS_FORMAT
-from toolkit.benchmarks.links import LinkGraph
-from toolkit.console import tell
-from toolkit.contracts import (
-    Benchmark,
-    Segmenter,
-    Unit,
-    is_sealed,
-    links_fingerprint,
-    links_of,
+from soundingline.pipelines.counts import MadeOnce
+from soundingline.pipelines.engines.engine import Engine
+from soundingline.toolkit.benchmarks.benchmark import Benchmark
+from soundingline.toolkit.benchmarks.links import FORMAT as LINKS_FORMAT
+from soundingline.toolkit.benchmarks.links import LinkGraph
+from soundingline.toolkit.console import notify, track
+from soundingline.toolkit.corpus import SqliteStore
+from soundingline.toolkit.corpus.resolve import FORMAT as HEADINGS_FORMAT
+from soundingline.toolkit.corpus.resolve import Resolver
+from soundingline.toolkit.corpus.segmentation import Segmenter
+from soundingline.toolkit.data import Unit
+from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.files import (
+    atomic_folder,
+    building_lock,
+    file_lock,
+    fingerprint,
+    read_only,
+    verify_checksum_list,
+    write_checksum_list,
+    write_text,
 )
-from toolkit.corpus import SqliteStore, build_units
-from toolkit.corpus.resolve import FORMAT as HEADINGS_FORMAT
-from toolkit.corpus.resolve import Resolver
-from toolkit.counts import MadeOnce
-from toolkit.files import fingerprint, folder_made_whole, waiting_lock, write_atomic
-from toolkit.progress import track
 
 CLEAR = "NOT-SEALED.txt"
 _CLEAR_NOTE = """\
@@ -45,7 +48,7 @@ must read them. Do not publish this folder; git ignores it.
 
 
 # What a file of another kind, or a part of one, makes a reader raise.
-_DAMAGE = (OSError, ValueError, LookupError, TypeError, AttributeError, EOFError)
+_DAMAGE = (OSError, ValueError, LookupError, TypeError, AttributeError, EOFError, InputError)
 
 
 class _Writable(Protocol):
@@ -56,10 +59,10 @@ Part = TypeVar("Part", bound=_Writable)
 
 
 @dataclass(frozen=True)
-class PreparedCollection:
-    """An opened store and an index, with the fingerprint that names the index. `folder` holds them
-    and whatever else is indexed of the same units; `others` names what was, by engine. `links`
-    gives the links between the documents, where the benchmark has any, and `resolver` what
+class IndexedCollection:
+    """An opened store and an index of `engine`, with the fingerprint that names the index. `folder`
+    holds them and whatever else is indexed of the same units; `others` names what was, by engine.
+    `links` gives the links between the documents, where the benchmark has any, and `resolver` what
     recognises documents by title, url or identifier."""
 
     store: SqliteStore
@@ -69,6 +72,7 @@ class PreparedCollection:
     folder: Path
     segmenter: Segmenter
     corpus: str
+    engine: Engine
     others: dict[str, str] = field(default_factory=dict)
     links: Callable[[], LinkGraph] | None = None
     resolver: Callable[[], Resolver] | None = None
@@ -83,8 +87,8 @@ class PreparedCollection:
         path, digest = _place(self.folder, self.segmenter, engine, self.corpus)
         self.others[path.name] = digest
         # A lock of its own: encoding a corpus takes hours, and others need the folder.
-        with waiting_lock(self.folder / f".{path.name}.lock"):
-            return _opened(engine, self.store, path, self.corpus)
+        lock = self.folder / f".{path.name}.lock"
+        return _opened(engine, self.store, path, self.corpus, lock)
 
 
 class StoredUnits:
@@ -116,9 +120,9 @@ def texts_under(
     corpus = benchmark.corpus_fingerprint
     path = _texts(root / benchmark.name, corpus)
     if not path.exists():
-        yield from texts_of(benchmark, docids)
+        yield from benchmark.document_texts(docids)
         return
-    with SqliteStore.open(path, corpus_fingerprint=corpus) as store:
+    with SqliteStore(path, corpus_fingerprint=corpus) as store:
         yield from texts_in(store, docids)
 
 
@@ -129,22 +133,21 @@ def prepare(
     root: Path,
     *,
     indexed: bool = True,
-) -> PreparedCollection:
+) -> IndexedCollection:
     """Open what stands under `root`; build what is missing, one process at a time. The index waits
-    until it is asked for where `indexed` is false."""
+    until it is asked for where `indexed` is false. What is complete is opened without a lock, so
+    that `root` may be read-only; `InputError` where it is, and something is missing."""
     folder = root / benchmark.name
     corpus = benchmark.corpus_fingerprint
     path, digest = _place(folder, segmenter, engine, corpus)
-    if is_sealed(benchmark):
+    if benchmark.obfuscated:
         _mark_clear(folder)
-    with waiting_lock(folder / ".lock"):
-        store = _store(benchmark, segmenter, folder, corpus)
+    store = _store(benchmark, segmenter, folder, corpus)
 
     def open_index() -> Any:
-        with waiting_lock(folder / ".lock"):
-            return _opened(engine, store, path, corpus)
+        return _opened(engine, store, path, corpus, folder / ".lock")
 
-    prepared = PreparedCollection(
+    prepared = IndexedCollection(
         store,
         open_index,
         path,
@@ -152,6 +155,7 @@ def prepare(
         folder,
         segmenter,
         corpus,
+        engine,
         links=link_graph(benchmark, store, corpus, folder),
         resolver=title_resolver(store, corpus, folder),
     )
@@ -161,10 +165,14 @@ def prepare(
 
 
 def _mark_clear(folder: Path) -> None:
-    """Say that the folder holds texts of a sealed benchmark as they are, and keep git away."""
+    """Say that the folder holds texts of an obfuscated benchmark as they are, and keep git away."""
     for name, text in ((".gitignore", "*\n"), (CLEAR, _CLEAR_NOTE)):
         if not (folder / name).exists():
-            write_atomic(folder / name, text, clear=True)
+            try:
+                write_text(folder / name, text, clear=True)
+            except OSError as error:
+                if not read_only(error):
+                    raise
 
 
 def _place(folder: Path, segmenter: Segmenter, engine: Engine, corpus: str) -> tuple[Path, str]:
@@ -176,24 +184,28 @@ def _texts(folder: Path, corpus: str) -> Path:
     return folder / f"documents-{corpus}"
 
 
-def _opened(engine: Engine, store: SqliteStore, path: Path, corpus: str) -> Any:
+def _opened(engine: Engine, store: SqliteStore, path: Path, corpus: str, lock: Path) -> Any:
     if not path.exists():
-        if notice := getattr(engine, "notice", lambda units: "")(store.unit_count):
-            tell(notice)
-        engine.build(StoredUnits(store), path, corpus_fingerprint=corpus)
+        with building_lock(lock, f"the index '{path}'"):
+            if not path.exists():
+                if notice := getattr(engine, "notice", lambda units: "")(store.unit_count):
+                    notify(notice)
+                engine.build(StoredUnits(store), path, corpus_fingerprint=corpus)
     return engine.open(path, corpus_fingerprint=corpus)
 
 
 def _store(benchmark: Benchmark, segmenter: Segmenter, folder: Path, corpus: str) -> SqliteStore:
     texts = _texts(folder, corpus)
     spans = folder / f"{segmenter.name}-spans-{fingerprint(corpus, segmenter.fingerprint)}"
-    if not texts.exists():
-        reading = track(benchmark.documents(), f"Storing {benchmark.name}")
-        SqliteStore.build(texts, reading, corpus_fingerprint=corpus).close()
-    if not spans.exists():
-        with SqliteStore.open(texts, corpus_fingerprint=corpus) as store:
-            build_units(spans, store, segmenter)
-    return SqliteStore.open(
+    if not (texts.exists() and spans.exists()):
+        with building_lock(folder / ".lock", f"the document store '{spans}'"):
+            if not texts.exists():
+                reading = track(benchmark.documents(), f"Storing {benchmark.name}")
+                SqliteStore.build(texts, reading, corpus_fingerprint=corpus).close()
+            if not spans.exists():
+                with SqliteStore(texts, corpus_fingerprint=corpus) as store:
+                    store.add_units(spans, segmenter)
+    return SqliteStore(
         texts,
         spans,
         corpus_fingerprint=corpus,
@@ -206,9 +218,9 @@ def link_graph(
 ) -> Callable[[], LinkGraph] | None:
     """What gives the graph of a benchmark's links when it is first asked for; None where it has
     none. `corpus` is the fingerprint of the documents. Links to documents that the corpus lacks are
-    told. Without a fingerprint of the links
-    (`toolkit.contracts.links_fingerprint`) the graph is built at each start."""
-    links, content = links_of(benchmark), links_fingerprint(benchmark)
+    told. Without a fingerprint of the links (`Benchmark.links_fingerprint`) the graph is built at
+    each start."""
+    links, content = benchmark.links(), benchmark.links_fingerprint
     if links is None:
         return None
 
@@ -220,11 +232,11 @@ def link_graph(
             result = build()
         else:
             key = fingerprint(corpus, content, LINKS_FORMAT)
-            result = kept(folder / f"links-{key}", LinkGraph.open, build)
+            result = open_or_build(folder / f"links-{key}", LinkGraph.open, build)
         if result.missing:
             total = len(result) + result.missing + result.repeated + result.own
             lacking = f"{result.missing:,} of {total:,} links of {benchmark.name}"
-            tell(f"{lacking} name documents that its corpus lacks; they are left out")
+            notify(f"{lacking} name documents that its corpus lacks; they are left out")
         return result
 
     return _once(graph)
@@ -234,20 +246,38 @@ def title_resolver(store: SqliteStore, corpus: str, folder: Path) -> Callable[[]
     """What gives the resolver of a store when it is first asked for; `corpus` is the fingerprint of
     its documents."""
     path = folder / f"headings-{fingerprint(corpus, HEADINGS_FORMAT)}"
-    return _once(lambda: kept(path, Resolver.open, lambda: Resolver(store.headings())))
+    return _once(
+        lambda: open_or_build(path, Resolver.open, lambda: Resolver(store.documents(texts=False)))
+    )
 
 
-def kept(path: Path, open_: Callable[[Path], Part], build: Callable[[], Part]) -> Part:
-    """What the folder `path` holds, opened; built and left there where it is missing or damaged.
-    One process at a time."""
-    with waiting_lock(path.parent / f".{path.name}.lock"):
+def open_or_build(path: Path, open_: Callable[[Path], Part], build: Callable[[], Part]) -> Part:
+    """What the folder `path` holds, opened. Where it is missing, or damaged, which one line
+    reports, it is built by one process at a time, and left there where that can be written."""
+
+    def whole() -> Part | None:
         try:
+            verify_checksum_list(path, what=str(path), do="")
             return open_(path)
         except _DAMAGE:
-            part = build()
-        with folder_made_whole(path) as temporary:
-            part.write(temporary)
-    return part
+            return None
+
+    part = whole()
+    if part is not None:
+        return part
+    try:
+        with file_lock(path.parent / f".{path.name}.lock"):
+            if (part := whole()) is None:
+                if path.exists():
+                    notify(f"{path} is damaged; it is built again")
+                part = build()
+                with atomic_folder(path) as temporary:
+                    part.write(temporary)
+                    write_checksum_list(temporary)
+    except OSError as error:
+        if not read_only(error):
+            raise
+    return build() if part is None else part
 
 
 def _once(make: Callable[[], Part]) -> Callable[[], Part]:
@@ -256,10 +286,10 @@ def _once(make: Callable[[], Part]) -> Callable[[], Part]:
     return lambda: values.get("part", make)
 
 
-def notes(benchmark: Benchmark, prepared: PreparedCollection) -> list[str]:
+def notes(benchmark: Benchmark, prepared: IndexedCollection) -> list[str]:
     """What a user must know about the benchmark's data before believing a number."""
-    unknown = len(unknown_judged(benchmark.judgements, prepared.store))
-    evidence = benchmark.judgements.get("evidence", {})
+    unknown = len(benchmark.unknown_judged(prepared.store))
+    evidence = benchmark.qrels.get("evidence", {})
     unjudged = sum(not evidence.get(topic.qid) for topic in benchmark.topics)
     questions = len(benchmark.topics)
     notes = {

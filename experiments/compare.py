@@ -1,16 +1,17 @@
-"""`python -m experiments.compare runs/a runs/b ...`: runs into verdicts, a table and a report."""
+"""`soundingline compare runs/a runs/b ...`: compare evaluated runs and write a report."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
-from experiments.comparison import compare_folders
-from experiments.entry import CommandParser, run_command
-from experiments.settings import Settings
-from toolkit.errors import InputError
-from toolkit.evaluation.statistics import TESTS
-from toolkit.files import fingerprint
+from soundingline.experiments.cli import CommandParser, run_command
+from soundingline.experiments.comparison import compare_folders
+from soundingline.experiments.config import Settings
+from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.evaluation.statistics import TESTS
+from soundingline.toolkit.files import fingerprint
 
 
 def compare(
@@ -27,7 +28,7 @@ def compare(
         raise InputError(
             f"{len(paths)} runs were named",
             valid="two or more run folders",
-            do="python -m experiments.compare runs/a runs/b",
+            do="soundingline compare runs/a runs/b",
         )
     name = settings.config.name or f"comparison-{fingerprint(*paths)[:6]}"
     compare_folders(
@@ -61,5 +62,4 @@ PARSER.add_argument(
 )
 PARSER.add_argument("--test", choices=TESTS, default=TESTS[0])
 
-if __name__ == "__main__":
-    run_command(compare, PARSER)
+start = partial(run_command, compare, PARSER)

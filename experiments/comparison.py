@@ -1,4 +1,4 @@
-"""Cells into verdicts, a table and a report."""
+"""Comparison of run folders: paired tests, a table on the terminal, and a report."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from urllib.parse import quote
 
-from toolkit.console import Console, tell
-from toolkit.evaluation import Cell, Verdict, compare, load_cells
-from toolkit.evaluation.systems import Systems, by_benchmark, systems_of
-from toolkit.files import write_json
-from toolkit.report import benchmark_tables, comparison_table, render, write_report
-from toolkit.report.traces import PAGE
+from soundingline.toolkit.console import Console, notify
+from soundingline.toolkit.evaluation import EvaluatedRun, PairedComparison, compare, load_runs
+from soundingline.toolkit.evaluation.comparison import Systems, by_benchmark, systems_of
+from soundingline.toolkit.files import write_json
+from soundingline.toolkit.report import benchmark_tables, comparison_table, render, write_report
+from soundingline.toolkit.report.traces import PAGE
 
-ALL_PAIRS = 8  # cells, above which each is tested against the baseline (or the first) only
+ALL_PAIRS = 8  # with more runs, each is compared only with the baseline (or the first run)
 TESTED = ("accuracy", "F1@20", "nDCG@20", "recall_opened", "nDCG@10", "AP")
 
 
@@ -30,62 +30,76 @@ def compare_folders(
     unfinished: Sequence[str] = (),
     by: Sequence[str] = (),
 ) -> None:
-    """Load, test, print the table, write `report.html`, `report.md` and `verdicts.json`.
+    """Compare evaluated runs, print a table, and write `report.html`, `report.md` and
+    `verdicts.json`.
 
-    Verdicts are between runs over the same benchmark content; a sweep over several benchmarks is
-    compared within each, against the baseline's system, and has a table of systems by benchmarks
-    with macro averages. `baseline` names the cell that the others are held against; or the first
-    cell that has these `factors` is it. `unfinished` are lines about cells that have no numbers;
-    `by` as in `systems_of`.
+    Only runs over the same benchmark content are compared. Runs over several benchmarks are
+    compared within each, with the run of the baseline's system, and have a table of systems by
+    benchmarks with macro averages.
+
+    Args:
+        paths: the run folders.
+        folder: where the report is written.
+        title: the report's title.
+        tested: the measures to test; None for those of `TESTED` that all runs have.
+        baseline: the name of the run that the others are compared with.
+        factors: without a baseline, the first run with these factors is the baseline.
+        test: see `statistics.paired_test`.
+        unfinished: lines about runs without an evaluation, for the report.
+        by: see `systems_of`.
     """
-    cells = load_cells(paths)
+    runs = load_runs(paths)
     if factors and baseline is None:
-        baseline = cell_with(cells, factors)
-    systems = systems_of(cells, by)
-    verdicts: list[Verdict] = []
-    for group in by_benchmark(cells):
+        baseline = _run_with(runs, factors)
+    systems = systems_of(runs, by)
+    comparisons: list[PairedComparison] = []
+    for group in by_benchmark(runs):
         inside = _baseline_of(group, baseline, systems)
         if inside is None and len(group) > ALL_PAIRS:
-            inside = _baseline_of(group, cells[0].name, systems) or group[0].name
-        if len(group) > 1:
-            verdicts += compare(group, shared(group, tested), inside, test=test)
-    write_json(folder / "verdicts.json", [verdict._asdict() for verdict in verdicts])
+            inside = _baseline_of(group, runs[0].name, systems) or group[0].name
+        questions = max((len(values) for values in group[0].per_question.values()), default=0)
+        if len(group) > 1 and questions < 2:
+            notify(f"{group[0].name} has one question: paired comparisons need two or more")
+        elif len(group) > 1:
+            known = [m for m in TESTED if all(m in run.per_question for run in group)]
+            comparisons += compare(group, list(tested or known), inside, test=test)
+    write_json(folder / "verdicts.json", [row._asdict() for row in comparisons])
     report = render(
-        cells,
-        verdicts,
+        runs,
+        comparisons,
         title=title,
         baseline=baseline,
         unfinished=unfinished,
-        traces=trace_links(cells, paths, folder),
+        traces=_trace_links(runs, paths, folder),
         by=by,
     )
     report_path = write_report(folder, report)
     console = Console()
-    console.print(comparison_table(cells, verdicts, baseline=baseline))
+    console.print(comparison_table(runs, comparisons, baseline=baseline))
     shown = list(dict.fromkeys(tested or ()))
-    for table in benchmark_tables(cells, verdicts, baseline=baseline, measures=shown, by=by):
+    for table in benchmark_tables(runs, comparisons, baseline=baseline, measures=shown, by=by):
         console.print(table)
     console.print(f"Report: {report_path}", highlight=False, soft_wrap=True)
 
 
-def cell_with(cells: Sequence[Cell], factors: Mapping[str, str]) -> str | None:
-    """The name of the first cell that has all of these factors; None, and a line to the terminal,
-    where there is none."""
-    for cell in cells:
-        if all(str(cell.factors.get(name)) == value for name, value in factors.items()):
-            return cell.name
+def _run_with(runs: Sequence[EvaluatedRun], factors: Mapping[str, str]) -> str | None:
+    """The name of the first run with these factors; None, with a line on the terminal, if there is
+    none."""
+    for run in runs:
+        if all(str(run.factors.get(name)) == value for name, value in factors.items()):
+            return run.name
     wanted = ", ".join(f"{name}={value}" for name, value in factors.items())
-    tell(f"no cell has {wanted}: the report has no such baseline")
+    notify(f"no run has {wanted}: the report has no such baseline")
     return None
 
 
-def trace_links(cells: Sequence[Cell], paths: Sequence[Path], folder: Path) -> dict[str, str]:
-    """Addresses, seen from a report in `folder`, of the traces of those cells that have some. The
-    cells are those of `load_cells(paths)`."""
-    cell_folders = dict.fromkeys(path.resolve() for path in paths)
-    pages = {
-        cell.name: cell_folder / PAGE for cell, cell_folder in zip(cells, cell_folders, strict=True)
-    }
+def _trace_links(
+    runs: Sequence[EvaluatedRun], paths: Sequence[Path], folder: Path
+) -> dict[str, str]:
+    """The addresses of the runs' traces, relative to a report in `folder`. The runs are those of
+    `load_runs(paths)`."""
+    folders = dict.fromkeys(path.resolve() for path in paths)
+    pages = {run.name: path / PAGE for run, path in zip(runs, folders, strict=True)}
     return {
         name: quote(os.path.relpath(page, folder.resolve()))
         for name, page in pages.items()
@@ -94,18 +108,13 @@ def trace_links(cells: Sequence[Cell], paths: Sequence[Path], folder: Path) -> d
 
 
 def _baseline_of(
-    group: Sequence[Cell], baseline: str | None, systems: Systems | None
+    group: Sequence[EvaluatedRun], baseline: str | None, systems: Systems | None
 ) -> str | None:
-    """The cell of one benchmark that others are tested against: the baseline, or its system's cell
-    there; None where it has none."""
-    names = {cell.name for cell in group}
+    """The run of one benchmark that the others are compared with: the baseline, or the run of the
+    baseline's system; None if there is none."""
+    names = {run.name for run in group}
     if baseline is None or baseline in names:
         return baseline
     system = systems.of(baseline) if systems else None
-    cells = system.cells.values() if system else ()
-    return next((cell.name for cell in cells if cell.name in names), None)
-
-
-def shared(cells: Sequence[Cell], tested: Sequence[str] | None) -> list[str]:
-    """The measures to test: those asked for, or the usual ones that all cells have."""
-    return list(tested or [m for m in TESTED if all(m in cell.per_question for cell in cells)])
+    runs = system.runs.values() if system else ()
+    return next((run.name for run in runs if run.name in names), None)

@@ -1,4 +1,4 @@
-"""`python -m experiments.enrich`: ask a language model for the phrases of a corpus, and index them.
+"""`soundingline enrich`: ask a language model for the phrases of a corpus, and index them.
 
 Everything that is answered is kept at once, so the same command goes on after a kill, pays for
 nothing twice, and tries again what failed.
@@ -6,38 +6,47 @@ nothing twice, and tries again what failed.
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from itertools import chain, compress, islice
 from pathlib import Path
 from typing import NamedTuple
 
-from experiments.build import make
-from experiments.collection import PreparedCollection, StoredUnits, prepare
-from experiments.costs import note_phrases
-from experiments.entry import main
-from experiments.models import servers_of_run
-from experiments.naming import RANKING, cell_label, factors, form_of, lasting, run_folder
-from experiments.pipeline import Stages, caches_folder, make_stages, seals
-from experiments.recorded import recorded_option
-from experiments.run_progress import duration, expected
-from experiments.settings import Settings, plain_values
-from pipelines.enrich.model_phrases import ModelPhrases
-from pipelines.enrich.overlay_engine import REASONS
-from pipelines.enrich.stage import Enrichment
-from pipelines.lexical.enriched import EnrichedIndex
-from pipelines.stage import Collection
-from toolkit.console import Console
-from toolkit.contracts import Benchmark, Unit
-from toolkit.errors import InputError
-from toolkit.files import fingerprint
-from toolkit.llm.errors import OutOfMoney
-from toolkit.llm.estimate import estimate
-from toolkit.llm.ledger import Ledger
-from toolkit.llm.ledger_file import ledger_on_record
-from toolkit.progress import bar
-from toolkit.runs import make_manifest
+from soundingline.experiments.build import make, servers_of_run
+from soundingline.experiments.cli import main
+from soundingline.experiments.collection import IndexedCollection, StoredUnits, prepare
+from soundingline.experiments.config import Settings, plain_values
+from soundingline.experiments.naming import (
+    RANKING,
+    cell_label,
+    factors,
+    form_of,
+    identity_of,
+    run_folder,
+)
+from soundingline.experiments.pipeline import Stages, caches_folder, make_stages, writes_obfuscated
+from soundingline.experiments.rank import note_phrases
+from soundingline.experiments.recorded import recorded_option
+from soundingline.experiments.rollouts import duration, expected
+from soundingline.pipelines.enrich.enrichment import (
+    REASONS_FILE,
+    Enrichment,
+    phrases_folder,
+    phrases_manifest,
+)
+from soundingline.pipelines.enrich.llm_phrases import ModelPhrases
+from soundingline.pipelines.lexical import LexicalIndex
+from soundingline.pipelines.stage import Collection
+from soundingline.toolkit.benchmarks.benchmark import Benchmark
+from soundingline.toolkit.console import Console, progress_bar
+from soundingline.toolkit.data import Unit
+from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.files import fingerprint, read_json
+from soundingline.toolkit.llm.errors import OutOfMoney
+from soundingline.toolkit.llm.ledger import Ledger, open_ledger
+from soundingline.toolkit.llm.prices import estimate
+from soundingline.toolkit.runs import make_manifest
 
 SAMPLE = 20
 """Documents after which the estimate for the rest is made."""
@@ -64,7 +73,7 @@ class AnswerTally(NamedTuple):
 
 
 def enrich(settings: Settings) -> None:
-    """Ask for what is missing, then build the overlay and say what it holds."""
+    """Ask for the missing phrases, then build the index and print what it has."""
     config = settings.config
     if config.paths.caches is None:
         raise InputError(
@@ -81,20 +90,19 @@ def enrich(settings: Settings) -> None:
         )
     benchmark: Benchmark = make(config.benchmark)
     prepared = prepare(benchmark, segmenter, engine, Path(config.paths.indexes))
-    caches = caches_folder(config, seals(config, benchmark))
+    caches = caches_folder(config, writes_obfuscated(config, benchmark))
     collection = stages.collection(prepared, segmenter, caches)
     if isinstance(stage.corpus, ModelPhrases):
         form = form_of(config, benchmark)
         ask_missing(settings, stages, stage.corpus, prepared, collection, form)
-    enriched = stage.enriched(collection).index
-    tell_overlay(enriched)
+    print_enriched(stage.enriched(collection).index)
 
 
 def ask_missing(
     settings: Settings,
     stages: Stages,
     source: ModelPhrases,
-    prepared: PreparedCollection,
+    prepared: IndexedCollection,
     collection: Collection,
     form: Mapping[str, str],
 ) -> None:
@@ -102,13 +110,13 @@ def ask_missing(
     that of texts on disk."""
     config = settings.config
     units = StoredUnits(prepared.store)
-    lacking = source.lacking(units, collection)
+    lacking = source.missing_flags(units, collection)
     missing = sum(lacking)
     console = Console(stderr=True, soft_wrap=True)
     console.print(f"{missing:,} of {len(units):,} documents have no phrases yet", highlight=False)
     if not missing:
         return
-    digest = fingerprint(lasting(settings, RANKING), source.fingerprint)[:8]
+    digest = fingerprint(identity_of(settings, RANKING), source.fingerprint)[:8]
     folder = run_folder(settings, f"enrichment-{cell_label(settings, RANKING)}-{digest}")
     prints = {"corpus": prepared.corpus, "phrases": source.fingerprint, **form}
     manifest = make_manifest(
@@ -117,7 +125,7 @@ def ask_missing(
     cap = make(config.budget).run_dollars
     with (
         folder.writing(manifest),
-        ledger_on_record(folder.ledger_path, cap=cap) as ledger,
+        open_ledger(folder.ledger_path, cap=cap) as ledger,
         servers_of_run(settings.multirun) as servers,
         stages.asking(ledger, folder.path, servers),
     ):
@@ -163,7 +171,7 @@ def ask_sample(
 def ask_all(answers: Iterator[tuple[Unit, object, str]], total: int) -> AnswerTally:
     """Ask for everything, with a bar."""
     documents, failed, again = 0, dict[str, int](), list[Unit]()
-    with bar() as progress:
+    with progress_bar() as progress:
         task = progress.add_task("Asking for phrases", total=total, note="")
         for unit, _, error in answers:
             documents += 1
@@ -216,18 +224,19 @@ def tell_answers(console: Console, counts: Mapping[str, float]) -> None:
         console.print(f"phrases left out: {', '.join(left_out)}", highlight=False)
 
 
-def tell_overlay(index: EnrichedIndex) -> None:
-    """Where the overlay stands, and what was proposed, kept and left out."""
-    path, counts = index.overlay.path, index.overlay.manifest["counts"]
-    reasons = json.loads((path / REASONS).read_text("utf-8"))
+def print_enriched(index: LexicalIndex) -> None:
+    """Print the folder of the index, and how many phrases were kept and left out."""
+    folder = phrases_folder(index)
+    assert folder is not None
+    counts = phrases_manifest(folder)["counts"]
+    reasons = read_json(folder / REASONS_FILE, dict[str, int], do="remove the folder and run again")
     shown = ", ".join(f"{count:,} {reason}" for reason, count in sorted(reasons.items()))
     Console().print(
-        f"{path}: {counts['phrases']:,} phrases for {counts['enriched']:,} documents, "
-        f"{counts['postings']:,} postings of {counts['terms']:,} terms ({shown or 'no phrase'})",
+        f"{folder.parent}: {counts['phrases']:,} phrases for {counts['enriched']:,} documents "
+        f"({shown or 'no phrase'})",
         highlight=False,
         soft_wrap=True,
     )
 
 
-if __name__ == "__main__":
-    main(enrich)
+start = partial(main, enrich)

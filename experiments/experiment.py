@@ -9,16 +9,16 @@ import pyterrier as pt
 from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
-from experiments.judging import evaluate_recorded
-from experiments.naming import cell_name, run_folder
-from experiments.pipeline import PreparedPipeline, ranking
-from experiments.rank import rank
-from experiments.recorded import Options, recorded_benchmark
-from experiments.refusals import one_line
-from experiments.run import run
-from experiments.settings import Settings
-from toolkit.errors import InputError
-from toolkit.evaluation import Cell
+from soundingline.experiments.config import Settings
+from soundingline.experiments.evaluate import evaluate_recorded
+from soundingline.experiments.naming import cell_name, run_folder
+from soundingline.experiments.pipeline import BoundPipeline, build_pipeline
+from soundingline.experiments.rank import rank
+from soundingline.experiments.recorded import Options, recorded_benchmark
+from soundingline.experiments.refusals import one_line
+from soundingline.experiments.run import run
+from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.evaluation import EvaluatedRun
 
 
 class Experiment:
@@ -48,20 +48,20 @@ class Experiment:
         return self.collection.pipeline
 
     @cached_property
-    def collection(self) -> PreparedPipeline:
+    def collection(self) -> BoundPipeline:
         """Benchmark, document store, opened indexes, and the pipeline over them."""
-        return ranking(self.settings.config)
+        return build_pipeline(self.settings.config)
 
-    def rank(self) -> Cell:
-        """Rank the benchmark's questions without an agent; as `python -m experiments.rank`."""
+    def rank(self) -> EvaluatedRun:
+        """Rank the benchmark's questions without an agent; as `soundingline rank`."""
         return rank(self.settings, lambda: self.collection)
 
-    def run(self) -> Cell:
+    def run(self) -> EvaluatedRun:
         """Let the agent answer the questions, or go on where it stopped; as
-        `python -m experiments.run`."""
+        `soundingline run`."""
         return run(self.settings, lambda: self.collection)
 
-    def evaluate(self) -> Cell:
+    def evaluate(self) -> EvaluatedRun:
         """Evaluate again what the run folder holds; no agent runs."""
         folder = run_folder(self.settings, cell_name(self.settings))
         benchmark = recorded_benchmark(folder, self.settings, Options(self.settings))

@@ -1,16 +1,17 @@
-"""`python -m experiments.index`: build the document store and the indexes of a benchmark and unit:
+"""`soundingline index`: build the document store and the indexes of a benchmark and unit:
 the engine's, and that of a learned retriever."""
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
-from experiments.build import make
-from experiments.collection import notes, prepare
-from experiments.entry import main
-from experiments.pipeline import Stages
-from experiments.settings import Settings
-from toolkit.console import Console
+from soundingline.experiments.build import make
+from soundingline.experiments.cli import main
+from soundingline.experiments.collection import notes, prepare
+from soundingline.experiments.config import Settings
+from soundingline.experiments.pipeline import Stages
+from soundingline.toolkit.console import Console
 
 
 def index(settings: Settings) -> None:
@@ -33,5 +34,4 @@ def index(settings: Settings) -> None:
         console.print(note, soft_wrap=True)
 
 
-if __name__ == "__main__":
-    main(index)
+start = partial(main, index)

@@ -1,29 +1,29 @@
-"""`python -m experiments.judge_agreement runs/<name>`: how far the judges of a run agree.
+"""`soundingline judge_agreement runs/<name>`: the agreement of the judges of a run.
 
-Compares the exact rule and every judge with a model whose verdicts the run folder holds, each with
-each, and writes `evaluation/agreement.json`. Nothing is judged here.
+Compares the exact rule and every model whose verdicts are in the run folder, pairwise, and writes
+`evaluation/agreement.json`. No model is called.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from itertools import combinations
 
 from rich.table import Table
 
-from experiments.entry import CommandParser, run_command
-from experiments.recorded import Options, recorded_benchmark
-from experiments.settings import Settings
-from toolkit.console import Console
-from toolkit.contracts import Benchmark
-from toolkit.errors import InputError
-from toolkit.evaluation import ExactAnswerJudge
-from toolkit.evaluation.agreement import Agreement, agreement
-from toolkit.evaluation.judge_llm import FAILED
-from toolkit.evaluation.verdict_files import verdicts_in
-from toolkit.files import write_json
-from toolkit.runs import RunFolder
-from toolkit.runs.names import repeat_id
+from soundingline.experiments.cli import CommandParser, run_command
+from soundingline.experiments.config import Settings
+from soundingline.experiments.recorded import Options, recorded_benchmark
+from soundingline.toolkit.benchmarks.benchmark import Benchmark
+from soundingline.toolkit.console import Console
+from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.evaluation import ExactAnswerJudge
+from soundingline.toolkit.evaluation.judge import FAILED, verdicts_in
+from soundingline.toolkit.evaluation.statistics import Agreement, agreement
+from soundingline.toolkit.files import write_json
+from soundingline.toolkit.runs import RunFolder
+from soundingline.toolkit.runs.run_folder import repeat_id
 
 _SHOWN = 8
 
@@ -31,9 +31,9 @@ Verdicts = Mapping[str, bool]
 
 
 def agree(settings: Settings, paths: Sequence[str]) -> None:
-    """Print and write the agreement of the judges of each run in the folders `paths`."""
+    """Print and write the agreement of the judges of each run folder."""
     if not paths:
-        raise InputError("no run was named", do="python -m experiments.judge_agreement runs/<name>")
+        raise InputError("no run was named", do="soundingline judge_agreement runs/<name>")
     options = Options(settings)
     for path in paths:
         folder = RunFolder(path)
@@ -41,7 +41,7 @@ def agree(settings: Settings, paths: Sequence[str]) -> None:
         if len(judges) < 2:
             raise InputError(
                 f"only {', '.join(judges)} has judged {folder.path}",
-                do=f"python -m experiments.evaluate judge=llm llm@judge_llm=... {folder.path}",
+                do=f"soundingline evaluate judge=llm llm@judge_llm=... {folder.path}",
             )
         questions = questions_of(folder)
         pairs = {
@@ -54,12 +54,12 @@ def agree(settings: Settings, paths: Sequence[str]) -> None:
 
 
 def judges_of(folder: RunFolder, benchmark: Benchmark) -> Mapping[str, Verdicts]:
-    """Verdicts by judge, on each repeat of each question under its own name (`repeat_id`). A failed
-    request is no verdict; an unreadable reply is a wrong one."""
+    """Judge -> answer -> whether it is correct. Answers are named by `repeat_id`. A failed request
+    is no verdict; an unreadable reply is a wrong answer."""
     judges: dict[str, dict[str, bool]] = {"exact_answer": {}}
     for part in folder.repeats():
         judges["exact_answer"] |= exact(part, benchmark)
-        for path in sorted((part.path / "evaluation").glob("verdicts-*.json*")):
+        for path in sorted((part.path / "evaluation").glob("verdicts-*.jsonl")):
             verdicts = judges.setdefault(path.stem.removeprefix("verdicts-"), {})
             for qid, verdict in verdicts_in(path).items():
                 if verdict.error != FAILED:
@@ -68,7 +68,7 @@ def judges_of(folder: RunFolder, benchmark: Benchmark) -> Mapping[str, Verdicts]
 
 
 def exact(part: RunFolder, benchmark: Benchmark) -> dict[str, bool]:
-    """The exact rule's verdicts on the recorded answers of one repeat."""
+    """The verdicts of the exact rule on the answers of one repeat."""
     judge = ExactAnswerJudge()
     verdicts = {}
     for trajectory in part.trajectories():
@@ -80,14 +80,14 @@ def exact(part: RunFolder, benchmark: Benchmark) -> dict[str, bool]:
 
 
 def questions_of(folder: RunFolder) -> dict[str, str]:
-    """The question of each repeat, by the name of the repeat."""
+    """Answer (`repeat_id`) -> its question."""
     return {
         repeat_id(qid, part.number): qid for part in folder.repeats() for qid in part.statuses()
     }
 
 
 def table(title: str, pairs: Mapping[tuple[str, str], Agreement]) -> Table:
-    """A row a pair of judges."""
+    """A table with a row for each pair of judges."""
     judges = Table("judges", "n", "raw", "kappa (95 %)", "correct", "they differ on", title=title)
     for (a, b), row in pairs.items():
         kappa = "undefined" if row.kappa is None else f"{row.kappa:.3f}"
@@ -108,5 +108,4 @@ def table(title: str, pairs: Mapping[tuple[str, str], Agreement]) -> Table:
 
 PARSER = CommandParser(__doc__, "RUN")
 
-if __name__ == "__main__":
-    run_command(agree, PARSER)
+start = partial(run_command, agree, PARSER)

@@ -1,10 +1,10 @@
-"""`python -m experiments.lint PATH`: what cannot be trusted in a set of run files.
+"""`soundingline lint PATH`: faults in a set of run files.
 
-PATH is a folder of run files of BrowseComp-Plus or Pi-Serini, with the verdicts of an evaluator
-(`*_eval.json`) where they stand beside them, a log of Inspect AI, or a run folder of ours.
-One line a finding: its count, its first places, and what the published figures would be without it.
-The exit code is 1 where a figure would change. With `benchmark=...` the questions, answers,
-judgements and documents are checked too; without, only what the files tell.
+PATH is a folder of run files of BrowseComp-Plus or Pi-Serini, which may contain the verdicts of an
+evaluator (`*_eval.json`) too, a log of Inspect AI, or a run folder of ours. The output has one line
+a kind of fault: the number of files, the first of them, and the published figures with and without
+the fault. The exit code is 1 if a figure changes. With `benchmark=...` the questions, answers,
+judgements and documents are checked too.
 """
 
 from __future__ import annotations
@@ -12,46 +12,53 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from experiments.build import make
-from experiments.entry import CommandParser, one_path, run_command
-from experiments.import_runs import add_canary, seal_of
-from experiments.settings import Settings, key_of
-from toolkit.benchmarks.reading import lines
-from toolkit.console import Console
-from toolkit.contracts import Benchmark, Trajectory
-from toolkit.errors import InputError
-from toolkit.exchange import browsecomp_plus, inspect_log, pi_serini
-from toolkit.exchange.lint import Finding, LintRow, Truth, findings, judges_of, linted
-from toolkit.exchange.run_files import RunFile, json_object, run_paths
-from toolkit.exchange.transcript import Transcript, trajectory_of
-from toolkit.runs import RunFolder
-from toolkit.sealing import Seal
+from soundingline.experiments.build import make
+from soundingline.experiments.cli import CommandParser, one_path, run_command
+from soundingline.experiments.config import Settings, key_of
+from soundingline.experiments.import_runs import add_canary, canary_of
+from soundingline.toolkit.benchmarks.benchmark import Benchmark
+from soundingline.toolkit.benchmarks.formats import lines
+from soundingline.toolkit.console import Console
+from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.evaluation.agent_run import without_texts
+from soundingline.toolkit.exchange import browsecomp_plus, inspect_ai
+from soundingline.toolkit.exchange.lint import Finding, GroundTruth, findings
+from soundingline.toolkit.exchange.transcript import Transcript, run_paths, trajectory_of
+from soundingline.toolkit.files import read_json
+from soundingline.toolkit.obfuscation import Canary
+from soundingline.toolkit.runs import RunFolder
+from soundingline.toolkit.trajectory import Trajectory
 
-_PLACES = 3
-_WRONG = 1
+_PLACES = 3  # locations in a line
+_CHANGED = 1  # exit code
 
 
 def lint(
     settings: Settings, paths: Sequence[str], *, canary_env: str = "", no_corpus: bool = False
 ) -> None:
-    """Print the findings; leaves with 1 where a figure would change."""
+    """Print the findings; the process ends with the code 1 if a figure changes."""
     path = one_path(paths, "a folder of run files, a log, or a run folder")
-    truth = _truth(settings, no_corpus)
-    reading = _Reading(seal_of(canary_env), {d for grades in truth.judged.values() for d in grades})
-    rows = list(reading.rows(path))
+    truth = _ground_truth(settings, no_corpus)
+    foreign: list[str] = []
+    verdicts: dict[str, str] = {}
+    rows: dict[str, Trajectory] = {}
+    documents = {docid for grades in truth.qrels.values() for docid in grades}
+    for read in _read(path, canary_of(canary_env), foreign, verdicts):
+        row = trajectory_of(read, "", documents) if isinstance(read, Transcript) else read
+        rows[str(row.source.get("file", row.qid))] = without_texts(row)
     if not rows:
-        raise InputError(f"{path} holds no run file", do="name the folder with the run files")
-    results = [*findings(rows, truth, reading.foreign), judges_of(reading.verdicts)]
-    present = [finding for finding in results if finding.number]
+        raise InputError(f"{path} contains no run file", do="name the folder with the run files")
+    present = findings(rows, truth, foreign, verdicts)
     console = Console(soft_wrap=True)
     for finding in present:
         console.print(line(finding))
     console.print(f"{len(rows)} files, {len(present)} kinds of findings")
     if any(finding.changes or finding.at_most for finding in present):
-        sys.exit(_WRONG)
+        sys.exit(_CHANGED)
 
 
 def line(finding: Finding) -> str:
@@ -60,111 +67,75 @@ def line(finding: Finding) -> str:
     more = ", ..." if len(finding.places) > _PLACES else ""
     changes = [f"{name} {a:.4f} -> {b:.4f}" for name, (a, b) in finding.changes.items()]
     effect = "; ".join([*changes, *([finding.at_most] if finding.at_most else [])])
-    return f"{finding.code}: {finding.number} ({shown}{more}){f': {effect}' if effect else ''}"
+    return f"{finding.code}: {finding.count} ({shown}{more}){f': {effect}' if effect else ''}"
 
 
-class _Reading:
-    """Reads files one at a time. `foreign` are places of what is no run file, `verdicts` pairs of a
-    place and a judge."""
-
-    def __init__(self, seal: Seal | None, documents: set[str]) -> None:
-        self.foreign: list[str] = []
-        self.verdicts: list[tuple[str, str]] = []
-        self._seal = seal
-        self._documents = documents
-
-    def rows(self, path: Path) -> Iterator[LintRow]:
-        """The rows of all that can be read at `path`."""
-        if (path / "manifest.json").exists():
-            yield from self._ours(RunFolder(path))
-            return
-        for file in run_paths(path, pi_serini.NO_RUN_FILES):
-            if file.suffix == ".eval":
-                yield from map(self._row, inspect_log.read(file))
+def _read(
+    path: Path, canary: Canary | None, foreign: list[str], verdicts: dict[str, str]
+) -> Iterator[Transcript | Trajectory]:
+    """The questions at `path`. Locations of files that are not run files are added to `foreign`,
+    and the judges of verdicts by location to `verdicts`."""
+    if (path / "manifest.json").exists():
+        folder = RunFolder(path)
+        judged = sorted((path / "evaluation").glob("verdicts-*.json*"))
+        verdicts.update((file.name, file.stem.removeprefix("verdicts-")) for file in judged)
+        yield from folder.trajectories()
+        return
+    for file in run_paths(path, browsecomp_plus.NO_RUN_FILES):
+        if file.suffix == ".eval":
+            yield from inspect_ai.read(file)
+            continue
+        for location, content in _objects(file):
+            if "judge_result" in content:
+                model = content.get("model_info")
+                judge = model.get("judge_model") if isinstance(model, dict) else "unnamed"
+                verdicts[location] = str(judge)
                 continue
-            for location, content in _objects(file):
-                if isinstance(judge := _judge(content), str):
-                    self.verdicts.append((location, judge))
+            entry = (location, content)
+            try:
+                if "surfaced_docids" in content:
+                    yield from browsecomp_plus.read_pi_serini([entry])
                 else:
-                    yield from self._file(location, content)
-
-    def _ours(self, folder: RunFolder) -> Iterator[LintRow]:
-        for verdicts in sorted((folder.path / "evaluation").glob("verdicts-*.json*")):
-            self.verdicts.append((verdicts.name, verdicts.stem.removeprefix("verdicts-")))
-        for trajectory in folder.trajectories():
-            yield linted(str(trajectory.source.get("file", trajectory.qid)), trajectory)
-
-    def _file(self, location: str, content: Any) -> Iterator[LintRow]:
-        if not isinstance(content, dict) or not {"query_id", "result"} <= content.keys():
-            self.foreign.append(location)
-            return
-        read = pi_serini.read if "surfaced_docids" in content else self._browsecomp_plus
-        try:
-            yield from map(self._row, read([RunFile(location, content)]))
-        except InputError:
-            if self._seal is None and _is_obfuscated(content):
+                    yield from browsecomp_plus.read([entry], canary)
+            except browsecomp_plus.ObfuscatedFile:
                 raise
-            self.foreign.append(location)
-
-    def _browsecomp_plus(self, files: Sequence[RunFile]) -> Iterator[Transcript | Trajectory]:
-        return browsecomp_plus.read(files, self._seal)
-
-    def _row(self, recorded: Transcript | Trajectory) -> LintRow:
-        if isinstance(recorded, Transcript):
-            recorded = trajectory_of(recorded, "", self._documents)
-        return linted(str(recorded.source.get("file", recorded.qid)), recorded)
+            except InputError:
+                foreign.append(location)
 
 
-def _truth(settings: Settings, no_corpus: bool) -> Truth:
-    """Of the benchmark that the command line names; empty where it names none."""
+def _ground_truth(settings: Settings, no_corpus: bool) -> GroundTruth:
+    """Of the benchmark on the command line; empty if there is none."""
     if not any(key_of(item).partition(".")[0] == "benchmark" for item in settings.overrides):
-        return Truth()
+        return GroundTruth()
     benchmark: Benchmark = make(settings.config.benchmark)
     documents = None if no_corpus else {document.docid for document in benchmark.documents()}
-    return Truth(
+    return GroundTruth(
         qids=[topic.qid for topic in benchmark.topics],
         answers={qid: texts for qid, texts in benchmark.answers.items() if texts},
-        judged=benchmark.judgements.get("evidence", {}),
+        qrels=benchmark.qrels.get("evidence", {}),
         documents=documents,
     )
 
 
-def _objects(file: Path) -> Iterator[tuple[str, Any]]:
-    """What each file or line holds; None for what is not JSON."""
+def _objects(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The object of a file or of each of its lines; an empty one for anything else."""
     if file.suffix != ".jsonl":
         try:
-            yield str(file), json_object(file)
+            yield str(file), read_json(file, dict[str, Any])
         except InputError:
-            yield str(file), None
+            yield str(file), {}
         return
-    yield from ((str(location), _parsed(text)) for location, text in lines(file))
-
-
-def _parsed(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return None
-
-
-def _judge(content: Any) -> str | None:
-    """The judge of an evaluator's file; None for other files."""
-    if not isinstance(content, dict) or "judge_result" not in content:
-        return None
-    model_info = content.get("model_info")
-    return str(model_info.get("judge_model")) if isinstance(model_info, dict) else "unnamed"
-
-
-def _is_obfuscated(content: dict[str, Any]) -> bool:
-    try:
-        return browsecomp_plus.is_obfuscated(RunFile("", content))
-    except InputError:
-        return False
+    for location, text in lines(file):
+        try:
+            content = json.loads(text)
+        except (ValueError, RecursionError):
+            content = None
+        yield str(location), content if isinstance(content, dict) else {}
 
 
 PARSER = CommandParser(__doc__, "PATH")
 PARSER.add_argument("--no-corpus", action="store_true", help="do not read the corpus's documents")
 add_canary(PARSER)
 
-if __name__ == "__main__":
-    run_command(lint, PARSER)
+
+start = partial(run_command, lint, PARSER)

@@ -1,8 +1,7 @@
 """What a cell is called, a function of its own configuration and of nothing else, and what must be
 equal for its run to go on.
 
-So a sweep can be widened, moved to a cluster, or run twice, and finds the cells that it has.
-"""
+So a sweep can be widened, moved to a cluster, or run twice, and finds the cells that it has."""
 
 from __future__ import annotations
 
@@ -15,25 +14,49 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from experiments.build import declares
-from experiments.pipeline import (
+from soundingline.experiments.build import declares
+from soundingline.experiments.config import Settings, choice_of, key_of, without_runtime_keys
+from soundingline.experiments.pipeline import (
     LIBRARIANS,
     STAGES,
-    PreparedPipeline,
+    BoundPipeline,
     active,
     asking_groups,
     asks_agents_model,
-    seals,
+    writes_obfuscated,
 )
-from experiments.schema import without_free
-from experiments.settings import Settings, choice_of, key_of
-from pipelines.stage import Stage
-from toolkit.contracts import Benchmark, is_sealed
-from toolkit.errors import InputError
-from toolkit.files import fingerprint
-from toolkit.masking import masked
-from toolkit.runs import RunFolder
-from toolkit.runs.manifest import SEALED
+from soundingline.pipelines.stage import Stage
+from soundingline.toolkit.benchmarks.benchmark import Benchmark
+from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.files import fingerprint
+from soundingline.toolkit.redaction import redact
+from soundingline.toolkit.runs import RunFolder
+from soundingline.toolkit.runs.manifest import SEALED
+
+SINGLE_RUN = "a single run"
+SWEEP_CELLS = "the cells of a sweep (-m)"
+REPLAYS = "replays of a run"
+CELLS = ".cells"  # in a sweep's folder: what became of each cell
+RECORDED = "recorded"  # in a folder of replays: the cell of the run itself
+
+
+def check_kind(folder: Path, kind: str) -> None:
+    """`InputError` where `folder` holds results of another kind than `kind`."""
+    found = _kind_of(folder)
+    if found not in ("", kind):
+        raise InputError(f"{folder} holds {found}, not {kind}", do="choose another name=")
+
+
+def _kind_of(folder: Path) -> str:
+    """`SINGLE_RUN`, `SWEEP_CELLS` or `REPLAYS`; empty where the folder holds no results yet."""
+    if (folder / "manifest.json").exists():
+        return SINGLE_RUN
+    if (folder / RECORDED / "manifest.json").exists():
+        return REPLAYS
+    if (folder / CELLS).exists() or any(folder.glob("*/manifest.json")):
+        return SWEEP_CELLS
+    return ""
+
 
 # Groups whose settings decide what a ranking is, and what a trajectory is. The model counts in a
 # ranking where a stage asks it.
@@ -70,22 +93,23 @@ _LONGEST = 120  # characters of a label, so that a name fits every file system
 def cell_name(settings: Settings, groups: Sequence[str] = AGENT) -> str:
     """`<label>-<hash>`: the options and single values that are not the default, and a hash of all
     that can change a trajectory."""
-    digest = fingerprint(lasting(settings, groups))[:8]
+    digest = fingerprint(identity_of(settings, groups))[:8]
     return f"{cell_label(settings, groups)}-{digest}"
 
 
 def run_folder(settings: Settings, name: str) -> RunFolder:
-    """`runs/<name>`, or `runs/<name=>/<name>` in a sweep, where `name` is the cell's own."""
+    """`runs/<name>`, or `runs/<name=>/<name>` in a sweep, where `name` is the cell's own.
+    `InputError` where `runs/<name>` holds a sweep and this is a single run, or the reverse."""
     root, run_name = Path(settings.config.paths.runs), settings.config.name
-    if settings.multirun:
-        return RunFolder.named(RunFolder.named(root, str(run_name)).path, name)
-    return RunFolder.named(root, run_name or name)
+    folder = RunFolder.named(root, str(run_name) if settings.multirun else run_name or name)
+    check_kind(folder.path, SWEEP_CELLS if settings.multirun else SINGLE_RUN)
+    return RunFolder.named(folder.path, name) if settings.multirun else folder
 
 
 def cell_label(settings: Settings, groups: Sequence[str] = AGENT) -> str:
     """What a person reads: unit and retriever, other options that are not the default, and single
     values as `key=value`, absolute paths by their last part."""
-    options = [_option(settings, group) for group in present(settings, groups)]
+    options = [_option(settings, group) for group in active_groups(settings, groups)]
     parts = [option for option in options if option]
     different = changed(settings, groups).items()
     # Those of the benchmark come last: they are often the same in a whole sweep.
@@ -95,13 +119,13 @@ def cell_label(settings: Settings, groups: Sequence[str] = AGENT) -> str:
     return label[:_LONGEST].rstrip("-.")
 
 
-def lasting(settings: Settings, groups: Sequence[str] = AGENT) -> dict[str, Any]:
+def identity_of(settings: Settings, groups: Sequence[str] = AGENT) -> dict[str, Any]:
     """The settings that can change a trajectory, by group. Nothing of a stage that is not there,
     nor of a language model that nobody asks; of a path its last part, because a collection or a
     tokenizer that moves is the same (its content has a fingerprint of its own)."""
     values = {
         group: _lasting(_plain(settings.config[group]), group)
-        for group in present(settings, groups)
+        for group in active_groups(settings, groups)
         if settings.config[group] is not None
     }
     for group, key in _PLACES:
@@ -117,7 +141,7 @@ def lasting(settings: Settings, groups: Sequence[str] = AGENT) -> dict[str, Any]
         server = values[group].get("server") if group.endswith("llm") else None
         if isinstance(server, dict) and isinstance(server.get("gguf"), str):
             server["gguf"] = PurePath(server["gguf"]).name
-    values.get("retriever", {}).pop("path", None)  # of a tuning, whose choice stands beside it
+    values.get("retriever", {}).pop("source", None)  # of a tuning, whose choice stands beside it
     return values
 
 
@@ -131,21 +155,21 @@ def changed(settings: Settings, groups: Sequence[str] = AGENT) -> dict[str, Any]
     """Single values that are not those of the chosen options, by key; without secrets."""
     if not settings.changes_values:
         return {}
-    values = dict(_flat(lasting(settings, groups)))
+    values = dict(_flat(identity_of(settings, groups)))
     try:
-        usual = dict(_flat(lasting(settings.chosen_only, groups)))
+        usual = dict(_flat(identity_of(settings.chosen_only, groups)))
     except (InputError, HydraException, OmegaConfBaseException):
         # An option may need the value that the command line gives it: all that were given count.
         overridden = set(map(key_of, settings.overrides))
         usual = {key: value for key, value in values.items() if key not in overridden}
     different = {key: value for key, value in values.items() if usual.get(key) != value}
-    return {key: masked(value, key) for key, value in different.items()}
+    return {key: redact(value, key) for key, value in different.items()}
 
 
 def factors(settings: Settings, groups: Sequence[str] = AGENT) -> dict[str, str]:
     """A cell's coordinates in a sweep: the option of each group, and each changed value."""
     chosen: dict[str, str] = {}
-    here = present(settings, groups)
+    here = active_groups(settings, groups)
     for group in (*groups, *STAGE_MODELS):
         option = settings.choices.get(choice_of(group), "None")
         if group in here and option not in _NO_OPTION:
@@ -157,11 +181,11 @@ def factors(settings: Settings, groups: Sequence[str] = AGENT) -> dict[str, str]
 
 
 def fingerprints(
-    settings: Settings, built: PreparedPipeline, groups: Sequence[str] = AGENT
+    settings: Settings, built: BoundPipeline, groups: Sequence[str] = AGENT
 ) -> dict[str, str]:
     """What must be equal for a run to be resumed: benchmark, indexes, each group's settings, and
     the models of stages."""
-    values = lasting(settings, [group for group in groups if group != "benchmark"])
+    values = identity_of(settings, [group for group in groups if group != "benchmark"])
     return {
         "benchmark": built.benchmark.fingerprint,
         **form_of(settings.config, built.benchmark),
@@ -174,20 +198,22 @@ def fingerprints(
             if isinstance(part, Stage) and part.fingerprint
         },
         **{
-            f"{group}_llm.content": model.content
+            f"{group}_llm.content": model.weights_fingerprint
             for group, (model, _) in built.stages.models.items()
-            if model.content
+            if model.weights_fingerprint
         },
     }
 
 
 def form_of(config: DictConfig, benchmark: Benchmark) -> dict[str, str]:
-    """For a run's fingerprints: the form of its texts, where the benchmark is sealed. A run holds
-    all of its texts in one form: with the setting changed it is another run."""
-    return {SEALED: "yes" if seals(config, benchmark) else "no"} if is_sealed(benchmark) else {}
+    """For a run's fingerprints: the form of its texts, where the benchmark is obfuscated. A run
+    holds all of its texts in one form: with the setting changed it is another run."""
+    if not benchmark.obfuscated:
+        return {}
+    return {SEALED: "yes" if writes_obfuscated(config, benchmark) else "no"}
 
 
-def present(settings: Settings, groups: Sequence[str]) -> list[str]:
+def active_groups(settings: Settings, groups: Sequence[str]) -> list[str]:
     """Those of `groups` that have a part in this cell, and the language models of their own that
     stages among them ask."""
     config = settings.config
@@ -222,7 +248,7 @@ def _plain(config: Any) -> Any:
 
 def _lasting(value: Any, group: str) -> Any:
     # A renewed key of a language model is the same model.
-    return without_free(masked(value) if group.endswith("llm") else value, group)
+    return without_runtime_keys(redact(value) if group.endswith("llm") else value, group)
 
 
 def _flat(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -12,23 +12,29 @@ import pandas as pd
 import pyterrier as pt
 from omegaconf import DictConfig
 
-from experiments.build import check_price, declares, make, stage_model
-from experiments.collection import PreparedCollection, notes, prepare
-from pipelines.cache_limits import keep_bound
-from pipelines.composition import compose
-from pipelines.engines.base import Engine
-from pipelines.rerank.stage import RerankHead
-from pipelines.stage import Collection, Stage, bound
-from toolkit.console import Console
-from toolkit.contracts import Benchmark, Segmenter, is_sealed
-from toolkit.errors import InputError
-from toolkit.llm.blocking import BlockingModel, content_of
-from toolkit.llm.language_model import LanguageModel
-from toolkit.llm.ledger import Ledger
-from toolkit.llm.server import Servers
-from toolkit.runs.manifest import SEALED
-from toolkit.sealing import mark_sealed
-from toolkit.search.scoring import RequirementScorer, ScorerResources
+from soundingline.experiments.build import declares, make, stage_model
+from soundingline.experiments.collection import IndexedCollection, notes, prepare
+from soundingline.pipelines.backend import ListOrder
+from soundingline.pipelines.cache import keep_bound
+from soundingline.pipelines.composition import compose
+from soundingline.pipelines.engines.engine import Engine, word_frequency
+from soundingline.pipelines.rerank.reranker import RerankHead
+from soundingline.pipelines.stage import Collection, Stage, bound
+from soundingline.toolkit.benchmarks.benchmark import Benchmark
+from soundingline.toolkit.console import Console
+from soundingline.toolkit.corpus import Passages
+from soundingline.toolkit.corpus.segmentation import Segmenter
+from soundingline.toolkit.data import DocumentStore
+from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.llm.blocking import BlockingModel, weights_fingerprint
+from soundingline.toolkit.llm.client import LanguageModel
+from soundingline.toolkit.llm.ledger import Ledger
+from soundingline.toolkit.llm.server import Servers
+from soundingline.toolkit.obfuscation import mark_obfuscated
+from soundingline.toolkit.runs.manifest import SEALED
+from soundingline.toolkit.search import Literature, Operators
+from soundingline.toolkit.search.scoring import RequirementScorer, ScorerResources
+from soundingline.toolkit.search.session import SearchTool
 
 # In the order of the pipeline.
 STAGES = ("rewriter", "enrichment", "retriever", "reranker")
@@ -38,22 +44,22 @@ Transformers = Mapping[str, pt.Transformer]
 
 
 @dataclass(frozen=True)
-class PreparedPipeline:
+class BoundPipeline:
     """Benchmark, segmenter, opened index and the pipeline over it; whether what a run of it writes
-    is sealed."""
+    is obfuscated."""
 
     benchmark: Benchmark
     segmenter: Segmenter
-    prepared: PreparedCollection
+    prepared: IndexedCollection
     pipeline: pt.Transformer
     stages: Stages
     parts: Transformers
-    sealed: bool = False
+    obfuscated: bool = False
 
 
-def ranking(
+def build_pipeline(
     config: DictConfig, benchmark: Benchmark | None = None, *, searched: bool = True
-) -> PreparedPipeline:
+) -> BoundPipeline:
     """Build what ranks, over `benchmark` (None: the configuration's). Settings are checked before
     any index is built. Where nothing searches the pipeline, it has no stages, and no index is
     opened before it is asked for."""
@@ -66,15 +72,15 @@ def ranking(
     prepared = prepare(benchmark, segmenter, engine, indexes, indexed=searched)
     for note in notes(benchmark, prepared):
         Console(stderr=True).print(note, soft_wrap=True)
-    sealed = seals(config, benchmark)
+    obfuscated = writes_obfuscated(config, benchmark)
     if not searched:
-        return PreparedPipeline(
-            benchmark, segmenter, prepared, NotSearched(), stages.without_pipeline(), {}, sealed
+        return BoundPipeline(
+            benchmark, segmenter, prepared, NotSearched(), stages.without_pipeline(), {}, obfuscated
         )
-    caches = caches_folder(config, sealed)
+    caches = caches_folder(config, obfuscated)
     parts = stages.bind(prepared, segmenter, caches, benchmark)
     pipeline = compose(**parts, aggregate=segmenter.aggregate)
-    return PreparedPipeline(benchmark, segmenter, prepared, pipeline, stages, parts, sealed)
+    return BoundPipeline(benchmark, segmenter, prepared, pipeline, stages, parts, obfuscated)
 
 
 class NotSearched(pt.Transformer):
@@ -83,30 +89,30 @@ class NotSearched(pt.Transformer):
 
     def transform(self, inp: pd.DataFrame) -> pd.DataFrame:
         raise InputError(
-            "the pipeline is asked, and the search tool declares asks_pipeline = False, or the "
+            "the pipeline is asked, and the search tool declares uses_pipeline = False, or the "
             "agent calls_tools = False",
             do="leave that out of its class",
         )
 
 
 # Gives what ranks when it is asked for, so that what cannot work is told before.
-PipelineOpener = Callable[[], PreparedPipeline]
+PipelineOpener = Callable[[], BoundPipeline]
 
 
-def seals(config: DictConfig, benchmark: Benchmark) -> bool:
+def writes_obfuscated(config: DictConfig, benchmark: Benchmark) -> bool:
     """Whether what is written of the benchmark's texts is to be obfuscated."""
-    return bool(config.sealed) and is_sealed(benchmark)
+    return bool(config.sealed) and benchmark.obfuscated
 
 
-def caches_folder(config: DictConfig, sealed: bool) -> Path | None:
-    """Where stages keep results: those of sealed benchmarks have a folder of their own below
-    `paths.caches`, which is marked so that what they write is sealed."""
+def caches_folder(config: DictConfig, obfuscated: bool) -> Path | None:
+    """Where stages keep results: those of obfuscated benchmarks have a folder of their own below
+    `paths.caches`, which is marked so that what they write is obfuscated."""
     if config.paths.caches is None:
         return None
     folder = Path(config.paths.caches)
-    if not sealed:
+    if not obfuscated:
         return folder
-    mark_sealed(folder / SEALED)
+    mark_obfuscated(folder / SEALED)
     return folder / SEALED
 
 
@@ -114,7 +120,8 @@ def caches_folder(config: DictConfig, sealed: bool) -> Path | None:
 class Stages:
     """A pipeline's stages by group, without those that are `none`, and not yet bound; `models` are
     the language models of stages that ask one, with what serves them. `scorer`, where there is one,
-    is that of requirements (`toolkit.search.scoring`), and `list_reranker` orders a final list."""
+    is that of requirements (`soundingline.toolkit.search.scoring`), and `list_reranker` orders a
+    final list."""
 
     transformers: Transformers
     models: Mapping[str, tuple[BlockingModel, LanguageModel]] = field(default_factory=dict)
@@ -134,7 +141,7 @@ class Stages:
 
     def bind(
         self,
-        prepared: PreparedCollection,
+        prepared: IndexedCollection,
         segmenter: Segmenter,
         caches: Path | None,
         benchmark: Benchmark | None = None,
@@ -144,7 +151,7 @@ class Stages:
         collection = self.collection(prepared, segmenter, caches)
         if benchmark is not None:
             questions = {topic.qid: topic.text for topic in benchmark.topics}
-            collection = replace(collection, judgements=benchmark.judgements, questions=questions)
+            collection = replace(collection, qrels=benchmark.qrels, questions=questions)
         enrichment = self.transformers.get("enrichment")
         if isinstance(enrichment, Stage):
             # Every stage ranks in the enriched index, where the corpus is enriched.
@@ -160,7 +167,7 @@ class Stages:
         return replace(self, transformers={}, models=models)
 
     def collection(
-        self, prepared: PreparedCollection, segmenter: Segmenter, caches: Path | None
+        self, prepared: IndexedCollection, segmenter: Segmenter, caches: Path | None
     ) -> Collection:
         """What was prepared, as stages see it; the model is that of the enrichment."""
         return Collection(
@@ -172,15 +179,16 @@ class Stages:
             caches=caches,
             model=self._model("enrichment"),
             links=prepared.links,
+            engine=prepared.engine,
         )
 
     @contextmanager
     def asking(
         self, ledger: Ledger, folder: Path, servers: Servers | None = None
     ) -> Iterator[None]:
-        """The stages' language models run as long as the block, and so does a re-ranker that asks a
-        server of its own; all their requests are entered in `ledger`. Servers of ours write their
-        logs to `folder`, and are shared with those of `servers`."""
+        """The stages' language models run as long as the block, and their requests are entered in
+        `ledger`; stages are closed at its end. Servers of ours write their logs to `folder`, and
+        are shared with those of `servers`."""
         with ExitStack() as stack:
             if servers is None:
                 servers = stack.enter_context(Servers())
@@ -190,7 +198,7 @@ class Stages:
                 stack.enter_context(blocking.started(model, ledger))
             for transformer in (*self.transformers.values(), self.list_reranker):
                 if isinstance(transformer, Stage):
-                    stack.enter_context(transformer.asking(ledger))
+                    stack.callback(transformer.close)
             if self.scorer is not None:
                 stack.callback(self.scorer.close)
             yield
@@ -250,17 +258,8 @@ def make_stages(config: DictConfig, groups: Sequence[str] = STAGES) -> Stages:
         if group == "reranker" and not isinstance(transformer, Stage):
             transformer = RerankHead(transformer)
         transformers[group] = transformer
-        if isinstance(transformer, Stage) and transformer.request_price is not None:
-            check_price(config, group, transformer.request_price, group)
         if isinstance(transformer, Stage) and transformer.asks_model:
-            llm = stage_model(config, group)
-            if transformer.asks_logprobs and not llm.gives_logprobs:
-                raise InputError(
-                    f"the {group} reads log-probabilities, and the API of {llm.name} gives none",
-                    valid="a model behind chat completions, such as vllm/... or openai_compatible",
-                    do=f"choose one for it (llm@{group}_llm=...), or set {group}.score=generated",
-                )
-            models[group] = _blocking(llm, group), llm
+            models[group] = _model_of(transformer, config, group, group)
     if {"rewriter", "enrichment", "reranker"} & set(transformers):
         keep_bound(config.paths.caches, config.paths.caches_gb)
     return Stages(transformers, models)
@@ -275,16 +274,37 @@ def with_librarians(stages: Stages, config: DictConfig) -> Stages:
     models = dict(stages.models)
     for group, part in parts.items():
         if getattr(part, "asks_model", False):
-            llm = stage_model(config, "librarian")
-            models[group] = _blocking(llm, "librarian"), llm
+            models[group] = _model_of(part, config, group, "librarian")
     keep_bound(config.paths.caches, config.paths.caches_gb)
     return replace(stages, models=models, **parts)
 
 
-def _blocking(llm: LanguageModel, role: str) -> BlockingModel:
-    return BlockingModel(
-        llm.name, settings=llm.settings, price=llm.price, role=role, content=content_of(llm)
+def _model_of(
+    part: Any, config: DictConfig, group: str, role: str
+) -> tuple[BlockingModel, LanguageModel]:
+    """The language model of a stage or of what librarians work with, and what serves it.
+    `InputError` if it cannot do what the part needs."""
+    llm = stage_model(config, role)
+    if isinstance(part, Stage) and part.asks_logprobs and not llm.gives_logprobs:
+        raise InputError(
+            f"the {group} reads log-probabilities, and the API of {llm.name} gives none",
+            valid="a model behind chat completions, such as vllm/... or openai_compatible",
+            do=f"choose one for it (llm@{role}_llm=...), or set {group}.score=generated",
+        )
+    if isinstance(part, Stage) and part.asks_completions and not llm.continues_text:
+        raise InputError(
+            f"the {group} continues a text, and the API of {llm.name} answers messages",
+            valid="a model behind text completions (OpenAICompletions), such as rank1",
+            do=f"choose one for it: llm@{role}_llm=rank1",
+        )
+    blocking = BlockingModel(
+        llm.name,
+        settings=llm.settings,
+        price=llm.price,
+        role=role,
+        weights_fingerprint=weights_fingerprint(llm),
     )
+    return blocking, llm
 
 
 def stage_counts(
@@ -303,3 +323,67 @@ def stage_counts(
             for name, number in stage.counts.items()
         }
     return {group: numbers for group, numbers in counts.items() if numbers}
+
+
+def with_literature_tools(
+    interface: SearchTool, built: BoundPipeline, config: DictConfig
+) -> tuple[SearchTool, dict[str, str]]:
+    """A `Literature` with its operators, and their fingerprints for the manifest; any other
+    interface unchanged. Evidence is located in passages of 250 tokens (`unit=passage`, whose index
+    it shares), which are indexed by our engine where they are not yet. The scorer of requirements
+    is the configuration's; without one there is no tool that scores."""
+    if not isinstance(interface, Literature):
+        return interface, {}
+    # Here, because starting would wait for numba.
+    from soundingline.pipelines.evidence import LexicalLocator
+
+    passages = evidence_passages(built.benchmark, config)
+    graph = built.prepared.links() if built.prepared.links else None
+    caches = caches_folder(config, built.obfuscated)
+    scorer = built.stages.bound_scorer(caches, **statistics(built))
+    collection = built.stages.collection(built.prepared, built.segmenter, caches)
+    reranker = built.stages.bound_list_reranker(collection)
+    operators = Operators(
+        links=graph,
+        locator=LexicalLocator(passages.index),
+        scorer=scorer,
+        passages=passages.store,
+        resolver=built.prepared.resolver() if built.prepared.resolver else None,
+        order=ListOrder(reranker) if reranker is not None else None,
+    )
+    prints = {"evidence": passages.fingerprint}
+    if graph:
+        prints["links"] = graph.fingerprint
+    if scorer:
+        prints["scorer.content"] = scorer.fingerprint
+    if print_ := getattr(reranker, "fingerprint", ""):
+        prints["list_reranker.content"] = print_
+    return interface.bind(operators), prints
+
+
+def evidence_passages(benchmark: Benchmark, config: DictConfig) -> IndexedCollection:
+    """The passages that evidence is located in, with their index; built where they are missing."""
+    from soundingline.pipelines.engines.lexical import LexicalEngine
+
+    return prepare(benchmark, Passages(), LexicalEngine(), Path(config.paths.indexes))
+
+
+def parts_of(interface: SearchTool, built: BoundPipeline) -> dict[str, Any]:
+    """What counts in a run: the stages of its pipeline, and the scorer and the re-ranker of lists
+    of its interface."""
+    if not isinstance(interface, Literature):
+        return dict(built.parts)
+    operators = interface.operators
+    others = {"scorer": operators.scorer, "list_reranker": getattr(operators.order, "stage", None)}
+    return {**built.parts, **{name: part for name, part in others.items() if part is not None}}
+
+
+def passages_of(interface: SearchTool) -> DocumentStore | None:
+    """The passages in which an interface of literature search locates evidence."""
+    return interface.operators.passages if isinstance(interface, Literature) else None
+
+
+def statistics(built: BoundPipeline) -> dict[str, Any]:
+    """What the index tells of its collection."""
+    index = built.prepared.index
+    return {"document_frequency": word_frequency(index), "documents": len(index)}

@@ -1,76 +1,216 @@
-"""`python -m experiments.rank`: a pipeline without an agent, on a benchmark's own questions.
+"""`soundingline rank`: a pipeline without an agent, on a benchmark's own questions.
 
 Measures come from `pt.Experiment`; the cell is written like any other, so that
-`experiments.compare` takes it.
-"""
+`soundingline compare` takes it."""
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pyterrier as pt
 
-from experiments.build import make
-from experiments.collection import texts_in
-from experiments.costs import corpus_costs, query_costs
-from experiments.entry import main
-from experiments.models import servers_of_run
-from experiments.naming import RANKING, cell_name, factors, fingerprints, run_folder
-from experiments.pipeline import PipelineOpener, Stages, ranking, stage_counts
-from experiments.query_phrases import guessing_rewrites, keep_phrases, keep_rewrites
-from experiments.recorded import recorded_option
-from experiments.run_progress import RunProgress, fallbacks
-from experiments.settings import Settings, plain_values
-from experiments.sweep import seal_cells
-from pipelines.aggregation import MaxP
-from pipelines.search_notes import collecting
-from toolkit.console import Console
-from toolkit.contracts import Benchmark, document_sets
-from toolkit.errors import InputError
-from toolkit.evaluation import (
-    Cell,
+from soundingline.experiments.build import make, servers_of_run
+from soundingline.experiments.cli import main
+from soundingline.experiments.collection import texts_in
+from soundingline.experiments.config import Settings, plain_values
+from soundingline.experiments.naming import RANKING, cell_name, factors, fingerprints, run_folder
+from soundingline.experiments.pipeline import (
+    PipelineOpener,
+    Stages,
+    Transformers,
+    build_pipeline,
+    stage_counts,
+)
+from soundingline.experiments.recorded import recorded_option
+from soundingline.experiments.rollouts import Progress, fallbacks
+from soundingline.experiments.sweep import obfuscate_cells
+from soundingline.pipelines.aggregation import MaxP
+from soundingline.pipelines.search_notes import collecting
+from soundingline.toolkit.benchmarks.benchmark import Benchmark
+from soundingline.toolkit.console import Console, LiveNote, progress_bar
+from soundingline.toolkit.data import Topic
+from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.evaluation import (
+    EvaluatedRun,
     Evaluation,
-    RunRow,
     evaluate_ranking,
-    load_cell,
+    load_run,
     write_evaluation,
 )
-from toolkit.evaluation.answer_coverage import answer_coverage
-from toolkit.evaluation.evaluations import denominators, means
-from toolkit.evaluation.retrieval import parse_measures
-from toolkit.evaluation.sets import (
-    HEADLINE as SHOWN,
+from soundingline.toolkit.evaluation.agent_run import (
+    PHRASES_WITH_ANSWER,
+    REWRITES_WITH_ANSWER,
+    guessed_rewrites,
+    rewrites,
 )
-from toolkit.evaluation.sets import (
+from soundingline.toolkit.evaluation.answers import holds_answer
+from soundingline.toolkit.evaluation.retrieval import (
+    LIST_HEADLINE,
+    answer_coverage,
     checklist_measures,
-    set_counts,
-    with_set_measures,
+    list_counts,
+    measure_rankings,
+    parse_measures,
+    with_list_measures,
     with_targets,
 )
-from toolkit.llm.ledger import Ledger
-from toolkit.llm.ledger_file import ledger_on_record
-from toolkit.progress import LiveNote, bar
-from toolkit.report import comparison_table
-from toolkit.runs import make_manifest
+from soundingline.toolkit.files import file_lock, read_json, write_json, write_text
+from soundingline.toolkit.llm.ledger import Ledger, open_ledger, recorded_usage
+from soundingline.toolkit.report import comparison_table
+from soundingline.toolkit.runs import RunFolder, make_manifest
+
+_SHOWN = ("calls", "input_tokens", "output_tokens", "dollars")
+_Runs = dict[str, dict[str, float]]
+_DO = "move it away; only what the corpus has cost is then unknown"
+_TOKENS = ("reply_input_tokens", "reply_output_tokens")
+_UNMETERED = "reply_unmetered"
 
 
-def rank(settings: Settings, prepared: PipelineOpener | None = None) -> Cell:
+def note_phrases(folder: Path, phrases: str, run: RunFolder) -> None:
+    """Record what a run has paid for phrases in the collection's `folder` of indexes, for every
+    index with these phrases. A run that is resumed is counted once, with all of its starts."""
+    path = _phrases_path(folder, phrases)
+    total = recorded_usage(run.ledger_path)
+    if total:
+        with file_lock(folder / ".phrases.lock"):  # two runs may end at once
+            runs = read_json(path, _Runs, do=_DO) if path.exists() else {}
+            runs[str(run.path.absolute())] = total
+            write_json(path, runs)
+
+
+def corpus_costs(parts: Transformers) -> dict[str, float]:
+    """The cost of enriching the corpus: `seconds` of building the index, and what was paid for its
+    phrases if a language model proposed them; empty for bound stages without such a corpus."""
+    collection = getattr(parts.get("enrichment"), "collection", None)
+    index = collection.index if collection else None
+    if index is None:
+        return {}
+    # Here, so that a command starts without the kernels of our index.
+    from soundingline.pipelines.enrich.enrichment import SECONDS, phrases_folder, phrases_manifest
+    from soundingline.pipelines.lexical import LexicalIndex
+
+    folder = phrases_folder(index) if isinstance(index, LexicalIndex) else None
+    if folder is None:
+        return {}
+    costs = {"documents": len(index), **read_json(folder / SECONDS, dict[str, float], do=_DO)}
+    path = _phrases_path(folder.parents[1], phrases_manifest(folder)["phrases"])
+    if path.exists():
+        runs = list(read_json(path, _Runs, do=_DO).values())
+        for name in _SHOWN:
+            if all(name in run for run in runs):
+                costs[name] = sum(run[name] for run in runs)
+    return costs
+
+
+def query_costs(
+    stages: Stages, counted: Mapping[str, Mapping[str, float]], seconds: float, queries: int
+) -> dict[str, float]:
+    """The mean of a query: `seconds` of the whole pipeline; tokens of the replies that it used,
+    asked for now or kept, where the tokens of all are known; dollars where the price of every model
+    is known as well, at the rates of requests below any `long_context`."""
+    costs = {"seconds": seconds / max(1, queries)}
+    numbers_of_models = [counted.get(group, {}) for group in stages.models]
+    if not stages.models or any(_of_queries(each, _UNMETERED) for each in numbers_of_models):
+        return costs
+    prices, dollars = [model.price for model, _ in stages.models.values()], 0.0
+    for price, numbers in zip(prices, numbers_of_models, strict=True):
+        tokens = [_of_queries(numbers, name) / max(1, queries) for name in _TOKENS]
+        costs["input_tokens"] = costs.get("input_tokens", 0.0) + tokens[0]
+        costs["output_tokens"] = costs.get("output_tokens", 0.0) + tokens[1]
+        rates = price.input or 0.0, price.output or 0.0
+        dollars += (tokens[0] * rates[0] + tokens[1] * rates[1]) / 1_000_000
+    if all(price.known for price in prices):
+        costs["dollars"] = dollars
+    return costs
+
+
+def _of_queries(numbers: Mapping[str, float], name: str) -> float:
+    """The count of a stage, or of the query side of an enrichment."""
+    return numbers.get(name, 0) + numbers.get(f"query_{name}", 0)
+
+
+def _phrases_path(folder: Path, phrases: str) -> Path:
+    return folder / f"phrases-{phrases}.json"
+
+
+NAME = "phrases.jsonl"
+REWRITES = "rewrites.jsonl"
+
+
+def keep_phrases(
+    folder: Path, notes: Mapping[str, Any], answers: Mapping[str, Sequence[str]]
+) -> dict[str, dict[str, float]]:
+    """Write what was proposed for each query, what was kept and why not to `phrases.jsonl`.
+
+    `notes` are those of the search, `answers` the accepted answers by question. Gives, by question
+    with such, how many of the kept phrases hold one, as a measure: prompts forbid to guess, because
+    a query with its answer finds the documents that a benchmark was made of. Nothing without an
+    enriched query.
+    """
+    rows = [{**row, "phrases": list(row["phrases"])} for row in notes.get("enrichment", ())]
+    if not rows:
+        return {}
+    guessed: dict[str, float] = {}
+    for row in rows:
+        if accepted := answers.get(row["qid"]):
+            for phrase in row["phrases"]:
+                phrase["holds_answer"] = holds_answer(phrase["phrase"], accepted)
+            guesses = (phrase["kept"] and phrase["holds_answer"] for phrase in row["phrases"])
+            guessed[row["qid"]] = float(sum(guesses))
+    lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in rows]
+    write_text(folder / NAME, "".join(lines))
+    return {PHRASES_WITH_ANSWER: guessed} if guessed else {}
+
+
+def keep_rewrites(folder: Path, notes: Mapping[str, Any], topics: Sequence[Topic]) -> None:
+    """Write each query as it was, as it was rewritten, and what happened on the way to
+    `rewrites.jsonl`; nothing without a rewriter."""
+    qids: dict[str, list[str]] = {}
+    for topic in topics:
+        qids.setdefault(topic.text, []).append(topic.qid)
+    rows = [{"qid": qid, **row} for row in rewrites(notes) for qid in qids.get(row["raw"], ())]
+    if rows:
+        lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in rows]
+        write_text(folder / REWRITES, "".join(lines))
+
+
+def guessing_rewrites(
+    notes: Mapping[str, Any], topics: Sequence[Topic], answers: Mapping[str, Sequence[str]]
+) -> dict[str, dict[str, float]]:
+    """By question with accepted answers, as a measure: how many rewritten queries hold one that
+    the question does not have. Nothing without a rewriter."""
+    rows: dict[str, list[Mapping[str, str]]] = {}
+    for row in rewrites(notes):
+        rows.setdefault(row["raw"], []).append(row)
+    guessed: dict[str, float] = {}
+    for topic in topics:
+        accepted = answers.get(topic.qid)
+        if accepted and topic.text in rows:
+            guesses = guessed_rewrites(rows[topic.text], topic.text, accepted)
+            guessed[topic.qid] = float(len(guesses))
+    return {REWRITES_WITH_ANSWER: guessed} if guessed else {}
+
+
+def rank(settings: Settings, prepared: PipelineOpener | None = None) -> EvaluatedRun:
     """Rank every question, measure, print the numbers and where they stand. `prepared` gives the
     pipeline where it has been opened already."""
     config = settings.config
     parse_measures(list(config.measures))
     chosen = {**factors(settings, RANKING), "agent": "none"}
     folder = run_folder(settings, cell_name(settings, RANKING))
-    built = prepared() if prepared else ranking(config)
-    measures = with_set_measures(list(config.measures), document_sets(built.benchmark))
-    shown = [*config.measures, *(SHOWN if len(measures) > len(config.measures) else ())]
-    if built.sealed:
-        seal_cells(settings)
+    built = prepared() if prepared else build_pipeline(config)
+    measures = with_list_measures(list(config.measures), built.benchmark.targets)
+    shown = [*config.measures, *(LIST_HEADLINE if len(measures) > len(config.measures) else ())]
+    if built.obfuscated:
+        obfuscate_cells(settings)
     prints = fingerprints(settings, built, RANKING)
     cap = make(config.budget).run_dollars
     manifest = make_manifest(plain_values(config), prints, chosen, recorded_option(settings))
@@ -78,7 +218,7 @@ def rank(settings: Settings, prepared: PipelineOpener | None = None) -> Cell:
     with folder.writing(manifest):
         try:
             with (
-                ledger_on_record(folder.ledger_path, cap=cap) as ledger,
+                open_ledger(folder.ledger_path, cap=cap) as ledger,
                 servers_of_run(settings.multirun) as servers,
                 built.stages.asking(ledger, folder.path, servers),
             ):
@@ -101,13 +241,12 @@ def rank(settings: Settings, prepared: PipelineOpener | None = None) -> Cell:
         }
         covered = answer_coverage(
             evaluation.rankings,
-            built.benchmark.answers,
-            evaluation.per_question[measures[0]],
+            {qid: answers.get(qid, ()) for qid in evaluation.per_question[measures[0]]},
             partial(texts_in, built.prepared.store),
         )
-        evaluation = with_measures(evaluation, {**guessed, **covered})
+        evaluation = evaluation.with_values({**evaluation.per_question, **guessed, **covered})
         write_evaluation(folder.path, evaluation, state=folder.state())
-    cell = load_cell(folder.path)
+    cell = load_run(folder.path)
     Console().print(comparison_table([cell], measures=shown))
     if covered:
         values = ", ".join(f"{name} {cell.metrics[name]:.4f}" for name in covered)
@@ -124,12 +263,12 @@ def asking_bar(stages: Stages, ledger: Ledger) -> Iterator[None]:
     if not stages.models:
         yield
         return
-    tally = RunProgress(ledger, {}, lambda line: None)
+    tally = Progress(ledger, {}, lambda line: None)
 
     def note() -> str:
         return " · ".join(filter(None, (f"{ledger.total.calls} requests", tally.line())))
 
-    with bar(transient=True) as progress:
+    with progress_bar(transient=True) as progress:
         progress.add_task("Ranking", total=None, note=LiveNote(note))
         yield
 
@@ -139,8 +278,7 @@ def evaluate_pipeline(
 ) -> Evaluation:
     """Rankings of documents (a passage counts as its document, once, at its best rank) and their
     measures. Questions without judgements are counted, not ranked."""
-    sets = document_sets(benchmark)
-    judged = with_targets(benchmark.judgements.get("evidence", {}), sets)
+    judged = with_targets(benchmark.qrels.get("evidence", {}), benchmark.targets)
     judged_topics = [topic for topic in benchmark.topics if judged.get(topic.qid)]
     if not judged_topics:
         raise InputError(
@@ -149,62 +287,23 @@ def evaluate_pipeline(
             do="choose another benchmark.split",
         )
     topics = pd.DataFrame([{"qid": topic.qid, "query": topic.text} for topic in judged_topics])
-    ranked = MaxP().transform(pipeline.transform(topics))
-    rows = zip(ranked["qid"], ranked["docno"], ranked["rank"], strict=True)
-    outline = evaluate_ranking([RunRow(*row) for row in rows], judged, [], topics=benchmark.topics)
+    ranked = MaxP().transform(pipeline.transform(topics)).sort_values("rank", kind="stable")
+    rankings = {str(qid): list(rows) for qid, rows in ranked.groupby("qid", sort=False)["docno"]}
+    outline = evaluate_ranking(rankings, judged, [], topics=benchmark.topics)
+    qrels = {topic.qid: judged[topic.qid] for topic in judged_topics}
     per_question = {
-        **measured(ranked, topics, judged, measures),
-        **checklist_measures(outline.rankings, sets, outline.rankings),
+        **measure_rankings(outline.rankings, qrels, measures),
+        **checklist_measures(
+            outline.rankings,
+            outline.rankings,
+            benchmark.targets,
+            benchmark.checklists,
+            benchmark.satisfaction,
+        ),
     }
     qids = [topic.qid for topic in benchmark.topics]
-    return replace(
-        outline,
-        counts={**outline.counts, **set_counts(sets, qids)},
-        per_question=per_question,
-        metrics=means(per_question),
-        denominators=denominators(per_question),
-    )
+    counts = {**outline.counts, **list_counts(benchmark.targets, qids)}
+    return replace(outline, counts=counts).with_values(per_question)
 
 
-def with_measures(evaluation: Evaluation, more: Mapping[str, Mapping[str, float]]) -> Evaluation:
-    """An evaluation with further measures by question."""
-    if not more:
-        return evaluation
-    return replace(
-        evaluation,
-        per_question={**evaluation.per_question, **more},
-        metrics={**evaluation.metrics, **means(more)},
-        denominators={**evaluation.denominators, **denominators(more)},
-    )
-
-
-def measured(
-    ranked: pd.DataFrame,
-    topics: pd.DataFrame,
-    judgements: Mapping[str, Mapping[str, int]],
-    measures: list[str],
-) -> dict[str, dict[str, float]]:
-    """Measure -> qid -> value, by `pt.Experiment`."""
-    qrels = pd.DataFrame(
-        [
-            {"qid": qid, "docno": docno, "label": grade}
-            for qid in topics["qid"]
-            for docno, grade in judgements[qid].items()
-        ]
-    )
-    # trec_eval breaks ties of the score by docno; negated ranks keep the order that was shown.
-    shown = ranked.assign(score=-ranked["rank"].astype(float))
-    parsed = parse_measures(measures)
-    table = pt.Experiment([shown], topics, qrels, parsed, names=["pipeline"], perquery=True)
-    names = {str(measure): name for measure, name in zip(parsed, measures, strict=True)}
-    values: dict[str, dict[str, float]] = {
-        name: dict.fromkeys(topics["qid"], 0.0) for name in measures
-    }
-    rows = zip(table["measure"].map(str), table["qid"], table["value"].map(float), strict=True)
-    for measure, qid, value in rows:
-        values[names[measure]][qid] = value
-    return values
-
-
-if __name__ == "__main__":
-    main(rank)
+start = partial(main, rank)

@@ -15,12 +15,12 @@ from hydra.errors import InstantiationException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from experiments.build import make
-from experiments.settings import Settings, key_of, plain_values
-from toolkit.contracts import Benchmark
-from toolkit.errors import InputError
-from toolkit.masking import MASK
-from toolkit.runs import RunFolder
+from soundingline.experiments.build import make
+from soundingline.experiments.config import Settings, key_of, plain_values
+from soundingline.toolkit.benchmarks.benchmark import Benchmark
+from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.redaction import REDACTED
+from soundingline.toolkit.runs import RunFolder
 
 GROUP = "benchmark"
 _OPTION = re.compile(r"\w[\w.+-]*(/\w[\w.+-]*)*")
@@ -75,19 +75,6 @@ class Options:
             self._composed[name] = self._settings.option(GROUP, name)
         return self._composed[name]
 
-    def of_target(self, target: str, first: str) -> str:
-        """The name of an option with this `_target_`, `first` if that is one; `InputError` where
-        there is none."""
-        names = sorted(self.names(), key=lambda name: name != first)
-        for name in names:
-            if self.values(name).get("_target_") == target:
-                return name
-        raise InputError(
-            f"no option of the group {GROUP} has the _target_ {target[:_SHOWN]!r}",
-            valid=", ".join(names),
-            do="name the folder of your own options with --config-dir",
-        )
-
 
 def recorded_benchmark(folder: RunFolder, settings: Settings, options: Options) -> Benchmark:
     """The benchmark that a run was made on: that of `settings` where the command line names one,
@@ -119,24 +106,13 @@ def recorded_benchmark(folder: RunFolder, settings: Settings, options: Options) 
 
 
 def _recorded(manifest: Mapping[str, Any], options: Options) -> DictConfig:
-    name, arguments = _described(manifest, options)
+    described = _mapping(manifest.get(GROUP))
+    name, arguments = described.get("option"), described.get("arguments")
+    if not isinstance(name, str) or not isinstance(arguments, dict):
+        raise InputError("its manifest names no option with its arguments")
     _check_plain(arguments, "")
     values = _merged(options.values(name), arguments)
     return OmegaConf.create({GROUP: values})[GROUP]  # a group, for the names in messages
-
-
-def _described(manifest: Mapping[str, Any], options: Options) -> tuple[str, dict[str, Any]]:
-    """Option and arguments. Manifests of earlier versions hold the composed option alone; its
-    `_target_` is only compared with those of the options here."""
-    described = _mapping(manifest.get(GROUP))
-    name, arguments = described.get("option"), described.get("arguments")
-    if isinstance(name, str) and isinstance(arguments, dict):
-        return name, arguments
-    composed = _mapping(_mapping(manifest.get("config")).get(GROUP))
-    target = composed.pop("_target_", None)
-    if GROUP in manifest or not isinstance(target, str):
-        raise InputError("its manifest names no option with its arguments")
-    return options.of_target(target, str(_mapping(manifest.get("factors")).get(GROUP))), composed
 
 
 def _mapping(value: Any) -> dict[str, Any]:
@@ -173,7 +149,7 @@ def _merged(values: Mapping[str, Any], arguments: Mapping[str, Any]) -> dict[str
         if isinstance(before, Mapping) and isinstance(value, Mapping):
             merged[key] = _merged(before, value)
         elif not (
-            isinstance(value, str) and MASK in value
+            isinstance(value, str) and REDACTED in value
         ):  # a secret: the option here has its own
             merged[key] = value
     return merged

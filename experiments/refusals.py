@@ -5,29 +5,89 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import re
+import traceback
 import typing
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from hydra.errors import MissingConfigException
+from hydra.core.override_parser.types import ChoiceSweep, QuotedString
+from hydra.errors import HydraException, MissingConfigException
 from omegaconf import DictConfig
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
-from experiments.schema import Root
-from experiments.settings import key_of, missing_option
-from toolkit.errors import InputError
-from toolkit.llm.errors import ModelError
+from soundingline.experiments.config import Root, key_of, missing_option, override_parser
+from soundingline.toolkit.console import users_frame
+from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.llm.errors import ModelError, Unreachable
+from soundingline.toolkit.redaction import REDACTED, VARIABLE, find_secrets
+
+
+def refuse_secrets(overrides: Iterable[str]) -> None:
+    """`InputError` for the first override that holds a secret, by its key or by a key inside its
+    value, with the environment variable to use instead. The value is not repeated. A reference to
+    the environment, `'${oc.env:NAME}'`, is none."""
+    texts = [text for text in overrides if "=" in text and not text.startswith("-")]
+    for text in texts:
+        key, value = key_of(text), _value(text)
+        if REDACTED not in text and not list(find_secrets(value, key)):
+            continue
+        if key.endswith("key_env"):
+            raise InputError(
+                f"{key} is not the name of an environment variable",
+                valid="capital letters, digits and underscores, such as OPENAI_API_KEY",
+                do="export the key under such a name, and give that name",
+            )
+        raise InputError(
+            f"{key} would put a secret on the command line, which process lists, histories and run "
+            "folders keep",
+            do=_instead(key, texts),
+        )
+
+
+def _value(text: str) -> Any:
+    """The plain value of an override; all the values of a sweep; the text where it has no value."""
+    try:
+        return _plain(override_parser().parse_override(text).value())
+    except (HydraException, NotImplementedError):
+        return text  # Hydra itself says what is wrong with it
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, QuotedString):
+        return value.text
+    if isinstance(value, ChoiceSweep):
+        return [_plain(inner) for inner in value.list]
+    if isinstance(value, Mapping):
+        return {str(_plain(key)): _plain(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_plain(inner) for inner in value]
+    return value
+
+
+def _instead(key: str, overrides: Iterable[str]) -> str:
+    group, last = key.partition(".")[0], key.rpartition(".")[2]
+    variable = re.sub(r"\W+", "_", last).strip("_").upper()
+    if variable in (last, "HF_TOKEN"):
+        return f"export {variable}=... in the shell that starts the run, which hands it on"
+    if not group.endswith("llm"):
+        return f"export {variable}=... and write {key}='${{oc.env:{variable}}}'"
+    named = dict(text.split("=", 1) for text in overrides).get(f"{group}.key_env", "")
+    if not VARIABLE.fullmatch(named):
+        named = "VLLM_API_KEY" if ".server." in key else f"{group.upper()}_API_KEY"
+    return f"export {named}=... in the shell that starts the run, and set {group}.key_env={named}"
 
 
 def one_line(error: BaseException) -> str:
     """The innermost `InputError`'s words; what a language model's server, Hydra and OmegaConf say,
     with the valid set."""
     if isinstance(error, ModelError):
-        return str(InputError(str(error), do="mend it and run the same command"))
-    cause: BaseException | None = error
-    while cause is not None:
+        do = "mend it"
+        if isinstance(error, Unreachable):
+            do = "start the server, or set base_url to one that runs"
+        return str(InputError(str(error), do=f"{do}, and run the same command"))
+    for cause in _causes(error):
         if isinstance(cause, InputError):
             return str(cause)
-        cause = cause.__cause__ or cause.__context__
     if isinstance(error, MissingConfigException):  # an OSError too
         return missing_option(error)
     if isinstance(error, OSError):
@@ -42,7 +102,19 @@ def one_line(error: BaseException) -> str:
     if isinstance(error, MissingMandatoryValue):
         key = getattr(error, "full_key", None) or "a value"
         return str(InputError(f"{key} has no value", do=f"give it: {key}=VALUE"))
-    return text.split(" Config search path:")[0]
+    frame = users_frame("".join(traceback.format_exception(error)))  # of a class of the user's
+    return text.split(" Config search path:")[0] + (f" ({frame})" if frame else "")
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """The error and the chain of what it was raised from. The chain may be a cycle: OmegaConf
+    raises one exception object more than once."""
+    seen: set[int] = set()
+    cause: BaseException | None = error
+    while cause is not None and id(cause) not in seen:
+        yield cause
+        seen.add(id(cause))
+        cause = cause.__cause__ or cause.__context__
 
 
 def _type_of(key: str) -> str:

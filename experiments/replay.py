@@ -1,4 +1,4 @@
-"""`python -m experiments.replay runs/<name> retriever=... unit=... reranker=...`: recorded calls
+"""`soundingline replay runs/<name> retriever=... unit=... reranker=...`: recorded calls
 through another pipeline, no agent's model asked.
 
 The queries of each question go through the pipeline in their order, and what its pages would have
@@ -12,49 +12,62 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from hydra.core.override_parser.types import Quote, QuotedString
 
-from experiments.build import make, make_interface
-from experiments.comparison import compare_folders
-from experiments.entry import CommandParser, one_path, run_command
-from experiments.naming import RANKING, cell_name, factors, fingerprints
-from experiments.operators import asks_pipeline, parts_of, with_operators
-from experiments.pipeline import ranking, stage_counts
-from experiments.recorded import Options, recorded_benchmark
-from experiments.run import check_concurrency
-from experiments.settings import Settings, key_of, plain_values
-from pipelines.backend import PipelineBackend
-from toolkit.console import Console
-from toolkit.contracts import Benchmark, DocumentStore, ToolInterface, Trajectory
-from toolkit.errors import InputError
-from toolkit.evaluation import Evaluation, evaluate_run, write_evaluation
-from toolkit.evaluation.agent_run import lean
-from toolkit.evaluation.evaluations import denominators, means
-from toolkit.evaluation.funnel import relevant_documents
-from toolkit.evaluation.replayed import (
+from soundingline.experiments.build import make, make_interface
+from soundingline.experiments.cli import CommandParser, one_path, run_command
+from soundingline.experiments.comparison import compare_folders
+from soundingline.experiments.config import Settings, key_of, plain_values
+from soundingline.experiments.naming import (
+    RANKING,
+    RECORDED,
+    REPLAYS,
+    cell_name,
+    check_kind,
+    factors,
+    fingerprints,
+)
+from soundingline.experiments.pipeline import (
+    build_pipeline,
+    parts_of,
+    stage_counts,
+    with_literature_tools,
+)
+from soundingline.experiments.recorded import Options, recorded_benchmark
+from soundingline.experiments.run import check_concurrency
+from soundingline.pipelines.backend import PipelineBackend
+from soundingline.toolkit.benchmarks.benchmark import Benchmark
+from soundingline.toolkit.console import Console, track
+from soundingline.toolkit.data import DocumentStore
+from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.evaluation import Evaluation, evaluate_run, write_evaluation
+from soundingline.toolkit.evaluation.agent_run import without_texts
+from soundingline.toolkit.evaluation.funnel import relevant_documents
+from soundingline.toolkit.evaluation.replay import (
     EFFORT,
     PREFIX,
     TIERS,
-    Replayed,
+    Replay,
     calls_until_evidence,
     first_calls,
     replay,
     without_answer,
 )
-from toolkit.files import write_json
-from toolkit.llm.ledger_file import ledger_on_record
-from toolkit.progress import track
-from toolkit.runs import RunFolder, make_manifest
-from toolkit.runs.manifest import SEALED
+from soundingline.toolkit.files import write_json
+from soundingline.toolkit.llm.ledger import open_ledger
+from soundingline.toolkit.runs import RunFolder, make_manifest
+from soundingline.toolkit.runs.manifest import SEALED
+from soundingline.toolkit.search.session import SearchTool
+from soundingline.toolkit.trajectory import Trajectory
 
 # Groups whose settings decide what the pages of a replay show.
 REPLAYED = (*RANKING, "tool", "scorer", "list_reranker")
-RECORDED = "recorded"
 TESTED = ("recall_surfaced", "recall_previewed", "recall_opened", *EFFORT, "first_evidence_call")
 _TOOLS = {"browsecomp_plus": "top_k", "pi_serini": "ranked_browsing"}
 _BEFORE_CHANGE = (*(f"recall_{tier}" for tier in TIERS), *EFFORT)
@@ -72,7 +85,7 @@ class Side:
 
     def add(self, row: Trajectory, values: Mapping[str, float | None]) -> None:
         """One question."""
-        self.rows.append(lean(row))
+        self.rows.append(without_texts(row))
         for name, value in values.items():
             if value is not None:
                 self.values.setdefault(name, {})[row.qid] = value
@@ -86,7 +99,7 @@ class Replaying:
         self,
         backend: PipelineBackend,
         store: DocumentStore,
-        interface: ToolInterface,
+        interface: SearchTool,
         evidence: Mapping[str, frozenset[str]],
     ) -> None:
         self.recorded, self.replayed = Side(), Side()
@@ -102,43 +115,45 @@ class Replaying:
         with ThreadPoolExecutor(concurrency, "replay") as pool:
             for before, after in _in_turn(pool, self._one, iter(pending), concurrency):
                 self._add(before, after)
-        if not self.calls:
-            raise InputError(f"the run {run.path} has no trajectories", do="replay one that has")
 
-    def _one(self, recorded: Trajectory) -> tuple[Trajectory, Replayed]:
-        session = self._interface.session(self._backend.asked_by(recorded.qid), self._store)
+    def _one(self, recorded: Trajectory) -> tuple[Trajectory, Replay]:
+        session = self._interface.open(self._backend.asked_by(recorded.qid), self._store)
         relevant = self._evidence.get(recorded.qid, frozenset())
         return without_answer(recorded, recorded.calls), replay(recorded, session, relevant)
 
-    def _add(self, before: Trajectory, after: Replayed) -> None:
+    def _add(self, before: Trajectory, after: Replay) -> None:
         relevant = self._evidence.get(before.qid, frozenset())
         self.recorded.add(before, _first(before, relevant))
         compared = {"overlap@10": after.overlap, "evidence_moved": after.moved}
         share = {"unchanged_calls": after.unchanged / after.calls if after.calls else 1.0}
         values = {**share, **compared, **_first(after.trajectory, relevant)}
         self.replayed.add(after.trajectory, values)
-        self.replayed.heads.append(lean(first_calls(after.trajectory, after.unchanged)))
+        self.replayed.heads.append(without_texts(first_calls(after.trajectory, after.unchanged)))
         self.calls[before.qid] = {"calls": after.calls, "unchanged": after.unchanged}
 
 
 def evidence_of(benchmark: Benchmark) -> dict[str, frozenset[str]]:
     """The relevant documents of each question."""
-    return relevant_documents(benchmark.judgements.get("evidence", {}))
+    return relevant_documents(benchmark.qrels.get("evidence", {}))
 
 
 def replay_run(settings: Settings, paths: Sequence[str]) -> None:
     """Replay the run in the folder `paths[0]`, write the cell, and report all cells there are."""
     run = RunFolder(one_path(paths, "a run folder"))
     manifest = run.manifest()
+    name = settings.config.name or f"{run.name[:150]}-replay"
+    root = RunFolder.named(Path(settings.config.paths.runs), name).path
+    check_kind(root, REPLAYS)
+    if not run.has_trajectories():
+        raise InputError(f"the run {run.path} has no trajectories", do="replay one that has")
     benchmark = recorded_benchmark(run, settings, Options(settings))
     settings = with_tool(settings, manifest)
     config = settings.config
     check_concurrency(config.concurrency)
     interface = make_interface(config.tool)
-    root = RunFolder.named(Path(config.paths.runs), config.name or f"{run.name[:150]}-replay").path
     folder = RunFolder.named(root, cell_name(settings, REPLAYED))
-    built = ranking(config, benchmark, searched=asks_pipeline(interface))
-    interface, operator_prints = with_operators(interface, built, config)
+    built = build_pipeline(config, benchmark, searched=interface.uses_pipeline)
+    interface, operator_prints = with_literature_tools(interface, built, config)
     described = dict(manifest.get("factors", {}))
     of_benchmark = {n: v for n, v in described.items() if n.startswith("benchmark")}
     chosen = {**factors(settings, REPLAYED), **of_benchmark, "agent": "replay"}
@@ -153,7 +168,7 @@ def replay_run(settings: Settings, paths: Sequence[str]) -> None:
     with folder.writing(written):
         try:
             with (
-                ledger_on_record(folder.ledger_path, cap=make(config.budget).run_dollars) as ledger,
+                open_ledger(folder.ledger_path, cap=make(config.budget).run_dollars) as ledger,
                 built.stages.asking(ledger, folder.path),
             ):
                 replaying.replay(run, config.concurrency)
@@ -235,18 +250,12 @@ def _write(folder: RunFolder, side: Side, benchmark: Benchmark) -> None:
         **side.values,
         **{f"{name}{PREFIX}": heads[name] for name in _BEFORE_CHANGE if name in heads},
     }
-    changed = replace(
-        evaluation,
-        per_question=values,
-        metrics=means(values),
-        denominators=denominators(values),
-    )
-    write_evaluation(folder.path, changed, state=folder.state())
+    write_evaluation(folder.path, evaluation.with_values(values), state=folder.state())
 
 
 def _evaluated(rows: Sequence[Trajectory], benchmark: Benchmark) -> Evaluation:
     return evaluate_run(
-        rows, topics=benchmark.topics, judgements=benchmark.judgements, answers={}, measures=()
+        rows, topics=benchmark.topics, qrels=benchmark.qrels, answers={}, measures=()
     )
 
 
@@ -266,5 +275,4 @@ def _tell(run: RunFolder, shares: Mapping[str, Mapping[str, int]]) -> None:
 
 PARSER = CommandParser(__doc__, "RUN")
 
-if __name__ == "__main__":
-    run_command(replay_run, PARSER)
+start = partial(run_command, replay_run, PARSER)

@@ -1,4 +1,4 @@
-"""`python -m experiments.run`: an agent answers a benchmark's questions through a pipeline.
+"""`soundingline run`: an agent answers a benchmark's questions through a pipeline.
 
 One cell, or with `-m` a sweep of cells, each in its own run folder. The same command goes on where
 an interrupted one stopped.
@@ -6,7 +6,6 @@ an interrupted one stopped.
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -15,61 +14,64 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from agents.base import BaseAgent
-from agents.budget import Budget
-from experiments.answering import (
-    Answering,
-    Asking,
-    answer_all,
-    check_agent,
-    repeat_agents,
-    resources,
-    within_window,
+from soundingline.agents.base import Agent, BaseAgent
+from soundingline.agents.budget import Budget
+from soundingline.experiments.build import (
+    language_model,
+    make,
+    make_interface,
+    running,
+    servers_of_run,
 )
-from experiments.build import language_model, make, make_interface
-from experiments.costs import corpus_costs
-from experiments.entry import main
-from experiments.judging import asks_model, check_judge, evaluated
-from experiments.models import running, servers_of_run
-from experiments.naming import cell_name, factors, fingerprints, run_folder
-from experiments.operators import (
-    asks_pipeline,
+from soundingline.experiments.cli import main
+from soundingline.experiments.config import Settings, plain_values
+from soundingline.experiments.evaluate import asks_model, check_judge, evaluated
+from soundingline.experiments.naming import cell_name, factors, fingerprints, run_folder
+from soundingline.experiments.pipeline import (
+    BoundPipeline,
+    PipelineOpener,
+    Stages,
+    build_pipeline,
     parts_of,
     passages_of,
+    stage_counts,
     statistics,
-    with_operators,
+    with_literature_tools,
 )
-from experiments.pipeline import PipelineOpener, PreparedPipeline, Stages, ranking, stage_counts
-from experiments.recorded import recorded_option
-from experiments.run_progress import RunProgress, fallbacks, listed
-from experiments.settings import Settings, plain_values
-from experiments.sweep import seal_cells
-from pipelines.backend import PipelineBackend
-from toolkit.console import Console
-from toolkit.contracts import (
-    RUN_OUT_OF_MONEY,
-    Agent,
-    Benchmark,
-    SearchTool,
-    ToolInterface,
-    Trajectory,
+from soundingline.experiments.rank import corpus_costs
+from soundingline.experiments.recorded import recorded_option
+from soundingline.experiments.rollouts import (
+    Progress,
+    Rollout,
+    RolloutRunner,
+    a_failure,
+    check_agent,
+    fallbacks,
+    listed,
+    repeat_agents,
+    resources,
+    run_rollouts,
+    within_window,
 )
-from toolkit.errors import InputError
-from toolkit.evaluation import Cell
-from toolkit.evaluation.retrieval import parse_measures
-from toolkit.llm.blocking import content_of
-from toolkit.llm.language_model import LanguageModel
-from toolkit.llm.ledger import Ledger
-from toolkit.llm.ledger_file import ledger_on_record
-from toolkit.llm.server import Servers
-from toolkit.progress import LiveNote, bar
-from toolkit.runs import RunFolder, make_manifest
-from toolkit.runs.names import question_of
-from toolkit.runs.rounds import RoundsFile
-from toolkit.tokens import tokens_of
+from soundingline.experiments.sweep import obfuscate_cells
+from soundingline.pipelines.backend import PipelineBackend
+from soundingline.toolkit.benchmarks.benchmark import Benchmark
+from soundingline.toolkit.console import Console, LiveNote, progress_bar
+from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.evaluation import EvaluatedRun
+from soundingline.toolkit.evaluation.retrieval import parse_measures
+from soundingline.toolkit.llm.blocking import run_coroutine, weights_fingerprint
+from soundingline.toolkit.llm.client import LanguageModel
+from soundingline.toolkit.llm.ledger import Ledger, open_ledger
+from soundingline.toolkit.llm.server import Servers
+from soundingline.toolkit.runs import RunFolder, make_manifest
+from soundingline.toolkit.runs.run_folder import RoundsFile, question_of
+from soundingline.toolkit.search.session import SearchTool
+from soundingline.toolkit.tokens import load_tokenizer
+from soundingline.toolkit.trajectory import RUN_OUT_OF_MONEY, Trajectory
 
 
-def run(settings: Settings, prepared: PipelineOpener | None = None) -> Cell:
+def run(settings: Settings, prepared: PipelineOpener | None = None) -> EvaluatedRun:
     """Answer what is pending, then evaluate the whole run. `prepared` gives the pipeline where it
     has been opened already."""
     config = settings.config
@@ -83,26 +85,26 @@ def run(settings: Settings, prepared: PipelineOpener | None = None) -> Cell:
     budget = within_window(make(config.budget), llm)
     agent_prints = check_agent(agent_of_repeat[0], llm, budget)
     calls_tools = getattr(agent_of_repeat[0], "calls_tools", True)
-    searched = calls_tools and asks_pipeline(interface)
-    built = prepared() if prepared and searched else ranking(config, searched=searched)
-    if built.sealed:
-        seal_cells(settings)
+    searched = calls_tools and interface.uses_pipeline
+    built = prepared() if prepared and searched else build_pipeline(config, searched=searched)
+    if built.obfuscated:
+        obfuscate_cells(settings)
     operator_prints: dict[str, str] = {}
     if calls_tools:
-        interface, operator_prints = with_operators(interface, built, config)
+        interface, operator_prints = with_literature_tools(interface, built, config)
     else:
         built = replace(built, stages=Stages({}))
     prints = {
         **fingerprints(settings, built),
         **agent_prints,
-        **({"llm.content": content_of(llm)} if content_of(llm) else {}),
+        **({"llm.content": weights_fingerprint(llm)} if weights_fingerprint(llm) else {}),
         **counted_by(interface),
         **operator_prints,
     }
     backend = PipelineBackend(built.pipeline, built.segmenter.name)
 
     def session(qid: str) -> SearchTool:
-        return interface.session(backend.asked_by(qid), built.prepared.store)
+        return interface.open(backend.asked_by(qid), built.prepared.store)
 
     # An interface that cannot make one, or none for this agent, fails before anything is written.
     first_session = session("")
@@ -116,7 +118,7 @@ def run(settings: Settings, prepared: PipelineOpener | None = None) -> Cell:
     )
     with (
         folder.writing(manifest),
-        ledger_on_record(
+        open_ledger(
             folder.ledger_path, cap=budget.run_dollars, question_cap=budget.dollars
         ) as ledger,
         servers_of_run(settings.multirun) as servers,
@@ -132,38 +134,38 @@ def run(settings: Settings, prepared: PipelineOpener | None = None) -> Cell:
             folder.note_costs({"once": once})
         cell = evaluated(folder, built.benchmark, config, ledger, servers, passages_of(interface))
     console = Console(stderr=True, soft_wrap=True)
-    failures = Counter[str]()
-    for repeat in range(1, config.repeats + 1):
-        failures += folder.repeat(repeat).failures()
+    parts_of_run = [folder.repeat(repeat) for repeat in range(1, config.repeats + 1)]
+    failures = sum((part.failures() for part in parts_of_run), Counter[str]())
     questions = cell.counts["questions"] * cell.counts.get("repeats", 1)
     all_failed = bool(failures) and failures.total() == questions
     if failures and not all_failed:
         console.print(
             f"{failures.total()} of {questions} questions failed ({listed(failures)}); the same "
-            "command tries them again"
+            f"command tries them again. For example, {a_failure(parts_of_run)}"
         )
     console.print(f"{folder.path}/metrics.json", highlight=False)
     if last:
         raise stopped(last, folder, built.benchmark, ledger, config.repeats)
     if all_failed:
         raise InputError(
-            f"all {questions} questions of the run {folder.path} failed ({listed(failures)})",
-            do="mend what `traceback` in their trajectories tells; the same command tries them "
-            "again",
+            f"all {questions} questions of the run {folder.path} failed ({listed(failures)}), for "
+            f"example {a_failure(parts_of_run)}",
+            do="mend what the `traceback` in that file tells; the same command tries them again",
         )
     return cell
 
 
-def counted_by(interface: ToolInterface) -> dict[str, str]:
+def counted_by(interface: SearchTool) -> dict[str, str]:
     """What counts the tokens of the tool's outputs, where it names a tokenizer."""
-    named = getattr(interface, "tokenizer", None)
-    return {"tool.tokenizer": tokens_of(named).fingerprint} if named else {}
+    if interface.tokenizer is None:
+        return {}
+    return {"tool.tokenizer": load_tokenizer(interface.tokenizer).fingerprint}
 
 
 def answer(
     config: DictConfig,
     folder: RunFolder,
-    built: PreparedPipeline,
+    built: BoundPipeline,
     parts: Mapping[str, Any],
     agent_of_repeat: Sequence[Agent],
     llm: LanguageModel | None,
@@ -175,7 +177,7 @@ def answer(
     """Let the agent answer what is pending; the trajectory that stopped the run, if one did.
     `parts` are what counts in the run."""
     pending = [
-        Asking(topic, repeat)
+        Rollout(topic, repeat)
         for repeat in range(1, len(agent_of_repeat) + 1)
         for topic in folder.repeat(repeat).pending(built.benchmark.topics)
     ]
@@ -190,7 +192,7 @@ def answer(
     with (
         running(llm, folder.path / "server.log", servers) as served,
         built.stages.asking(ledger, folder.path, servers),
-        bar() as progress,
+        progress_bar() as progress,
     ):
         reads_index = getattr(agent_of_repeat[0], "reads_frequencies", False)
         of_index = statistics(built) if reads_index else {}
@@ -204,17 +206,15 @@ def answer(
             else agent
             for repeat, agent in enumerate(agent_of_repeat, start=1)
         ]
-        tally = RunProgress(ledger, built.benchmark.answers, lambda line: progress.advance(task))
+        tally = Progress(ledger, built.benchmark.answers, lambda line: progress.advance(task))
         # A question may take minutes, and its tokens are there with each of its replies.
         note = LiveNote(tally.line)
         task = progress.add_task(f"Answering ({folder.name})", total=len(pending), note=note)
-        answering = Answering(bound_agents, session, folder, tally, config.concurrency)
+        tell = partial(progress.console.print, highlight=False, soft_wrap=True)
+        answering = RolloutRunner(bound_agents, session, folder, tally, config.concurrency, tell)
         first = config.preflight if llm or built.stages.models else 0
-        estimated = partial(progress.console.print, highlight=False, soft_wrap=True)
         try:
-            asyncio.run(answer_all(answering, pending, first, estimated, served.get("model")))
-        except asyncio.CancelledError:
-            raise KeyboardInterrupt from None
+            run_coroutine(run_rollouts(answering, pending, first, tell, served.get("model")))
         finally:
             counted = stage_counts(parts, before)
             folder.add_counts(counted)
@@ -258,5 +258,4 @@ def check_concurrency(value: int) -> None:
         raise InputError(f"concurrency={value}", valid="1 or more", do="set concurrency=1")
 
 
-if __name__ == "__main__":
-    main(run)
+start = partial(main, run)

@@ -1,8 +1,8 @@
-"""`python -m experiments.serve`: any agent searches through a pipeline, and is measured.
+"""`soundingline serve`: any agent searches through a pipeline, and is measured.
 
 One process serves the pipeline over MCP, JSON over HTTP and the protocols of BrowseComp-Plus and
 Pi-Serini. With `name=x`, questions are handed out, and each answer becomes a trajectory of run x,
-which `experiments.evaluate runs/x` measures as it does any other.
+which `soundingline evaluate runs/x` measures as it does any other.
 """
 
 from __future__ import annotations
@@ -21,27 +21,28 @@ from typing import Any
 from hydra.errors import HydraException
 from omegaconf import OmegaConf
 
-from experiments.build import make, make_interface
-from experiments.entry import BAD_INPUT, BAD_INPUTS, INTERRUPTED, is_bad_input
-from experiments.naming import RANKING, factors, fingerprints
-from experiments.operators import parts_of, with_operators
-from experiments.overrides import refuse_secrets
-from experiments.pipeline import PreparedPipeline, ranking, stage_counts
-from experiments.recorded import recorded_option
-from experiments.refusals import one_line
-from experiments.schema import Root
-from experiments.serving.options import ServerOptions
-from experiments.settings import Settings, key_of, override_parser, plain_values
-from experiments.usage import usage
-from pipelines.backend import PipelineBackend
-from toolkit.console import tell, tell_defect
-from toolkit.errors import InputError
-from toolkit.extras import check_installed
-from toolkit.files import fingerprint
-from toolkit.llm.ledger import Ledger
-from toolkit.llm.ledger_file import ledger_on_record
-from toolkit.runs import RunFolder, make_manifest
-from toolkit.sealing import mark_sealed
+from soundingline.experiments.build import make, make_interface
+from soundingline.experiments.cli import BAD_INPUT, BAD_INPUTS, INTERRUPTED, is_bad_input, usage
+from soundingline.experiments.config import Root, Settings, key_of, override_parser, plain_values
+from soundingline.experiments.naming import RANKING, SINGLE_RUN, check_kind, factors, fingerprints
+from soundingline.experiments.pipeline import (
+    BoundPipeline,
+    build_pipeline,
+    parts_of,
+    stage_counts,
+    with_literature_tools,
+)
+from soundingline.experiments.recorded import recorded_option
+from soundingline.experiments.refusals import one_line, refuse_secrets
+from soundingline.experiments.serving.options import ServerOptions
+from soundingline.pipelines.backend import PipelineBackend
+from soundingline.toolkit.console import notify, print_traceback
+from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.files import fingerprint
+from soundingline.toolkit.llm.ledger import Ledger, open_ledger
+from soundingline.toolkit.obfuscation import mark_obfuscated
+from soundingline.toolkit.optional import check_optional
+from soundingline.toolkit.runs import RunFolder, make_manifest
 
 TOKEN = "SOUNDINGLINE_TOKEN"
 _OWN = {field.name for field in dataclasses.fields(ServerOptions)}
@@ -61,23 +62,25 @@ def serve(command: Command) -> None:
     settings, options = command.settings, command.options
     options.check()
     for package in ("starlette", "uvicorn", "mcp"):
-        check_installed(package)
+        check_optional(package)
     config = settings.config
     interface = make_interface(config.tool)
     folder = RunFolder.named(config.paths.runs, config.name) if config.name else None
+    if folder:
+        check_kind(folder.path, SINGLE_RUN)
     if folder and options.rpc_port is not None:
         raise InputError(
             "rpc_port and name do not go together, because the TCP protocol has no sessions that "
             "could be recorded",
             do="leave one of them out; /pi-serini/search?session=... is recorded",
         )
-    built = ranking(config)
-    interface, operator_prints = with_operators(interface, built, config)
+    built = build_pipeline(config)
+    interface, operator_prints = with_literature_tools(interface, built, config)
     manifest = _manifest(settings, options, built, operator_prints) if folder else {}
     parts = parts_of(interface, built)
     with _accounts(settings, built, parts, folder, manifest) as ledger:
         # Imported late: none of it is in the core install.
-        from experiments.serving.running import Parts, run_server
+        from soundingline.experiments.serving.running import Parts, run_server
 
         backend = PipelineBackend(built.pipeline, built.segmenter.name)
         retriever = plain_values(config.retriever)
@@ -89,16 +92,16 @@ def serve(command: Command) -> None:
         )
     if folder:
         done, questions = len(folder.done()), len(built.benchmark.topics)
-        tell(
+        notify(
             f"{done} of {questions} questions are answered; measure them by: "
-            f"python -m experiments.evaluate {folder.path}"
+            f"soundingline evaluate {folder.path}"
         )
 
 
 @contextmanager
 def _accounts(
     settings: Settings,
-    built: PreparedPipeline,
+    built: BoundPipeline,
     parts: Mapping[str, Any],
     folder: RunFolder | None,
     manifest: Mapping[str, Any],
@@ -110,16 +113,14 @@ def _accounts(
         if folder is None:
             ledger = Ledger(cap=budget.run_dollars, question_cap=budget.dollars)
             logs = Path(settings.config.paths.runs)
-            if built.sealed:
+            if built.obfuscated:
                 logs /= "served"
-                mark_sealed(logs)
+                mark_obfuscated(logs)
         else:
             stack.enter_context(folder.writing(manifest))
             stack.callback(lambda: folder.add_counts(stage_counts(parts)))
             ledger = stack.enter_context(
-                ledger_on_record(
-                    folder.ledger_path, cap=budget.run_dollars, question_cap=budget.dollars
-                )
+                open_ledger(folder.ledger_path, cap=budget.run_dollars, question_cap=budget.dollars)
             )
             logs = folder.path
         stack.enter_context(built.stages.asking(ledger, logs))
@@ -129,7 +130,7 @@ def _accounts(
 def _manifest(
     settings: Settings,
     options: ServerOptions,
-    built: PreparedPipeline,
+    built: BoundPipeline,
     operator_prints: Mapping[str, str],
 ) -> dict[str, Any]:
     groups = (*_GROUPS, "scorer", "list_reranker") if operator_prints else _GROUPS
@@ -177,7 +178,7 @@ def _options(overrides: Sequence[str]) -> ServerOptions:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="experiments.serve", add_help=False)
+    parser = argparse.ArgumentParser(prog="soundingline serve", add_help=False)
     parser.add_argument("overrides", nargs="*")
     parser.add_argument("--config-dir", "-cd")
     parser.add_argument("--cfg", "-c", choices=["job"])
@@ -185,10 +186,10 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def start(arguments: Sequence[str] | None = None) -> int:
     """The entry point; its exit code: 0 when it ended well, Ctrl-C included, 2 for bad input."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    sys.excepthook = tell_defect
+    sys.excepthook = print_traceback
     flags = _parser().parse_args(words)
     if flags.help:
         print(usage(serve, words))
@@ -204,13 +205,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (*BAD_INPUTS, HydraException) as error:
         if not isinstance(error, HydraException) and not is_bad_input(error):
             raise
-        tell(one_line(error))
+        notify(one_line(error))
         return BAD_INPUT
     except KeyboardInterrupt:
-        tell("interrupted before the server had started.")
+        notify("interrupted before the server had started.")
         return INTERRUPTED
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -7,7 +7,6 @@ callbacks; so the report is written by the entry point, from what the cells have
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -17,25 +16,32 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
+from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import QuotedString, Sweep
+from hydra.errors import HydraException
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf, flag_override
 
-from experiments.comparison import compare_folders
-from experiments.settings import Settings, key_of, value_of
-from toolkit.console import Console
-from toolkit.errors import InputError
-from toolkit.files import fingerprint, write_json
-from toolkit.masking import masked
-from toolkit.runs import RunFolder
-from toolkit.runs.locks import SWEEP
-from toolkit.sealing import is_sealed, mark_sealed, read_text
+from soundingline.experiments.comparison import compare_folders
+from soundingline.experiments.config import Settings, key_of, value_of
+from soundingline.experiments.naming import CELLS, SWEEP_CELLS, check_kind
+from soundingline.toolkit.console import Console, in_one_line, users_frame
+from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.files import fingerprint, read_json, write_json
+from soundingline.toolkit.obfuscation import is_obfuscated, mark_obfuscated
+from soundingline.toolkit.redaction import redact
+from soundingline.toolkit.runs import RunFolder
+from soundingline.toolkit.runs.run_folder import SWEEP
 
-CELLS = ".cells"
 RECORD = "multirun.yaml"
 JOBS = ".submitit"  # as our presets of launchers name it; a folder a job
 RUNNING, DONE, FAILED = "running", "done", "failed"
-_INTERRUPTED = "interrupted"  # the reason of a cell that Ctrl-C ended
+# Reasons of cells that had not ended at Ctrl-C.
+_INTERRUPTED = "interrupted"
+_JOB = "submitted"
+_OPEN = ("", _INTERRUPTED, _JOB)
 
 
 class CellStatus(NamedTuple):
@@ -52,12 +58,24 @@ class CellFailed(InputError):
     """A cell of a sweep had bad input, which has been told already."""
 
 
+class SweepRefused(BaseException):
+    """Ends a sweep before its first cell. Hydra turns every `Exception` of a callback into a
+    warning, and goes on."""
+
+    def __init__(self, error: InputError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
 class SweepStart(Callback):
     """Hydra callback, before the first cell runs: gives the sweep a name where it has none, notes
-    where it stands, and masks the secrets of the configuration that Hydra is about to write to
-    `multirun.yaml` there. Each cell composes its own from the files of options."""
+    where it stands and how many cells it has, and masks the secrets of the configuration that Hydra
+    is about to write to `multirun.yaml` there. Each cell composes its own from the files of
+    options."""
 
     folder: Path | None = None
+    cells: ClassVar[int] = 0  # different ones; 0 where the sweeper decides as it goes
+    submits_jobs: ClassVar[bool] = False  # which go on without this process
     baseline: ClassVar[Mapping[str, str]] = {}  # factors of the cell to compare with
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
@@ -67,7 +85,13 @@ class SweepStart(Callback):
                 config.name = sweep_name(overrides)
                 config.hydra.overrides.task.append(f"name={config.name}")  # for each cell
         mask(config)
-        SweepStart.folder = Path(config.hydra.sweep.dir)
+        folder = Path(config.hydra.sweep.dir)
+        try:
+            check_kind(folder, SWEEP_CELLS)
+        except InputError as error:
+            raise SweepRefused(error) from None
+        SweepStart.folder, SweepStart.cells = folder, _count_cells(config)
+        SweepStart.submits_jobs = "submitit" in config.hydra.launcher._target_
         SweepStart.baseline = {str(key): str(value) for key, value in config.baseline.items()}
         for path in (SweepStart.folder / RECORD, SweepStart.folder / CELLS):
             if path.is_symlink():  # What is written there would land elsewhere.
@@ -75,6 +99,24 @@ class SweepStart(Callback):
         shutil.rmtree(SweepStart.folder / CELLS, ignore_errors=True)
         # Launchers hand the environment on to the processes and jobs that they start.
         os.environ[SWEEP] = fingerprint(os.getpid(), os.urandom(8).hex())
+
+
+def _count_cells(config: DictConfig) -> int:
+    """How many cells Hydra's own sweeper is about to make; 0 for other sweepers, and for overrides
+    that it will refuse."""
+    sweeper = config.hydra.sweeper
+    if sweeper._target_ != f"{BasicSweeper.__module__}.{BasicSweeper.__qualname__}":
+        return 0
+    task: Any = OmegaConf.to_container(config.hydra.overrides.task, resolve=False)
+    words = [*(f"{key}={value}" for key, value in (sweeper.params or {}).items()), *task]
+    try:
+        overrides = OverridesParser.create(GlobalHydra.instance().config_loader()).parse_overrides(
+            words
+        )
+        (cells,) = BasicSweeper.split_arguments(overrides, None)
+    except HydraException:
+        return 0
+    return len(set(map(tuple, cells)))
 
 
 def sweep_name(overrides: Sequence[str]) -> str:
@@ -102,7 +144,7 @@ def check_name(overrides: Iterable[str]) -> None:
 def mask(config: DictConfig) -> None:
     """Put `***` in the place of every secret of a composed configuration; interpolations stay."""
     raw: Any = OmegaConf.to_container(config, resolve=False)
-    _replace(config, raw, masked(raw))
+    _replace(config, raw, redact(raw))
 
 
 def _replace(node: Any, raw: Any, safe: Any) -> None:
@@ -118,7 +160,7 @@ def _replace(node: Any, raw: Any, safe: Any) -> None:
 def recorded_cell(settings: Settings) -> Iterator[None]:
     """Around one cell of a sweep: its status on disk. A cell that is killed stays `running`."""
     folder = Path(settings.config.paths.runs) / str(settings.config.name) / CELLS
-    overrides = [str(masked(item)) for item in settings.overrides]
+    overrides = [str(redact(item)) for item in settings.overrides]
     path = folder / f"{fingerprint(overrides)}.json"
     write_json(path, CellStatus(overrides, RUNNING)._asdict())
     try:
@@ -146,16 +188,15 @@ def cell_statuses(sweep: Path) -> list[CellStatus]:
 
 def _status(path: Path) -> CellStatus:
     try:
-        fields = json.loads(read_text(path))
-        return CellStatus(*(fields[name] for name in CellStatus._fields))
-    except (OSError, ValueError, TypeError, KeyError):
+        return CellStatus(**read_json(path, CellStatus))
+    except (InputError, TypeError):
         return CellStatus([path.stem], RUNNING)
 
 
-def seal_cells(settings: Settings) -> None:
-    """Have the status of this sweep's cells sealed: the reason of a failure may quote texts."""
+def obfuscate_cells(settings: Settings) -> None:
+    """Obfuscate the status of this sweep's cells: the reason of a failure may quote texts."""
     if settings.multirun:
-        mark_sealed(Path(settings.config.paths.runs) / str(settings.config.name) / CELLS)
+        mark_obfuscated(Path(settings.config.paths.runs) / str(settings.config.name) / CELLS)
 
 
 def wait_for_jobs(sweep: Path) -> None:
@@ -167,11 +208,20 @@ def wait_for_jobs(sweep: Path) -> None:
                 os.waitpid(int(folder.name), 0)
 
 
-def end_sweep(sweep: Path) -> list[CellStatus]:
-    """Compare every evaluated cell below `sweep`, and tell of the cells that did not end well,
-    which are given back. To be called when no cell runs any more."""
-    unfinished = [status for status in cell_statuses(sweep) if status.state != DONE]
+def end_sweep(sweep: Path, *, interrupted: bool = False) -> list[CellStatus]:
+    """Compare every evaluated cell below `sweep`, and tell of the cells that did not end well;
+    those that were begun are given back. To be called when no cell runs any more, or when the sweep
+    was `interrupted`, after which jobs may go on."""
+    statuses = cell_statuses(sweep)
+    unfinished = [status for status in statuses if status.state != DONE]
+    if interrupted:
+        reason = _JOB if SweepStart.submits_jobs else _INTERRUPTED
+        unfinished = [
+            status._replace(reason=reason) if status.state == RUNNING else status
+            for status in unfinished
+        ]
     lines = [_line(status) for status in unfinished]
+    waiting = max(SweepStart.cells - len(statuses), 0)
     cells = sorted(path.parent for path in sweep.glob("*/metrics.json"))
     if cells:
         compare_folders(
@@ -179,27 +229,35 @@ def end_sweep(sweep: Path) -> list[CellStatus]:
             sweep,
             title=sweep.name,
             factors=SweepStart.baseline,
-            unfinished=_published(sweep, unfinished),
+            unfinished=[
+                *_published(sweep, unfinished),
+                *([f"{_cells(waiting)} not begun"] if waiting else []),
+            ],
         )
     console = Console(stderr=True, soft_wrap=True)
     for status, line in zip(unfinished, lines, strict=True):
         console.print(line)
         if status.defect:
             console.print(status.defect)
-    if unfinished:
-        cells_text = "1 cell" if len(unfinished) == 1 else f"{len(unfinished)} cells"
-        console.print(
-            f"{cells_text} did not finish; the same command goes on and keeps what is done"
-        )
+        if users_frame(status.defect):
+            console.print(in_one_line(status.defect))
+    if unfinished or waiting:
+        counted = f"{_cells(len(unfinished) + waiting)} did not finish"
+        counted += f", {waiting} of which had not begun" if waiting else ""
+        console.print(f"{counted}; the same command goes on and keeps what is done")
     return unfinished
 
 
+def _cells(number: int) -> str:
+    return "1 cell" if number == 1 else f"{number} cells"
+
+
 def _published(sweep: Path, unfinished: Sequence[CellStatus]) -> list[str]:
-    """The lines for a report, which quotes nothing of a sealed benchmark."""
-    if is_sealed(sweep / CELLS / "any"):
+    """The lines for a report, which quotes nothing of an obfuscated benchmark."""
+    if is_obfuscated(sweep / CELLS / "any"):
         reason = f"its reason is sealed, in {CELLS}"
         unfinished = [
-            status._replace(reason=reason) if status.reason not in ("", _INTERRUPTED) else status
+            status._replace(reason=reason) if status.reason not in _OPEN else status
             for status in unfinished
         ]
     return [_line(status) for status in unfinished]
@@ -209,4 +267,6 @@ def _line(status: CellStatus) -> str:
     cell = f"The cell {' '.join(status.overrides) or 'without overrides'}"
     if status.reason == _INTERRUPTED:
         return f"{cell} was interrupted"
+    if status.reason == _JOB:
+        return f"{cell} had not ended, and its job may still run"
     return f"{cell} failed: {status.reason or 'it was killed, or its job never ended'}"

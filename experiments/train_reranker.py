@@ -1,4 +1,4 @@
-"""`python -m experiments.train_reranker FOLDER benchmark=...`: a re-ranker adapted to a corpus.
+"""`soundingline train_reranker FOLDER benchmark=...`: a re-ranker adapted to a corpus.
 
 Writes a checkpoint for `reranker=KIND reranker.model=FOLDER`, where `--kind` is `monot5` or
 `cross_encoder`. It learns from the judgements of the benchmark's candidates: the best `--depth`
@@ -15,37 +15,42 @@ import random
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple
 
 import pandas as pd
 
-from experiments.entry import CommandParser, one_path, run_command
-from experiments.pipeline import ranking
-from experiments.settings import Settings
-from pipelines.neural.adapters import Checkpoint
-from pipelines.neural.batches import by_tokens
-from pipelines.neural.checkpoints import (
+from soundingline.experiments.cli import CommandParser, one_path, run_command
+from soundingline.experiments.config import Settings
+from soundingline.experiments.pipeline import build_pipeline
+from soundingline.pipelines.models import (
     NO_CODE,
+    Checkpoint,
+    by_tokens,
     check_kind,
     checkpoint_config,
+    choose_device,
     opening,
     positions,
     within_memory,
 )
-from pipelines.neural.devices import choose_device
-from pipelines.rerank.base import Pair
-from pipelines.rerank.cross_encoder import CLASSIFIER, check_labels, is_classifier, margins
-from pipelines.rerank.cross_encoder_inputs import CrossEncoderInputs, Row
-from pipelines.rerank.monot5_prompt import MonoT5Prompts
-from pipelines.stage import Texts
-from toolkit.checks import check_integer, check_number
-from toolkit.console import tell
-from toolkit.contracts import parent
-from toolkit.errors import InputError
-from toolkit.extras import require
-from toolkit.files import folder_made_whole, give_usual_rights
-from toolkit.progress import track
+from soundingline.pipelines.rerank.cross_encoder import (
+    CLASSIFIER,
+    CrossEncoderInputs,
+    Row,
+    check_labels,
+    is_classifier,
+    margins,
+)
+from soundingline.pipelines.rerank.monot5 import MonoT5Prompts
+from soundingline.pipelines.rerank.reranker import Pair
+from soundingline.pipelines.stage import Texts
+from soundingline.toolkit.console import notify, track
+from soundingline.toolkit.data import Qrels, parent
+from soundingline.toolkit.errors import InputError, check_int, check_number
+from soundingline.toolkit.files import atomic_folder, give_usual_rights
+from soundingline.toolkit.optional import import_optional
 
 WORDS = 8000
 # Of what begins from nothing. A BERT compares query and text in its second layer only.
@@ -70,14 +75,12 @@ class Example(NamedTuple):
     relevant: bool
 
 
-def examples(
-    candidates: pd.DataFrame, judgements: Mapping[str, Mapping[str, int]], texts: Texts
-) -> list[Example]:
+def examples(candidates: pd.DataFrame, qrels: Qrels, texts: Texts) -> list[Example]:
     """Of a ranking with `qid, query, docno`. A passage is judged as its document is."""
     units = texts(candidates["docno"].tolist())
     rows = zip(candidates["qid"], candidates["query"], units, strict=True)
     return [
-        Example(Pair(query, unit.contents), judgements[qid].get(parent(unit.unit_id), 0) > 0)
+        Example(Pair(query, unit.contents), qrels[qid].get(parent(unit.unit_id), 0) > 0)
         for qid, query, unit in rows
     ]
 
@@ -85,7 +88,7 @@ def examples(
 def small_t5(texts: Sequence[str], seed: int = 0) -> tuple[Any, Any]:
     """A T5 with random weights, and a tokenizer of T5's kind: the most frequent words of `texts`
     in small letters are a token each, other words one a character."""
-    transformers, tokenizers = require("transformers"), require("tokenizers")
+    transformers, tokenizers = import_optional("transformers"), import_optional("tokenizers")
     pieces = [("<pad>", 0.0), ("</s>", 0.0), ("<unk>", 0.0), ("▁", -8.0)]
     pieces += [(character, -10.0) for character in _CHARACTERS]
     frequent = _frequent(word for text in texts for word in text.lower().split())
@@ -96,7 +99,7 @@ def small_t5(texts: Sequence[str], seed: int = 0) -> tuple[Any, Any]:
     tokenizer = transformers.PreTrainedTokenizerFast(
         tokenizer_object=backend, pad_token="<pad>", eos_token="</s>", unk_token="<unk>"
     )
-    require("torch").manual_seed(seed)
+    import_optional("torch").manual_seed(seed)
     config = transformers.T5Config(
         vocab_size=len(tokenizer),
         n_positions=_MAX_LENGTH,
@@ -111,7 +114,7 @@ def small_t5(texts: Sequence[str], seed: int = 0) -> tuple[Any, Any]:
 def small_bert(texts: Sequence[str], seed: int = 0) -> tuple[Any, Any]:
     """A BERT with random weights and one label, and a tokenizer of BERT's kind, with a vocabulary
     as that of `small_t5`."""
-    transformers = require("transformers")
+    transformers = import_optional("transformers")
     special = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
     small = dict.fromkeys(character.lower() for character in _CHARACTERS)
     pieces = [*special, *small, *(f"##{character}" for character in small)]
@@ -126,7 +129,7 @@ def small_bert(texts: Sequence[str], seed: int = 0) -> tuple[Any, Any]:
     tokenizer = transformers.BertTokenizer(
         vocab=_numbered([*pieces, *_frequent(words)]), model_max_length=_MAX_LENGTH
     )
-    require("torch").manual_seed(seed)
+    import_optional("torch").manual_seed(seed)
     config = transformers.BertConfig(
         vocab_size=len(tokenizer),
         max_position_embeddings=_MAX_LENGTH,
@@ -195,7 +198,7 @@ class MonoT5Learner(Learner):
 
     @classmethod
     def from_checkpoint(cls, start: str, seed: int) -> MonoT5Learner:
-        transformers = require("transformers")
+        transformers = import_optional("transformers")
         check_kind(checkpoint_config(start), start, ("t5",), "monoT5")
         with opening(start):
             network = transformers.T5ForConditionalGeneration.from_pretrained(start, **NO_CODE)
@@ -208,7 +211,7 @@ class MonoT5Learner(Learner):
         return len(row)
 
     def loss(self, rows: Sequence[list[int]], labels: Sequence[bool]) -> Any:
-        torch, device = require("torch"), self.network.device
+        torch, device = import_optional("torch"), self.network.device
         pad = torch.nn.utils.rnn.pad_sequence
         ids = [torch.tensor(row, device=device) for row in rows]
         relevant, irrelevant = self._prompts.answers
@@ -237,16 +240,16 @@ class CrossEncoderLearner(Learner):
     @classmethod
     def from_checkpoint(cls, start: str, seed: int) -> CrossEncoderLearner:
         """A checkpoint without a classifier is given one with one label and random weights."""
-        torch = require("torch")
+        torch = import_optional("torch")
         torch.manual_seed(seed)
         config = checkpoint_config(start)
         classifier = is_classifier(config)
         if classifier:
             check_labels(config, start)
         labels: dict[str, Any] = {} if classifier else {"num_labels": 1}
-        whole = Checkpoint(start, automatic=CLASSIFIER, **labels)
-        tokenizer = whole.tokenizer()
-        network, missing = whole.load(torch.device("cpu"), torch.float32, absent=("",))
+        checkpoint = Checkpoint(start, automatic=CLASSIFIER, **labels)
+        tokenizer = checkpoint.tokenizer()
+        network, missing = checkpoint.load(torch.device("cpu"), torch.float32, absent=("",))
         body = f"{network.base_model_prefix}."
         for name in sorted(missing):
             if classifier or (name.startswith(body) and ".pooler." not in name):
@@ -260,7 +263,7 @@ class CrossEncoderLearner(Learner):
         return len(row["input_ids"])
 
     def loss(self, rows: Sequence[Any], labels: Sequence[bool]) -> Any:
-        torch = require("torch")
+        torch = import_optional("torch")
         logits = margins(self.network(**self._inputs.batch(rows, self.network)).logits)
         targets = torch.tensor(labels, dtype=logits.dtype, device=logits.device)
         return torch.nn.functional.binary_cross_entropy_with_logits(logits, targets)
@@ -284,7 +287,7 @@ def train(
     """Train in place; the loss of each step. Half of each batch is relevant. AdamW at a constant
     learning rate `rate`, on the first GPU where there is one. `InputError` where the examples are
     all relevant, or none is, and where a batch does not fit into memory."""
-    torch = require("torch")
+    torch = import_optional("torch")
     by_label: dict[bool, list[Any]] = {True: [], False: []}
     rows = model.encode([example.pair for example in learnt])
     for example, row in zip(learnt, rows, strict=True):
@@ -340,17 +343,17 @@ def train_reranker(
             f"there is something at '{folder}'", do="name another folder, or remove it"
         )
     for name, count in {"depth": depth, "steps": steps, "batch": batch}.items():
-        check_integer(name, count, least=2)
+        check_int(name, count, ge=2)
     if batch % 2:
         raise InputError(f"batch={batch}", valid="an even number: half of a step is relevant")
-    check_integer("held_out", held_out, least=0)
+    check_int("held_out", held_out, ge=0)
     learner = LEARNERS[kind]
     from_nothing, from_checkpoint = learner.rates
     if rate is None:
         rate = from_checkpoint if start else from_nothing
     check_number("rate", rate)
-    built = ranking(settings.config)
-    judged = built.benchmark.judgements.get("evidence", {})
+    built = build_pipeline(settings.config)
+    judged = built.benchmark.qrels.get("evidence", {})
     topics = [topic for topic in built.benchmark.topics[held_out:] if judged.get(topic.qid)]
     if not topics:
         raise InputError(
@@ -363,13 +366,13 @@ def train_reranker(
     texts = [text for example in learnt for text in example.pair]
     model = learner.from_checkpoint(start, seed) if start else learner.from_nothing(texts, seed)
     losses = train(model, learnt, steps=steps, batch=batch, rate=rate, seed=seed)
-    with folder_made_whole(folder) as unfinished:
+    with atomic_folder(folder) as unfinished:
         model.network.save_pretrained(unfinished)
         model.tokenizer.save_pretrained(unfinished)
         give_usual_rights(unfinished)
     relevant = sum(example.relevant for example in learnt)
     last = list(islice(reversed(losses), 10))
-    tell(
+    notify(
         f"{len(topics)} questions, {relevant} relevant of {len(learnt)} candidates; loss "
         f"{losses[0]:.2f} at first, {sum(last) / len(last):.2f} at last: '{folder}'"
     )
@@ -389,5 +392,4 @@ PARSER.add_argument(
 )
 PARSER.add_argument("--seed", type=int, default=0)
 
-if __name__ == "__main__":
-    run_command(train_reranker, PARSER)
+start = partial(run_command, train_reranker, PARSER)

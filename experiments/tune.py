@@ -1,44 +1,225 @@
-"""`python -m experiments.tune`: the whole (k1, b) grid, chosen on one split, reported on another.
-With an enrichment, its weight and the limit of its filters are axes of the grid too.
+"""`soundingline tune`: choose a point of the (k1, b) grid on one split and report it on another.
+With an enrichment, its weight and the limit of its filters are further axes of the grid.
 
-Ranks of the judged documents in all cells come from one pass over each question's postings and are
-kept, so that the same command goes on where it was stopped. `-m unit=document,passage` is a sweep.
-"""
+The ranks of the judged documents at all points come from one pass over the postings of each
+question. They are stored, so that the same command resumes an interrupted tuning. `-m
+unit=document,passage` is a sweep."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pyterrier as pt
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
-from experiments.build import make
-from experiments.chosen import TUNED, write_chosen
-from experiments.entry import main
-from experiments.models import servers_of_run
-from experiments.naming import cell_label, factors, run_folder
-from experiments.pipeline import active
-from experiments.rank import evaluate_pipeline
-from experiments.recorded import recorded_option
-from experiments.settings import Settings, plain_values
-from experiments.tune_enriched import chosen_overrides
-from experiments.tune_ranks import judged_ranks
-from experiments.tune_setup import Setup, prints, setup, wanted_measures
-from pipelines.composition import compose
-from pipelines.lexical.grid import JudgedQuery
-from toolkit.console import Console
-from toolkit.contracts import Benchmark, Topic
-from toolkit.evaluation import write_evaluation
-from toolkit.evaluation.tuning import Grid, MeasureTable, RankTable, Study, measure_table, study
-from toolkit.evaluation.tuning.ranks import GridPoint
-from toolkit.files import write_atomic, write_json
-from toolkit.llm.ledger_file import ledger_on_record
-from toolkit.report import write_report
-from toolkit.report.tuning import render_tuning
-from toolkit.runs import RunFolder, make_manifest
+from soundingline.experiments.build import make, servers_of_run
+from soundingline.experiments.cli import main
+from soundingline.experiments.collection import IndexedCollection, prepare
+from soundingline.experiments.config import CHOSEN, TUNED, Settings, plain_values
+from soundingline.experiments.naming import cell_label, factors, identity_of, run_folder
+from soundingline.experiments.pipeline import (
+    Stages,
+    active,
+    caches_folder,
+    make_stages,
+    writes_obfuscated,
+)
+from soundingline.experiments.rank import evaluate_pipeline
+from soundingline.experiments.recorded import recorded_option
+from soundingline.experiments.tune_ranks import EnrichmentGrid, chosen_overrides, judged_ranks
+from soundingline.pipelines.composition import compose
+from soundingline.pipelines.enrich.enrichment import Enrichment
+from soundingline.pipelines.lexical.grid import JudgedQuery
+from soundingline.toolkit.benchmarks.benchmark import Benchmark
+from soundingline.toolkit.console import Console
+from soundingline.toolkit.corpus.segmentation import Segmenter
+from soundingline.toolkit.data import Topic
+from soundingline.toolkit.errors import InputError, is_number
+from soundingline.toolkit.evaluation import tuning, write_evaluation
+from soundingline.toolkit.evaluation.grid import (
+    Grid,
+    GridPoint,
+    RankTable,
+    measure_table,
+)
+from soundingline.toolkit.evaluation.retrieval import parse_measures
+from soundingline.toolkit.evaluation.tuning import TuningResult
+from soundingline.toolkit.files import fingerprint, write_json, write_text
+from soundingline.toolkit.llm.ledger import open_ledger
+from soundingline.toolkit.report import write_report
+from soundingline.toolkit.report.tuning import render_tuning
+from soundingline.toolkit.runs import RunFolder, make_manifest
+
+
+@dataclass(frozen=True)
+class TuningInputs:
+    """The inputs of a tuning. `selecting` is `reported` if one split is cross-validated; `stages`
+    contains only the enrichment, if there is one."""
+
+    grid: Grid
+    references: list[GridPoint]
+    segmenter: Segmenter
+    prepared: IndexedCollection
+    selecting: Benchmark
+    reported: Benchmark
+    enrichment: EnrichmentGrid | None
+    stages: Stages
+
+    @property
+    def points(self) -> list[GridPoint]:
+        """The points of the grid, then the other references."""
+        return list(dict.fromkeys([*self.grid.points, *self.references]))
+
+
+def wanted_measures(config: DictConfig) -> list[str]:
+    """The objective, the configured measures, and recall at each cutoff, each once."""
+    recalls = [f"R@{cutoff}" for cutoff in config.tuning.cutoffs]
+    others = [measure for measure in config.measures if measure not in recalls]
+    names = list(dict.fromkeys([config.tuning.objective, *others, *recalls]))
+    parse_measures(names)
+    return names
+
+
+def tuning_inputs(config: DictConfig, grid: Grid) -> TuningInputs:
+    """Open the benchmarks and the index, after all checks that need neither."""
+    engine, segmenter = make(config.engine), make(config.unit)
+    if "grid" not in engine.offers:
+        raise InputError(
+            f"the engine {engine.name} does not offer the statistics that tuning reads",
+            valid="lexical",
+            do="tune with engine=lexical; its settings hold for Lucene's BM25, so for anserini too",
+        )
+    stages = make_stages(config, ["enrichment"])
+    stage = stages.transformers.get("enrichment")
+    if stage is not None and not isinstance(stage, Enrichment):
+        raise InputError(f"an enrichment of {type(stage).__name__} cannot be tuned")
+    if stage is None and (grid.weight or grid.tau):
+        raise InputError(
+            "the grid has weights or taus, and there is no enrichment",
+            do="choose one (enrichment=feedback), or another grid",
+        )
+    if stage is not None:
+        stage.check(engine)
+    selecting, reported = splits(config)
+    prepared = prepare(reported, segmenter, engine, Path(config.paths.indexes))
+    enrichment = None
+    if stage is not None:
+        caches = caches_folder(config, writes_obfuscated(config, reported))
+        enrichment = EnrichmentGrid(stage, stages.collection(prepared, segmenter, caches))
+        grid = enriched_grid(grid, enrichment)
+    own = (enrichment.weight, enrichment.tau) if enrichment else ()
+    references = [reference(numbers, own) for numbers in config.tuning.references]
+    return TuningInputs(
+        grid, references, segmenter, prepared, selecting, reported, enrichment, stages
+    )
+
+
+def enriched_grid(grid: Grid, enrichment: EnrichmentGrid) -> Grid:
+    """The grid with the enrichment's own weight and tau on missing axes. `InputError` for axes that
+    change nothing."""
+    stage = enrichment.stage
+    if len(grid.weight) > 1 and stage.query is None:
+        raise InputError(
+            "the grid has weights, and the enrichment has no query side, which they weigh",
+            do="set grid.weight=null",
+        )
+    if len(grid.tau) > 1 and not stage.has_filter:
+        raise InputError(
+            "the grid has taus, and the enrichment has no filter", do="set grid.tau=null"
+        )
+    return grid.enriched(enrichment.weight, enrichment.tau)
+
+
+def reference(numbers: Any, own: GridPoint = ()) -> GridPoint:
+    """A setting that is measured in addition to the grid: [k1, b], with the enrichment's `own`
+    (weight, tau) if there is one, or all four numbers."""
+    values = OmegaConf.to_container(numbers) if OmegaConf.is_list(numbers) else None
+    if isinstance(values, list) and all(is_number(value) for value in values):
+        point = tuple(map(float, values))
+        if len(point) == 2:
+            return (*point, *own)
+        if len(point) == 4 and own:
+            return point
+    raise InputError(
+        f"tuning.references holds {numbers}",
+        valid="pairs [k1, b] of numbers" + (", or [k1, b, weight, tau]" if own else ""),
+    )
+
+
+def splits(config: DictConfig) -> tuple[Benchmark, Benchmark]:
+    """The benchmarks whose questions choose and are reported, both with judgements."""
+    tuning = config.tuning
+    if tuning.select is None:
+        benchmark = judged_benchmark(config.benchmark)
+        return benchmark, benchmark
+    if "split" not in config.benchmark:
+        raise InputError(
+            "this benchmark has no splits", do="tuning.select=null tunes it by cross-validation"
+        )
+    if tuning.select == tuning.report:
+        raise InputError(
+            f"tuning.select and tuning.report are both {tuning.select}",
+            valid="two splits",
+            do="tuning.select=null cross-validates one split",
+        )
+    selecting, reported = (
+        judged_benchmark(with_split(config.benchmark, split), split)
+        for split in (tuning.select, tuning.report)
+    )
+    return selecting, reported
+
+
+def with_split(config: DictConfig, split: str) -> DictConfig:
+    changed = config.copy()
+    changed.split = split
+    return changed
+
+
+def judged_benchmark(config: DictConfig, split: str | None = None) -> Benchmark:
+    try:
+        benchmark: Benchmark = make(config)
+    except InputError as error:
+        if split is None:
+            raise
+        raise InputError(
+            str(error), do="With one split only, tuning.select=null tunes by cross-validation"
+        ) from error
+    if not any(benchmark.qrels.get("evidence", {}).values()):
+        named = f"split {split!r} of {benchmark.name}" if split else benchmark.name
+        raise InputError(f"{named} has no judged question", valid="a split with judgements")
+    return benchmark
+
+
+def fingerprints_of(settings: Settings, built: TuningInputs) -> dict[str, str]:
+    """What must be equal for a tuning to be resumed. The objective and the tests need not be: they
+    are computed again from the ranks that are kept."""
+    config = settings.config
+    return {
+        "benchmark": built.reported.fingerprint,
+        "selecting": built.selecting.fingerprint,
+        "index": built.prepared.fingerprint,
+        "grid": fingerprint(built.points, config.tuning.depth),
+        **enrichment_prints(settings, built),
+    }
+
+
+def enrichment_prints(settings: Settings, built: TuningInputs) -> dict[str, str]:
+    """Of the enrichment's settings, and of what decides its phrases; its own weight and tau count
+    as points of the grid."""
+    if built.enrichment is None:
+        return {}
+    stage, collection = built.enrichment.stage, built.enrichment.collection
+    lasting_settings = identity_of(settings, ["enrichment"])
+    sides = [side for side in (stage.query, stage.corpus) if side is not None]
+    return {
+        "enrichment": fingerprint(lasting_settings),
+        "enrichment.content": fingerprint(*[side.content(collection) for side in sides]),
+    }
 
 
 class Judged(NamedTuple):
@@ -49,7 +230,7 @@ class Judged(NamedTuple):
 
 
 def tune(settings: Settings) -> None:
-    """Tune, report, verify the chosen cell by an ordinary run, and say where it all stands."""
+    """Tune, check the chosen point by an ordinary run, and write the report."""
     config = settings.config
     measures = wanted_measures(config)
     grid: Grid = make(config.grid)
@@ -60,13 +241,15 @@ def tune(settings: Settings) -> None:
         "agent": "none",
     }
     folder = run_folder(settings, f"{cell_label(settings, groups)}-{chosen['retriever']}")
-    built = setup(config, grid)
+    built = tuning_inputs(config, grid)
     described = recorded_option(settings)
-    manifest = make_manifest(plain_values(config), prints(settings, built), chosen, described)
+    manifest = make_manifest(
+        plain_values(config), fingerprints_of(settings, built), chosen, described
+    )
     cap = make(config.budget).run_dollars
     with (
         folder.writing(manifest),
-        ledger_on_record(folder.ledger_path, cap=cap) as ledger,
+        open_ledger(folder.ledger_path, cap=cap) as ledger,
         servers_of_run(settings.multirun) as servers,
         built.stages.asking(ledger, folder.path, servers),
     ):
@@ -77,12 +260,14 @@ def tune(settings: Settings) -> None:
 
 
 def named_groups(config: DictConfig) -> tuple[str, ...]:
-    """The groups that a tuning is named after."""
+    """The option groups that name a tuning."""
     return (*TUNED, "enrichment", "llm") if active(config, "enrichment") else TUNED
 
 
-def tuned(config: DictConfig, built: Setup, measures: Sequence[str], folder: RunFolder) -> Study:
-    """Ranks, then measures, then choices."""
+def tuned(
+    config: DictConfig, built: TuningInputs, measures: Sequence[str], folder: RunFolder
+) -> TuningResult:
+    """Rank, measure and choose."""
     options = config.tuning
     sides = {"selecting": built.selecting, "reported": built.reported}
     judged = {name: judged_questions(side) for name, side in sides.items()}
@@ -90,50 +275,51 @@ def tuned(config: DictConfig, built: Setup, measures: Sequence[str], folder: Run
     table = ranks_of(config, built, {**judged["selecting"], **judged["reported"]}, folder)
     seconds = time.perf_counter() - started
     Console(stderr=True).print(
-        f"{len(table.ranks):,} questions in {len(built.cells):,} cells: {seconds:.1f} s",
+        f"{len(table.ranks):,} questions in {len(built.points):,} points: {seconds:.1f} s",
         highlight=False,
     )
-    tables = {name: measured(table, judged[name], measures) for name in sides}
+    tables = {
+        name: measure_table(table, {qid: row.grades for qid, row in rows.items()}, measures)
+        for name, rows in judged.items()
+    }
     if built.selecting is built.reported:
         tables["selecting"] = tables["reported"]
     tables["selecting"].save(folder.path / "selecting.npz")
     tables["reported"].save(folder.path / "reported.npz")
-    return study(
+    return tuning.tune(
         built.grid,
         options.objective,
         tables["selecting"],
         tables["reported"],
         references=built.references,
-        method=options.method if options.select is None else "held_out",
-        folds=options.folds,
+        folds=options.folds if options.select is None else None,
         seed=options.seed,
-        test=options.test,
         alpha=options.alpha,
     )
 
 
 def ranks_of(
-    config: DictConfig, built: Setup, questions: Mapping[str, Judged], folder: RunFolder
+    config: DictConfig, built: TuningInputs, questions: Mapping[str, Judged], folder: RunFolder
 ) -> RankTable:
-    """The ranks of every question in every cell, from `folder` where they are there."""
+    """The ranks of every question at every point; those in `folder` are read."""
     where = folder.path / "ranks"
     how = {"depth": config.tuning.depth, "threads": config.tuning.threads}
     docids = {qid: list(row.grades) for qid, row in questions.items()}
     if built.enrichment is not None:
         topics = [row.topic for row in questions.values()]
-        return built.enrichment.ranks(built.cells, topics, docids, where, **how)
+        return built.enrichment.ranks(built.points, topics, docids, where, **how)
     index = built.prepared.index
     queries = [
         JudgedQuery(qid, index.analyzer.terms(row.topic.text), docids[qid])
         for qid, row in questions.items()
     ]
-    pairs = [(k1, b) for k1, b in built.cells]
+    pairs = [(k1, b) for k1, b in built.points]
     return judged_ranks(index, pairs, queries, where, **how)
 
 
 def judged_questions(benchmark: Benchmark) -> dict[str, Judged]:
-    """The judged questions."""
-    grades = benchmark.judgements["evidence"]
+    """The questions with judgements."""
+    grades = benchmark.qrels["evidence"]
     return {
         topic.qid: Judged(topic, grades[topic.qid])
         for topic in benchmark.topics
@@ -141,27 +327,16 @@ def judged_questions(benchmark: Benchmark) -> dict[str, Judged]:
     }
 
 
-def measured(
-    table: RankTable, judged: Mapping[str, Judged], measures: Sequence[str]
-) -> MeasureTable:
-    part = RankTable(
-        table.cells,
-        {qid: table.docids[qid] for qid in judged},
-        {qid: table.ranks[qid] for qid in judged},
-    )
-    return measure_table(part, {qid: row.grades for qid, row in judged.items()}, measures)
-
-
 def write_results(
     folder: RunFolder,
-    result: Study,
+    result: TuningResult,
     config: DictConfig,
-    built: Setup,
+    built: TuningInputs,
     manifest: Mapping[str, object],
 ) -> None:
-    """Everything that a tuning leaves but its ranks and tables."""
-    options, cell = config.tuning, result.chosen()
-    pipeline = pipeline_of(built, cell, options.depth)
+    """Write all files of a tuning except its ranks and tables."""
+    options, point = config.tuning, result.chosen()
+    pipeline = pipeline_of(built, point, options.depth)
     evaluation = evaluate_pipeline(built.reported, pipeline, list(result.reported.measures))
     check_same_values(result, evaluation.per_question)
     names = (options.select, options.report) if options.select else ("all questions",) * 2
@@ -169,10 +344,10 @@ def write_results(
         f"Chosen by {result.objective} on {built.selecting.name}, {names[0]} "
         f"({len(result.selecting.qids)} questions), grid {result.grid.name}"
     )
-    overrides = chosen_overrides(cell, built.enrichment.stage) if built.enrichment else {}
-    write_chosen(folder.path, cell, options.depth, comment, overrides)
+    overrides = chosen_overrides(point, built.enrichment.stage) if built.enrichment else {}
+    write_chosen(folder.path, point, options.depth, comment, overrides)
     write_json(folder.path / "tuning.json", result.summary())
-    write_cells(folder.path / "cells.csv", result)
+    write_points(folder.path / "points.csv", result)
     write_evaluation(folder.path, evaluation, state=folder.state())
     title = f"Tuning BM25 on {built.reported.name} ({built.segmenter.name})"
     report = render_tuning(
@@ -181,21 +356,20 @@ def write_results(
     write_report(folder.path, report)
 
 
-def pipeline_of(built: Setup, cell: GridPoint, depth: int) -> pt.Transformer:
-    """An ordinary pipeline of one cell."""
+def pipeline_of(built: TuningInputs, point: GridPoint, depth: int) -> pt.Transformer:
+    """The ordinary pipeline at a point."""
     aggregate = built.segmenter.aggregate
     if built.enrichment is not None:
-        return built.enrichment.pipeline(cell, depth, aggregate=aggregate)
-    k1, b = cell
+        return built.enrichment.pipeline(point, depth, aggregate=aggregate)
+    k1, b = point
     return compose(built.prepared.index.bm25(k1=k1, b=b, depth=depth), aggregate=aggregate)
 
 
-def check_same_values(result: Study, values: Mapping[str, Mapping[str, float]]) -> None:
-    """Hold the chosen cell of the grid against an ordinary run of it, value by value."""
-    cell = result.choices[result.objective].chosen
+def check_same_values(result: TuningResult, values: Mapping[str, Mapping[str, float]]) -> None:
+    """Compare the values of the chosen point with those of its ordinary run."""
+    point = result.choices[result.objective].chosen
     for measure in result.reported.measures:
-        column = result.reported.of(measure)[:, cell].tolist()
-        ours = dict(zip(result.reported.qids, column, strict=True))
+        ours = result.reported.by_question(measure, point)
         if ours != dict(values[measure]):
             differing = [qid for qid, value in ours.items() if values[measure].get(qid) != value]
             raise RuntimeError(
@@ -204,16 +378,35 @@ def check_same_values(result: Study, values: Mapping[str, Mapping[str, float]]) 
             )
 
 
-def write_cells(path: Path, result: Study) -> None:
-    """Means of all measures in all cells, for people and spreadsheets."""
+def write_points(path: Path, result: TuningResult) -> None:
+    """Write the mean of every measure at every point as CSV."""
     import pandas as pd
 
-    rows = pd.DataFrame(list(result.cells), columns=list(result.grid.names))
+    rows = pd.DataFrame(list(result.points), columns=list(result.grid.names))
     for table, side in ((result.selecting, "selecting"), (result.reported, "reported")):
         for index, measure in enumerate(table.measures):
             rows[f"{measure} {side}"] = table.values[index].mean(axis=0)
-    write_atomic(path, rows.to_csv(index=False))
+    write_text(path, rows.to_csv(index=False))
 
 
-if __name__ == "__main__":
-    main(tune)
+start = partial(main, tune)
+
+
+def write_chosen(
+    folder: Path,
+    cell: GridPoint,
+    depth: int,
+    comment: str,
+    overrides: Mapping[str, float] | None = None,
+) -> Path:
+    """Write the option. Copied to `conf/retriever/<name>.yaml` it is one like any other.
+    `overrides` of other groups, which were chosen with it, are said in a comment."""
+    others = " ".join(f"{key}={value!r}" for key, value in (overrides or {}).items())
+    text = (
+        f"# {comment}\n"
+        + (f"# with {others}\n" if others else "")
+        + "_target_: soundingline.pipelines.retrieve.BM25\n"
+        f"k1: {cell[0]!r}\nb: {cell[1]!r}\ndepth: {depth}\n"
+    )
+    write_text(folder / CHOSEN, text)
+    return folder / CHOSEN

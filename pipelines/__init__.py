@@ -1,4 +1,5 @@
-"""Stages of retrieval as PyTerrier transformers: `from pipelines import LexicalIndex, MonoT5`.
+"""Stages of retrieval as PyTerrier transformers: `from soundingline.pipelines import LexicalIndex,
+MonoT5`.
 
 Each name is imported when it is first used, so that importing the package loads no model library.
 """
@@ -9,31 +10,28 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pipelines.aggregation import MaxP
-    from pipelines.backend import PipelineBackend
-    from pipelines.expand import LinkExpansion
-    from pipelines.fusion import Interpolation, ReciprocalRankFusion
-    from pipelines.learned.colbert import ColbertRetriever
-    from pipelines.learned.dense import DenseRetriever
-    from pipelines.learned.splade import SpladeRetriever
-    from pipelines.lexical.index import LexicalIndex
-    from pipelines.lexical.indexer import LexicalIndexer
-    from pipelines.lexical.retriever import BM25, QueryLikelihood
-    from pipelines.lexical.rm3 import RM3
-    from pipelines.oracle import OracleRetriever
-    from pipelines.rerank.base import PairScorer
-    from pipelines.rerank.colbert import ColBERT
-    from pipelines.rerank.cross_encoder import CrossEncoder
-    from pipelines.rerank.listwise import Listwise
-    from pipelines.rerank.monot5 import MonoT5
-    from pipelines.rerank.rank1 import Rank1
-    from pipelines.rerank.rankllama import RankLLaMA
-    from pipelines.rerank.stage import Reranker, RerankHead
-    from pipelines.rewrite.q2q import Q2Q
-    from pipelines.stage import Collection, Stage
+    from soundingline.pipelines.aggregation import MaxP
+    from soundingline.pipelines.backend import PipelineBackend
+    from soundingline.pipelines.expand import LinkExpansion
+    from soundingline.pipelines.fusion import Interpolation, ReciprocalRankFusion
+    from soundingline.pipelines.learned.colbert import ColbertRetriever
+    from soundingline.pipelines.learned.dense import DenseRetriever
+    from soundingline.pipelines.learned.splade import SpladeRetriever
+    from soundingline.pipelines.lexical.index import LexicalIndex, LexicalIndexer
+    from soundingline.pipelines.oracle import OracleRetriever
+    from soundingline.pipelines.q2q import Q2Q
+    from soundingline.pipelines.rerank.colbert import ColBERT
+    from soundingline.pipelines.rerank.cross_encoder import CrossEncoder
+    from soundingline.pipelines.rerank.listwise import Listwise
+    from soundingline.pipelines.rerank.monot5 import MonoT5
+    from soundingline.pipelines.rerank.rank1 import Rank1
+    from soundingline.pipelines.rerank.rankllama import RankLLaMA
+    from soundingline.pipelines.rerank.reranker import Pair, Reranker, RerankHead
+    from soundingline.pipelines.retrieve import BM25, RM3, QueryLikelihood, Retriever
+    from soundingline.pipelines.stage import Collection, Stage
 
 _HOMES = {
-    "BM25": "lexical.retriever",
+    "BM25": "retrieve",
     "ColBERT": "rerank.colbert",
     "ColbertRetriever": "learned.colbert",
     "Collection": "stage",
@@ -41,22 +39,23 @@ _HOMES = {
     "DenseRetriever": "learned.dense",
     "Interpolation": "fusion",
     "LexicalIndex": "lexical.index",
-    "LexicalIndexer": "lexical.indexer",
+    "LexicalIndexer": "lexical.index",
     "LinkExpansion": "expand",
     "Listwise": "rerank.listwise",
     "MaxP": "aggregation",
     "MonoT5": "rerank.monot5",
     "OracleRetriever": "oracle",
-    "PairScorer": "rerank.base",
+    "Pair": "rerank.reranker",
     "PipelineBackend": "backend",
-    "Q2Q": "rewrite.q2q",
-    "QueryLikelihood": "lexical.retriever",
-    "RM3": "lexical.rm3",
+    "Q2Q": "q2q",
+    "QueryLikelihood": "retrieve",
+    "RM3": "retrieve",
     "Rank1": "rerank.rank1",
     "RankLLaMA": "rerank.rankllama",
     "ReciprocalRankFusion": "fusion",
-    "RerankHead": "rerank.stage",
-    "Reranker": "rerank.stage",
+    "RerankHead": "rerank.reranker",
+    "Reranker": "rerank.reranker",
+    "Retriever": "retrieve",
     "SpladeRetriever": "learned.splade",
     "Stage": "stage",
 }
@@ -78,7 +77,7 @@ __all__ = [
     "MaxP",
     "MonoT5",
     "OracleRetriever",
-    "PairScorer",
+    "Pair",
     "PipelineBackend",
     "QueryLikelihood",
     "Rank1",
@@ -86,6 +85,7 @@ __all__ = [
     "ReciprocalRankFusion",
     "RerankHead",
     "Reranker",
+    "Retriever",
     "SpladeRetriever",
     "Stage",
 ]

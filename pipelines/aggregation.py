@@ -7,9 +7,9 @@ import pandas as pd
 import pyterrier as pt
 from numpy.typing import NDArray
 
-from pipelines.arguments import ByArguments
-from toolkit.checks import check_integer
-from toolkit.contracts import parent
+from soundingline.pipelines.arguments import ByArguments
+from soundingline.toolkit.data import parent
+from soundingline.toolkit.errors import check_int
 
 
 class MaxP(ByArguments, pt.Transformer):
@@ -27,7 +27,7 @@ class MaxP(ByArguments, pt.Transformer):
 
     def __init__(self, depth: int | None = None) -> None:
         if depth is not None:
-            check_integer("depth of MaxP", depth, do="set it to null for all documents")
+            check_int("depth of MaxP", depth, do="set it to null for all documents")
         self.depth = depth
 
     def transform(self, inp: pd.DataFrame) -> pd.DataFrame:

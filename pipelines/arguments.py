@@ -37,8 +37,9 @@ class ByArguments:
 
     def _arguments(self) -> dict[str, Any]:
         """The constructor's arguments by name."""
-        names = inspect.signature(type(self).__init__).parameters
-        return {name: getattr(self, name) for name in names if name != "self"}
+        parameters = inspect.signature(type(self).__init__).parameters.values()
+        named = [each.name for each in parameters if each.kind is not each.VAR_KEYWORD]
+        return {name: getattr(self, name) for name in named if name != "self"}
 
 
 def _hashable(value: Any) -> Any:

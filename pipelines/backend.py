@@ -13,25 +13,25 @@ import numpy as np
 import pandas as pd
 import pyterrier as pt
 
-from pipelines.search_notes import collecting
-from toolkit.contracts import Hits, SearchRequest, SearchResult
-from toolkit.errors import InputError
+from soundingline.pipelines.search_notes import collecting
+from soundingline.toolkit.data import Ranking, SearchRequest, SearchResult
+from soundingline.toolkit.errors import InputError
 
 _NO_QUESTION = "1"
 _QUERY = re.compile(r"query(_\d+)?")
 
 
 class PipelineBackend:
-    """Asks `pipeline` one query at a time (`contracts.SearchBackend`).
+    """Asks `pipeline` one query at a time (`data.SearchBackend`).
 
     The pipeline receives one row with `qid`, `query` (the agent's words as they are; no query
     language is applied here) and `reasoning` (empty where there is none), and must return `docno`
     and `score`. Hits are its rows by `rank`, or by falling score where it gives no ranks; a docno
     `d1%p3` is a passage of document `d1`.
 
-    What the stages note of a search (`pipelines.search_notes`) goes with its hits, and so do
-    `query` and the older queries `query_0`, `query_1`, ... of the ranking where one is not the
-    agent's.
+    What the stages note of a search (`soundingline.pipelines.search_notes`) goes with its hits, and
+    so do `query` and the older queries `query_0`, `query_1`, ... of the ranking where one is not
+    the agent's.
 
     - `unit`: what the pipeline's docnos name, e.g. `document` or `passage`; kept for displays.
     - `exclusive`: one search at a time, for stages that do not bear threads. False by default.
@@ -74,7 +74,7 @@ class PipelineBackend:
             # Objects: a model may write half a surrogate pair, which Arrow's strings do not hold.
             ranking = self._ranking(pd.DataFrame(row, dtype=object))
         docnos, scores = _ordered(ranking, request.depth)
-        return SearchResult(Hits(docnos, scores), {**_queries(ranking, request.query), **notes})
+        return SearchResult(Ranking(docnos, scores), {**_queries(ranking, request.query), **notes})
 
     def _ranking(self, queries: pd.DataFrame) -> pd.DataFrame:
         try:

@@ -10,9 +10,9 @@ import re
 import pandas as pd
 import pyterrier as pt
 
-from pipelines.aggregation import MaxP
-from pipelines.arguments import ByArguments
-from toolkit.errors import InputError
+from soundingline.pipelines.aggregation import MaxP
+from soundingline.pipelines.arguments import ByArguments
+from soundingline.toolkit.errors import InputError
 
 RAW, REWRITTEN = "raw", "rewritten"
 _QUERY = re.compile(r"query(_\d+)?")
@@ -45,7 +45,7 @@ def compose(
                 do="choose one, or set enrichment.query=null",
             )
         if getattr(enrichment, "corpus", None) and not getattr(
-            retriever, "searches_overlays", True
+            retriever, "searches_enriched", True
         ):
             raise InputError(
                 f"{type(retriever).__name__} cannot search enriched documents",

@@ -1,7 +1,6 @@
 """Where a document meets a requirement: its passages, the best first.
 
-The default is BM25 over the postings of a passage index, restricted to the document; any scorer of
-pairs (`pipelines.rerank`) does as well.
+Passages are scored by BM25 over the postings of a passage index, restricted to the document.
 """
 
 from __future__ import annotations
@@ -13,14 +12,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from pipelines.lexical.index import LexicalIndex
-from pipelines.lexical.scoring import Saturation
-from pipelines.lexical.top_documents import check_settings
-from pipelines.rerank.base import Pair, PairScorer
-from pipelines.stage import Texts
-from toolkit.checks import check_integer
-from toolkit.contracts import PASSAGE_MARK, parent
-from toolkit.search.literature import Located
+from soundingline.pipelines.lexical.bm25 import TfWeights, check_settings
+from soundingline.pipelines.lexical.index import LexicalIndex
+from soundingline.toolkit.data import PASSAGE_MARK, parent
+from soundingline.toolkit.errors import check_int
+from soundingline.toolkit.search.literature import Located
 
 Evidence = list[list[list[Located]]]
 
@@ -46,15 +42,15 @@ class LexicalLocator:
     """
 
     def __init__(self, index: LexicalIndex, k1: float = 0.9, b: float = 0.4) -> None:
-        check_settings(k1, b, 1, "lucene")
+        check_settings(k1, b, 1)
         self.index = index
-        self._norms = Saturation.of(k1, b, index.statistics.average_length, None).norms
+        self._norms = TfWeights.of(k1, b, index.statistics.average_length).norms
 
     def locate(self, docids: Sequence[str], requirements: Sequence[str], most: int = 3) -> Evidence:
         """For each document, for each requirement: its `most` best passages that hold a term of the
         requirement, the best first, equal scores in the order of the text. `KeyError` for a
         document that the index lacks."""
-        check_integer("most", most)
+        check_int("most", most)
         ranges = self.ranges(docids)
         scores = [self._scores(requirement, ranges) for requirement in requirements]
         return [
@@ -100,33 +96,3 @@ class LexicalLocator:
             for unit in order.tolist()
             if scores[unit] > 0
         ]
-
-
-class ScorerLocator:
-    """Finds evidence by any scorer of pairs: a cross-encoder of `pipelines.rerank`, for example.
-
-    `lexical` tells which passages a document has; `texts` gives their texts.
-    """
-
-    def __init__(self, scorer: PairScorer, lexical: LexicalLocator, texts: Texts) -> None:
-        self.scorer, self._lexical, self._texts = scorer, lexical, texts
-
-    def locate(self, docids: Sequence[str], requirements: Sequence[str], most: int = 3) -> Evidence:
-        """See `LexicalLocator`; every passage counts, whatever its score."""
-        check_integer("most", most)
-        ranges = self._lexical.ranges(docids)
-        located: Evidence = []
-        for first, last in zip(ranges.first.tolist(), ranges.last.tolist(), strict=True):
-            unit_ids = [self._lexical.index.docnos[number] for number in range(first, last)]
-            contents = [unit.contents for unit in self._texts(unit_ids)]
-            located.append(
-                [self._best(requirement, unit_ids, contents, most) for requirement in requirements]
-            )
-        return located
-
-    def _best(
-        self, requirement: str, unit_ids: Sequence[str], contents: Sequence[str], most: int
-    ) -> list[Located]:
-        scores = self.scorer.score([Pair(requirement, text) for text in contents])
-        order = sorted(range(len(scores)), key=lambda number: -scores[number])[:most]
-        return [Located(unit_ids[number], float(scores[number])) for number in order]

@@ -12,14 +12,13 @@ from typing import Any
 import pandas as pd
 import pyterrier as pt
 
-from pipelines.engines.base import Engine
-from pipelines.rerank.head_and_tail import rejoin
-from pipelines.stage import Bound, Collection, Stage, bound, not_bound
-from toolkit.benchmarks.links import LinkGraph, check_direction
-from toolkit.checks import check_integer, check_number
-from toolkit.contracts import PASSAGE_MARK, parent
-from toolkit.counts import Counts
-from toolkit.errors import InputError
+from soundingline.pipelines.counts import Counts
+from soundingline.pipelines.engines.engine import Engine
+from soundingline.pipelines.rerank.reranker import merge_head_and_tail
+from soundingline.pipelines.stage import Bound, Collection, Stage, bound, not_bound
+from soundingline.toolkit.benchmarks.links import LinkGraph, check_direction
+from soundingline.toolkit.data import PASSAGE_MARK, parent
+from soundingline.toolkit.errors import InputError, check_int, check_number
 
 PLACES = ("merged", "below")
 
@@ -58,15 +57,15 @@ class LinkExpansion(Stage):
         place: str = "merged",
         depth: int | None = 1000,
     ) -> None:
-        check_integer("head", head)
+        check_int("head", head)
         check_direction(direction)
-        check_number("damping", damping, most=1, above=True)
-        check_integer("largest_hub", largest_hub)
-        check_integer("most", most)
+        check_number("damping", damping, le=1, gt=0)
+        check_int("largest_hub", largest_hub)
+        check_int("most", most)
         if place not in PLACES:
             raise InputError(f"place={place!r}", valid=", ".join(PLACES))
         if depth is not None:
-            check_integer("depth", depth, do="set it to null for all documents")
+            check_int("depth", depth, do="set it to null for all documents")
         self.links = links
         self.head, self.direction, self.damping = head, direction, float(damping)
         self.largest_hub, self.most, self.place, self.depth = largest_hub, most, place, depth
@@ -113,7 +112,7 @@ class LinkExpansion(Stage):
         self._counts.add(expanded=1, added=len(fresh))
         added = self._rows(ranking, fresh, [lowest + gains[docid] for docid in fresh])
         if self.place == "below":
-            return rejoin(ranking, added)[: self.depth]
+            return merge_head_and_tail(ranking, added)[: self.depth]
         return self._merged(ranking, added, gains)
 
     def _gains(self, scores: Mapping[str, float]) -> dict[str, float]:
@@ -177,9 +176,9 @@ class LinkExpandedRetriever(Stage):
         return bool(getattr(self.retriever, "takes_weights", True))
 
     @property
-    def searches_overlays(self) -> bool:
+    def searches_enriched(self) -> bool:
         """Whether the retriever does; see `Retriever`."""
-        return bool(getattr(self.retriever, "searches_overlays", True))
+        return bool(getattr(self.retriever, "searches_enriched", True))
 
     def bind(self: Bound, collection: Collection) -> Bound:
         """See `Stage`; retriever and expansion are bound."""

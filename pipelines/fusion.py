@@ -10,12 +10,11 @@ import numpy as np
 import pandas as pd
 import pyterrier as pt
 
-from pipelines.engines.base import Engine
-from pipelines.index_retriever import NOTHING, RankedList, ranked
-from pipelines.stage import Bound, Collection, Stage, bound
-from toolkit.checks import check_integer, check_number
-from toolkit.errors import InputError
-from toolkit.extras import check_installed, require
+from soundingline.pipelines.engines.engine import NOTHING, Engine, RankedList
+from soundingline.pipelines.retrieve import ranked
+from soundingline.pipelines.stage import Bound, Collection, Stage, bound
+from soundingline.toolkit.errors import InputError, check_int, check_number
+from soundingline.toolkit.optional import check_optional, import_optional
 
 NORMALISATIONS = (None, "minmax")
 
@@ -31,7 +30,7 @@ class Fusion(Stage):
     schematic: ClassVar[dict[str, str]] = {"inner_pipelines_mode": "combine"}
 
     def __init__(self, first: pt.Transformer, second: pt.Transformer, depth: int) -> None:
-        check_integer("depth", depth)
+        check_int("depth", depth)
         self.first, self.second, self.depth = first, second, depth
 
     def bind(self: Bound, collection: Collection) -> Bound:
@@ -53,9 +52,9 @@ class Fusion(Stage):
         return all(getattr(part, "takes_weights", True) for part in (self.first, self.second))
 
     @property
-    def searches_overlays(self) -> bool:
+    def searches_enriched(self) -> bool:
         """Whether either retriever does; see `Retriever`."""
-        return any(getattr(part, "searches_overlays", True) for part in (self.first, self.second))
+        return any(getattr(part, "searches_enriched", True) for part in (self.first, self.second))
 
     @abstractmethod
     def fused(self, first: pd.DataFrame, second: pd.DataFrame) -> Mapping[str, RankedList]:
@@ -87,13 +86,13 @@ class ReciprocalRankFusion(Fusion):
         self, first: pt.Transformer, second: pt.Transformer, k: int = 60, depth: int = 1000
     ) -> None:
         super().__init__(first, second, depth)
-        check_integer("k", k, least=0)
-        check_installed("pyterrier_alpha")
+        check_int("k", k, ge=0)
+        check_optional("pyterrier_alpha")
         self.k = k
 
     def fused(self, first: pd.DataFrame, second: pd.DataFrame) -> Mapping[str, RankedList]:
         """See `Fusion`."""
-        rr_fusion = require("pyterrier_alpha").fusion.rr_fusion
+        rr_fusion = import_optional("pyterrier_alpha").fusion.rr_fusion
         # The library ranks by score, from 0.
         by_rank = [
             ranking.assign(score=-np.arange(len(ranking), dtype=float))
@@ -121,7 +120,7 @@ class Interpolation(Fusion):
         depth: int = 1000,
     ) -> None:
         super().__init__(first, second, depth)
-        check_number("weight", weight, most=1)
+        check_number("weight", weight, le=1)
         if normalise not in NORMALISATIONS:
             raise InputError(f"normalise={normalise!r}", valid="null, minmax")
         self.weight, self.normalise = weight, normalise

@@ -1,47 +1,71 @@
 """Index folders: complete or absent, and of the right corpus; and what opened indexes share.
 
-manifest.json   written last: kind of index, settings, counts, corpus, versions, file sizes
+manifest.json   written last: kind of index, settings, counts, corpus, versions; size and checksum
+                of each file, and a checksum of all that the manifest itself says
+.verified.json  which files were compared with their checksums (`soundingline.toolkit.files`)
 <the files of the index>
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
-from toolkit.contracts import Unit
-from toolkit.errors import InputError
-from toolkit.files import write_json
-from toolkit.identifiers import DistinctIds
+import numpy as np
+from numpy.typing import NDArray
+
+from soundingline.toolkit.data import Unit
+from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.files import (
+    checksums,
+    dump_json,
+    fingerprint,
+    verify_checksums,
+    write_json,
+)
 
 MANIFEST = "manifest.json"
-BUILD = "build it: python -m experiments.index, or the build method of its class"
+BUILD = "build it: soundingline index, or the build method of its class"
 REBUILD = (
     "build it again: remove the folder, and the same command does so (in Python, the build method "
     "of its class)"
 )
-_VERSION = 1
+_VERSION = 3
+_CHECKSUM = "checksum"
 _NOT_CONTENT = ("write.lock",)
+_RECENT = 1 << 16  # ids that `Checked` keeps as strings
+_LARGEST_BLOCK = 1 << 20  # hashes that are sorted together, which bounds the memory of merging
 
 
 def write_manifest(folder: Path, kind: str, content: Mapping[str, Any]) -> None:
-    """Finish an index folder of that kind: `content` and the sizes of all files, written last."""
-    paths = [path for path in sorted(folder.rglob("*")) if path.is_file()]
-    files = {
-        path.relative_to(folder).as_posix(): path.stat().st_size
-        for path in paths
-        if path.name not in _NOT_CONTENT
-    }
+    """Finish an index folder of that kind: `content` and the sizes and checksums of all files,
+    written last."""
     head = {"format": _format(kind), "version": _VERSION}
-    write_json(folder / MANIFEST, {**head, **content, "files": files})
+    files = checksums(folder, leave_out=_NOT_CONTENT)
+    write_json(folder / MANIFEST, signed({**head, **content, "files": files}))
 
 
-def read_manifest(folder: Path, kind: str, corpus_fingerprint: str | None) -> dict[str, Any]:
-    """The manifest of a complete index of that kind and corpus (any corpus for None).
+def signed(content: Mapping[str, Any]) -> dict[str, Any]:
+    """A manifest of this content, with the checksum that tells damage of it."""
+    plain = json.loads(dump_json({name: content[name] for name in content if name != _CHECKSUM}))
+    return {**plain, _CHECKSUM: fingerprint(plain)}
 
-    `InputError` says what is wrong with anything else and how to build it again.
+
+def read_manifest(
+    folder: Path,
+    kind: str,
+    corpus_fingerprint: str | None,
+    check: Callable[[Path, Mapping[str, Any]], None] | None = None,
+) -> dict[str, Any]:
+    """The manifest of a complete index of that kind and corpus (any corpus for None), whose files
+    are as they were written (`soundingline.toolkit.files`).
+
+    `check` looks at what the files of a folder hold, when they are first read: it raises
+    `ValueError` for numbers that cannot be. `InputError` says what is wrong with anything else and
+    how to build it again.
     """
     if not folder.is_dir():
         raise InputError(f"there is no {kind} index at '{folder}'", do=BUILD)
@@ -58,6 +82,12 @@ def read_manifest(folder: Path, kind: str, corpus_fingerprint: str | None) -> di
             valid=f"{_format(kind)}, version {_VERSION}",
             do=REBUILD,
         )
+    if manifest != signed(manifest):
+        raise InputError(
+            f"the {kind} index at '{folder}' is damaged: {MANIFEST} does not hold what was written "
+            "to it",
+            do=REBUILD,
+        )
     if corpus_fingerprint is not None and manifest["corpus_fingerprint"] != corpus_fingerprint:
         raise InputError(
             f"the {kind} index at '{folder}' is of another corpus "
@@ -65,12 +95,13 @@ def read_manifest(folder: Path, kind: str, corpus_fingerprint: str | None) -> di
             valid=f"one of corpus '{corpus_fingerprint}'",
             do=REBUILD,
         )
-    for name, size in manifest["files"].items():
-        if not (folder / name).is_file() or (folder / name).stat().st_size != size:
-            raise InputError(
-                f"the {kind} index at '{folder}' is damaged: {name} is not {size} bytes",
-                do=REBUILD,
-            )
+    verify_checksums(
+        folder,
+        manifest["files"],
+        what=f"the {kind} index at '{folder}'",
+        do=REBUILD,
+        check=None if check is None else lambda: check(folder, manifest),
+    )
     return manifest
 
 
@@ -93,16 +124,21 @@ def _format(kind: str) -> str:
 
 
 class OpenedIndex:
-    """An index folder that was opened. Two are equal where folder and corpus are.
+    """An index folder that was opened. Two are equal if folder and corpus are. What it lacks of an
+    `Index` (`soundingline.pipelines.engines.engine`) is `rank`.
 
     Pickled, it travels as its path and is opened again: by `engine.open` where an engine made it,
     else by its class's `open`.
     """
 
     engine: Any = None
+    query_columns: ClassVar[tuple[str, ...]] = ("query_toks", "query")
 
     def __init__(self, path: Path, manifest: Mapping[str, Any]) -> None:
         self.path, self.manifest = path, manifest
+
+    def check_model(self, model: Any) -> None:
+        """See `Index`."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({str(self.path)!r})"
@@ -127,30 +163,60 @@ class OpenedIndex:
 
 
 class Checked:
-    """Units on their way into an engine: counted, and each `unit_id` seen once.
+    """Units on their way into an engine, which are counted and must have distinct ids.
 
-    `InputError` for a repeated id (at once, or up to 65,536 units later); `finish` raises it for a
-    corpus without units.
+    The newest 65,536 ids are in memory as strings, and hashes of 16 bytes of all others. Two
+    different ids with the same hash would be refused, which is less likely than 1 in 10^20 among a
+    thousand million ids.
+
+    Raises:
+        InputError: for a repeated id, at once or up to 65,536 units later. `finish` raises it for a
+            corpus without units.
     """
 
     def __init__(self, units: Iterable[Unit]) -> None:
         self._units = units
-        self._ids = DistinctIds[None]()
+        self._recent: dict[str, None] = {}
+        self._blocks: list[NDArray[np.bytes_]] = []  # each sorted
+        self._settled = 0
 
     def __iter__(self) -> Iterator[Unit]:
         for unit in self._units:
-            _refuse(self._ids.add(unit.unit_id, None))
+            if unit.unit_id in self._recent:
+                raise _repeated(unit.unit_id)
+            self._recent[unit.unit_id] = None
+            if len(self._recent) >= _RECENT:
+                self._settle()
             yield unit
-        _refuse(self._ids.close())
+        self._settle()
 
     def finish(self) -> int:
-        """Number of units that came."""
-        _refuse(self._ids.close())  # not every engine takes the end of its input, or an error there
-        if not len(self._ids):
+        """The number of units."""
+        self._settle()  # Not every engine reads its input to the end or passes an error on.
+        if not self._settled:
             raise InputError("the corpus is empty: no unit to index", do="check the benchmark")
-        return len(self._ids)
+        return self._settled
+
+    def _settle(self) -> None:
+        """Replace the newest ids by their hashes."""
+        if not self._recent:
+            return
+        names = [name.encode("utf-8", "surrogatepass") for name in self._recent]
+        digests = b"".join(hashlib.blake2b(name, digest_size=16).digest() for name in names)
+        hashes = np.frombuffer(digests, dtype="S16")
+        order = np.argsort(hashes)
+        block = hashes[order]
+        for known in self._blocks:
+            places = np.minimum(np.searchsorted(known, block), len(known) - 1)
+            doubled = np.flatnonzero(known[places] == block)
+            if len(doubled):
+                raise _repeated(list(self._recent)[order[doubled].min()])
+        self._settled += len(self._recent)
+        self._recent = {}
+        while self._blocks and len(self._blocks[-1]) <= len(block) < _LARGEST_BLOCK:
+            block = np.sort(np.concatenate([self._blocks.pop(), block]))
+        self._blocks.append(block)
 
 
-def _refuse(repeated: tuple[str, None] | None) -> None:
-    if repeated:
-        raise InputError(f"unit id '{repeated[0]}' comes twice", do="give every unit its own id")
+def _repeated(unit_id: str) -> InputError:
+    return InputError(f"unit id '{unit_id}' comes twice", do="give every unit its own id")

@@ -8,13 +8,12 @@ from itertools import islice
 import pandas as pd
 import pyterrier as pt
 
-from pipelines.engines.base import Engine
-from pipelines.fusion import lists_by_query, ordered_rows
-from pipelines.index_retriever import RankedList, ranked
-from pipelines.stage import Bound, Collection, Stage, bound, not_bound
-from toolkit.checks import check_integer
-from toolkit.contracts import PASSAGE_MARK, parent
-from toolkit.errors import InputError
+from soundingline.pipelines.engines.engine import Engine, RankedList
+from soundingline.pipelines.fusion import lists_by_query, ordered_rows
+from soundingline.pipelines.retrieve import ranked
+from soundingline.pipelines.stage import Bound, Collection, Stage, bound, not_bound
+from soundingline.toolkit.data import PASSAGE_MARK, parent
+from soundingline.toolkit.errors import InputError, check_int
 
 
 class OracleRetriever(Stage):
@@ -34,14 +33,14 @@ class OracleRetriever(Stage):
     def __init__(
         self, base: pt.Transformer | None = None, tier: str = "evidence", depth: int = 1000
     ) -> None:
-        check_integer("depth", depth)
+        check_int("depth", depth)
         self.base, self.tier, self.depth = base, tier, depth
 
     def bind(self: Bound, collection: Collection) -> Bound:
         """See `Stage`; the base is bound. `InputError` where the collection has no judgements of
         the tier."""
         bound_copy = super().bind(collection)
-        tiers = collection.judgements or {}
+        tiers = collection.qrels or {}
         tier = bound_copy.tier  # type: ignore[attr-defined]
         if not tiers.get(tier):
             raise InputError(
@@ -64,9 +63,9 @@ class OracleRetriever(Stage):
         return bool(getattr(self.base, "takes_weights", True))
 
     @property
-    def searches_overlays(self) -> bool:
+    def searches_enriched(self) -> bool:
         """Whether the base does; see `Retriever`."""
-        return bool(getattr(self.base, "searches_overlays", True))
+        return bool(getattr(self.base, "searches_enriched", True))
 
     def transform(self, inp: pd.DataFrame) -> pd.DataFrame:
         pt.validate.query_frame(inp, extra_columns=["query"], context=self)
@@ -95,9 +94,9 @@ class OracleRetriever(Stage):
         )
 
     def _evidence_units(self, qid: str, best_units: Mapping[str, str]) -> Iterator[str]:
-        if self.collection is None or self.collection.judgements is None:
+        if self.collection is None or self.collection.qrels is None:
             raise not_bound(self, "call bind(collection) with a collection that has judgements")
-        grades = self.collection.judgements[self.tier].get(qid, {})
+        grades = self.collection.qrels[self.tier].get(qid, {})
         relevant = [docid for docid, grade in grades.items() if grade > 0]
         for docid in sorted(relevant, key=lambda docid: -grades[docid]):
             first = (f"{docid}{PASSAGE_MARK}0", docid)

@@ -6,16 +6,23 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from pipelines.caching import ResultCache, text_hash
-from toolkit.counts import Counts, MadeOnce
-from toolkit.files import fingerprint
-from toolkit.llm.blocking import identity
-from toolkit.llm.errors import ContextOverflow, ModelError, OutOfMoney, Refused, Truncated
-from toolkit.llm.protocol import Message, Settings, Token, Turn, user
+from soundingline.pipelines.cache import Claims, ResultCache, text_hash
+from soundingline.pipelines.counts import Counts, MadeOnce
+from soundingline.toolkit.files import fingerprint
+from soundingline.toolkit.llm.blocking import identity
+from soundingline.toolkit.llm.errors import (
+    ContextOverflow,
+    ModelError,
+    OutOfMoney,
+    Refused,
+    Truncated,
+)
+from soundingline.toolkit.llm.messages import Message, SamplingParams, Token, Turn, Usage, user
 
 # What this one prompt brought about. Anything else (no server, a wrong setting, no money) would
 # befall any prompt, so it ends the search instead of turning into an ablation without a rewriter.
@@ -30,19 +37,19 @@ Telling = Callable[[Sequence[Token]], Sequence[Token]]
 
 
 class BlockingChatModel(Protocol):
-    """A model that is asked from threads (`toolkit.llm.blocking.BlockingModel`)."""
+    """A model that is asked from threads (`soundingline.toolkit.llm.blocking.BlockingModel`)."""
 
     @property
     def name(self) -> str: ...
 
     @property
-    def settings(self) -> Settings: ...
+    def settings(self) -> SamplingParams: ...
 
     def respond_many(
         self,
         requests: Sequence[Sequence[Message]],
         qids: Sequence[str] | None = None,
-        settings: Settings | None = None,
+        settings: SamplingParams | None = None,
         concurrency: int | None = None,
         arrived: Callable[[int, Turn], None] | None = None,
     ) -> list[Turn | ModelError]: ...
@@ -51,16 +58,21 @@ class BlockingChatModel(Protocol):
 class Reply(NamedTuple):
     """What came of a prompt. `error` is the code of the `ModelError` that came instead of a text;
     `cached`: it cost no request now. The counts of tokens are those of the request that brought it,
-    0 where the server did not tell; `tokens` are those of the text with their log-probabilities,
+    None where the server did not tell; `tokens` are those of the text with their log-probabilities,
     where these were asked for."""
 
     text: str
     retried: bool = False
     error: str = ""
     cached: bool = False
-    input_tokens: int = 0
-    output_tokens: int = 0
+    input_tokens: int | None = None
+    output_tokens: int | None = None
     tokens: tuple[Token, ...] = ()
+
+    @property
+    def is_unmetered(self) -> bool:
+        """Whether it is a reply of the model's whose tokens are not known."""
+        return not self.error and None in (self.input_tokens, self.output_tokens)
 
 
 class PromptClient:
@@ -69,9 +81,11 @@ class PromptClient:
 
     Replies are kept in `cache` under `key` and the prompt; errors, and replies without the
     log-probabilities that were asked for, nowhere. Prompts that several threads want at once are
-    asked for once. `counts`: `asked` prompts, `retried` ones, and `shared` ones that another thread
-    was asking for; `reply_input_tokens` and `reply_output_tokens` of the replies that were given,
-    whether asked for now or kept: what they cost where nothing is kept.
+    asked for once, and where there is a cache those that several processes want as well
+    (`Claims`). `counts`: `asked` prompts, `retried` ones, and `shared` ones
+    that another thread or process was asking for; `reply_input_tokens` and `reply_output_tokens` of
+    the replies that were given, whether asked for now or kept: what they cost where nothing is
+    kept. Replies whose tokens are not known are in neither, and are counted as `reply_unmetered`.
 
     `telling` chooses those of a reply's tokens that its reader wants, for a long reply has many;
     one without any is kept then as well. `keeps_empty`: whether a second reply that is empty too is
@@ -85,7 +99,7 @@ class PromptClient:
     def __init__(
         self,
         model: BlockingChatModel,
-        settings: Settings,
+        settings: SamplingParams,
         *,
         key: str,
         cache: ResultCache,
@@ -102,6 +116,9 @@ class PromptClient:
         self._settings = settings
         self._key = key
         self._cache = cache
+        # An attempt lasts no longer: who waits for another process longer waits for a dead one, or
+        # for one that has to try again.
+        self._claims = Claims(cache.file, patience=settings.timeout)
         self._is_empty = is_empty
         self._counts = counts
         self._lock = threading.Lock()
@@ -120,8 +137,9 @@ class PromptClient:
                     replies[prompt] = reply._replace(cached=True)
                     self._counts.add(shared=1)
         tokens = {
-            "reply_input_tokens": sum(reply.input_tokens for reply in replies.values()),
-            "reply_output_tokens": sum(reply.output_tokens for reply in replies.values()),
+            "reply_input_tokens": sum(reply.input_tokens or 0 for reply in replies.values()),
+            "reply_output_tokens": sum(reply.output_tokens or 0 for reply in replies.values()),
+            "reply_unmetered": sum(reply.is_unmetered for reply in replies.values()),
         }
         self._counts.add(**{name: number for name, number in tokens.items() if number})
         return replies
@@ -155,8 +173,14 @@ class PromptClient:
         try:
             # Only now: another thread may have finished since this one looked.
             replies = self._from_cache(list(prompts))
-            missing = {prompt: qid for prompt, qid in prompts.items() if prompt not in replies}
-            replies |= self._from_model(missing)
+            missing = [prompt for prompt in prompts if prompt not in replies]
+            with closing(self._claims.in_turn(missing)) as parts:
+                for claimed in parts:
+                    # Another process may have finished since this one looked.
+                    known = self._from_cache(claimed, counted=False)
+                    self._counts.add(shared=len(known))
+                    asked = {prompt: prompts[prompt] for prompt in claimed if prompt not in known}
+                    replies |= {**known, **self._from_model(asked)}
         finally:
             with self._lock:
                 futures = {prompt: self._under_way.pop(prompt) for prompt in prompts}
@@ -167,8 +191,8 @@ class PromptClient:
                     future.cancel()
         return replies
 
-    def _from_cache(self, prompts: Sequence[str]) -> dict[str, Reply]:
-        values = self._cache.get([(self._key, prompt) for prompt in prompts])
+    def _from_cache(self, prompts: Sequence[str], *, counted: bool = True) -> dict[str, Reply]:
+        values = self._cache.get([(self._key, prompt) for prompt in prompts], counted=counted)
         replies: dict[str, Reply] = {}
         for prompt, value in zip(prompts, values, strict=True):
             reply = None if value is None else _kept_reply(value)
@@ -198,7 +222,9 @@ class PromptClient:
                 replies[prompt] = self._reply(turn)._replace(retried=True)
         return replies
 
-    def _turns(self, prompts: Mapping[str, str], settings: Settings, *, retried: bool) -> Turns:
+    def _turns(
+        self, prompts: Mapping[str, str], settings: SamplingParams, *, retried: bool
+    ) -> Turns:
         texts = list(prompts)
 
         def keep(position: int, turn: Turn) -> None:
@@ -232,8 +258,8 @@ class PromptClient:
         usage = turn.usage
         return Reply(
             turn.text,
-            input_tokens=usage.input or 0,
-            output_tokens=usage.output or 0,
+            input_tokens=usage.input,
+            output_tokens=usage.output,
             tokens=tuple(self._telling(turn.tokens) if self._telling else turn.tokens),
         )
 
@@ -249,6 +275,7 @@ class PromptClient:
         if reply.tokens:
             value["logprobs"] = reply.tokens
         self._cache.put([((self._key, prompt), value)])
+        self._claims.release(prompt)
 
     def _remember(self, prompt: str, reply: Reply) -> None:
         if self._cache.path:
@@ -264,14 +291,14 @@ class PromptClients:
 
     The cache is `<folder>/<name>-<key>.sqlite`; `key` hashes `parts` (what stage it is, and what
     changes a reply and is not in the prompt), the model, and how it samples. `settings` are fields
-    of `Settings` that every request has, whatever the model's; `extra` is added to the model's.
-    `telling`, `keeps_empty`, `as_far`: see `PromptClient`.
+    of `SamplingParams` that every request has, whatever the model's; `extra` is added to the
+    model's. `telling`, `keeps_empty`, `as_far`: see `PromptClient`.
     """
 
     def __init__(
         self,
         name: str,
-        parts: Sequence[str],
+        parts: Sequence[Any],
         is_empty: Callable[[str], bool],
         counts: Counts,
         settings: Mapping[str, Any] | None = None,
@@ -289,7 +316,7 @@ class PromptClients:
 
     def key(self, model: BlockingChatModel) -> str:
         """What replies of `model` are kept under."""
-        settings = self._settings(model).given()
+        settings = self._settings(model).as_dict()
         sampled = {name: settings[name] for name in settings if name not in _UNSAMPLED}
         return fingerprint(*self._parts, identity(model), sampled)
 
@@ -300,7 +327,7 @@ class PromptClients:
         )
         return client
 
-    def _settings(self, model: BlockingChatModel) -> Settings:
+    def _settings(self, model: BlockingChatModel) -> SamplingParams:
         extra = {**model.settings.extra, **self._changed.get("extra", {})}
         return replace(model.settings, **{**self._changed, "extra": extra})
 
@@ -353,12 +380,14 @@ def _awaited(future: Future[Reply]) -> Reply | None:
 
 def _kept_reply(value: Mapping[str, Any]) -> Reply:
     """A reply as `PromptClient` keeps it."""
-    input_tokens, output_tokens = value.get("tokens", (0, 0))
+    counted = value.get("tokens") or (0, 0)
+    # Earlier versions kept zeros where the server did not tell; no reply takes no tokens at all.
+    usage = Usage(input=counted[0], output=counted[1]) if any(counted) else Usage()
     return Reply(
         value["text"],
         value["retried"],
         cached=True,
-        input_tokens=input_tokens,
-        output_tokens=output_tokens,
+        input_tokens=usage.input,
+        output_tokens=usage.output,
         tokens=tuple(Token(*fields) for fields in value.get("logprobs", ())),
     )

@@ -6,20 +6,26 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from toolkit.errors import InputError
+from soundingline.toolkit.errors import InputError
 
+PROMPTS = Path(__file__).resolve().parent / "prompts"
 _PLACE = re.compile(r"\{(\w+)\}")
 
 
 class PromptTemplate:
-    """A text with `{query}` and other places, each of `places` at least once and no others.
+    """A text with `{query}` and other placeholders, each of `places` at least once and no others.
 
-    `path`: a file of one's own; None: `ours`, one that comes with the package. `InputError` for
-    a file that cannot be read and for wrong places.
+    Args:
+        path: A prompt file; None selects `default`.
+        default: A file of the package, relative to `pipelines/prompts`.
+        places: The names of the placeholders.
+
+    Raises:
+        InputError: For a file that cannot be read, and for other placeholders.
     """
 
-    def __init__(self, path: str | None, ours: Path, places: tuple[str, ...]) -> None:
-        file = Path(path) if path else ours
+    def __init__(self, path: str | None, default: str, places: tuple[str, ...]) -> None:
+        file = Path(path) if path else PROMPTS / default
         try:
             self.text = file.read_text(encoding="utf-8").strip()
         except (OSError, UnicodeDecodeError) as error:

@@ -10,21 +10,18 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 import pyterrier as pt
 
-from pipelines.arguments import ByArguments
-from pipelines.engines.base import Engine
-from toolkit.benchmarks.links import LinkGraph
-from toolkit.contracts import Unit
-from toolkit.errors import InputError
-from toolkit.llm.ledger import Ledger
-from toolkit.llm.prices import Price
+from soundingline.pipelines.arguments import ByArguments
+from soundingline.pipelines.engines.engine import Engine
+from soundingline.toolkit.benchmarks.links import LinkGraph
+from soundingline.toolkit.data import Qrels, Unit
+from soundingline.toolkit.errors import InputError
 
 Texts = Callable[[Sequence[str]], list[Unit]]
 Bound = TypeVar("Bound", bound="Stage")
@@ -37,13 +34,14 @@ class Collection:
 
     - `fingerprint`: of the corpus and its units. Two collections are equal where it is.
     - `index`: the opened index of the run's engine.
+    - `engine`: the run's engine, which also indexes documents with phrases; None: it is not known.
     - `open_index`: opens another engine's index of the same units, which it builds where it is
       missing.
     - `texts`: unit ids to `Unit`s, in the order given; `KeyError` for an unknown id.
     - `whole_documents`: whether a unit is a whole document, which may be longer than any model
       reads.
     - `caches`: the folder where stages keep results between runs; None: nowhere.
-    - `judgements`: the benchmark's, by tier, qid and docid, for `oracle` alone; None: not given.
+    - `qrels`: the benchmark's, by tier, qid and docid, for `oracle` alone; None: not given.
     - `questions`: the texts of the benchmark's questions by qid, for stages that go by the question
       behind an agent's query; None: not known.
     - `links`: gives the links between the corpus's documents; None: there are none.
@@ -59,9 +57,8 @@ class Collection:
     model: Any = field(default=None, compare=False)
     links: Callable[[], LinkGraph] | None = field(default=None, compare=False)
     questions: Mapping[str, str] | None = field(default=None, compare=False)
-    judgements: Mapping[str, Mapping[str, Mapping[str, int]]] | None = field(
-        default=None, compare=False
-    )
+    qrels: Mapping[str, Qrels] | None = field(default=None, compare=False)
+    engine: Engine | None = field(default=None, compare=False)
 
     def __reduce__(self) -> Any:
         # In another process a bound stage works on what it has opened; connections, models and
@@ -87,12 +84,10 @@ class Stage(ByArguments, pt.Transformer):
     asks_logprobs: ClassVar[bool] = False
     """Whether that model must give log-probabilities."""
 
-    collection: Collection | None = None
+    asks_completions: ClassVar[bool] = False
+    """Whether that model must continue a text without a chat template."""
 
-    @property
-    def request_price(self) -> Price | None:
-        """What the tokens cost that it asks of a server of its own; None where it asks none."""
-        return None
+    collection: Collection | None = None
 
     def bind(self: Bound, collection: Collection) -> Bound:
         """A copy that works on `collection`. The stage itself never changes, so that threads may
@@ -120,15 +115,6 @@ class Stage(ByArguments, pt.Transformer):
     def counts(self) -> Mapping[str, float]:
         """What the stage and its bound copies have counted so far, and `seconds` in its model."""
         return {}
-
-    @contextmanager
-    def asking(self, ledger: Ledger) -> Iterator[None]:
-        """The block in which a run ranks: requests to a server of its own are entered in `ledger`,
-        and what the stage holds open ends with the block."""
-        try:
-            yield
-        finally:
-            self.close()
 
     def close(self) -> None:
         """End connections and processes; the next ranking opens them again."""

@@ -46,7 +46,7 @@ from omegaconf.base import Box, Node, UnionNode
 from omegaconf.basecontainer import BaseContainer
 from omegaconf.errors import OmegaConfBaseException
 
-from experiments.settings import CONF, Settings, is_choice
+from soundingline.experiments.config import CONF, Settings, is_choice
 
 _TESTS = Path(__file__).resolve().parent
 _OURS = {str(CONF), str(_TESTS / "experiments" / "options"), "hydra.conf", ""}
@@ -199,11 +199,11 @@ def _keeping_list(
                     raise
                 return _list(repo, config_name, overrides, prepend_hydra, skip_missing)
             _write(shared, pickle.dumps(_LISTS[key]))
-    held = _LISTS[key]
-    _KEYS[id(held.defaults)] = key
-    overrides_held = copy.copy(held.overrides)
+    composed = _LISTS[key]
+    _KEYS[id(composed.defaults)] = key
+    overrides_held = copy.copy(composed.overrides)
     overrides_held.known_choices = {}  # which stand in the configuration that is kept
-    return DefaultsList(held.defaults, held.defaults_tree, values, overrides_held)
+    return DefaultsList(composed.defaults, composed.defaults_tree, values, overrides_held)
 
 
 def _keeping_config(loader: ConfigLoaderImpl, defaults: Any, repo: Any) -> DictConfig:
@@ -286,17 +286,17 @@ def _keeping_for_mode(
 ) -> DictConfig:
     """What Hydra composes to learn its mode, which may be `???` in it, is what it then runs."""
     global _for_mode
-    held, _for_mode = _for_mode, None
+    composed, _for_mode = _for_mode, None
     if not validate_sweep_overrides:  # only there
         config = _configuration(loader, config_name, overrides, run_mode, from_shell, False)
         if all(source.path in _OURS for source in loader.get_sources()):
             _for_mode = _ForMode(loader, config_name, tuple(overrides), config)
         return config
-    if held is None or held[:3] != (loader, config_name, tuple(overrides)):
+    if composed is None or composed[:3] != (loader, config_name, tuple(overrides)):
         return _configuration(loader, config_name, overrides, run_mode, from_shell)
     parsed = OverridesParser.create().parse_overrides(overrides)
     loader.validate_sweep_overrides_legal(parsed, run_mode, from_shell)
-    return held.config
+    return composed.config
 
 
 def _keeping_cells(sweeper: Any, batch: Sequence[Sequence[str]]) -> None:
@@ -312,10 +312,10 @@ def _keeping_cells(sweeper: Any, batch: Sequence[Sequence[str]]) -> None:
 def _keeping_for_cell(
     loader: ConfigLoaderImpl, master_config: DictConfig, sweep_overrides: list[str]
 ) -> DictConfig:
-    held = _for_cells.pop(tuple(sweep_overrides), None)
-    if held is None or held.loader is not loader or held.master is not master_config:
+    composed = _for_cells.pop(tuple(sweep_overrides), None)
+    if composed is None or composed.loader is not loader or composed.master is not master_config:
         return _for_sweep(loader, master_config, sweep_overrides)
-    return held.config
+    return composed.config
 
 
 def _keeping_chosen(settings: Settings) -> Settings:

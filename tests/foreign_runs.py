@@ -7,6 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from soundingline.toolkit.exchange import browsecomp_plus
+from soundingline.toolkit.exchange.transcript import trajectory_of
+from soundingline.toolkit.trajectory import Trajectory
+
 
 def search(query: str, docids: Sequence[str], **extra: Any) -> dict[str, Any]:
     hits = [{"docid": docid, "score": 1.5, "snippet": f"text of {docid}"} for docid in docids]
@@ -74,6 +78,12 @@ def pi_serini(qid: str, result: Sequence[dict[str, Any]], **changed: Any) -> dic
         "result": list(result),
         **changed,
     }
+
+
+def trajectory(content: dict[str, Any], question: str = "question?") -> Trajectory:
+    """The trajectory of a run file of BrowseComp-Plus."""
+    (transcript,) = browsecomp_plus.read([("f", content)])
+    return trajectory_of(transcript, question)
 
 
 def write_files(folder: Path, files: Sequence[dict[str, Any]]) -> Path:

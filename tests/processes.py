@@ -1,4 +1,4 @@
-"""`python -m experiments.<command>` in a process of its own that need not import anything first.
+"""`soundingline COMMAND` in a process of its own that need not import anything first.
 
 The process is forked from a server (`warm.py`) that has imported the commands already and compiled
 our kernels; all workers of the suite share one. So a test that kills, interrupts or stops a command
@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import NamedTuple
@@ -39,7 +40,6 @@ class Server:
 
     def __init__(self, address: Path) -> None:
         os.environ[_ADDRESS] = str(address)
-        path = os.pathsep.join([str(_TESTS.parent), str(_TESTS)])
         with socket.socket(socket.AF_UNIX) as listener:
             listener.bind(str(address))
             listener.listen()
@@ -47,7 +47,7 @@ class Server:
                 [sys.executable, "-c", f"import warm; warm.serve({listener.fileno()})"],
                 stdin=subprocess.PIPE,
                 pass_fds=[listener.fileno()],
-                env={**os.environ, "PYTHONPATH": path},
+                env={**os.environ, "PYTHONPATH": str(_TESTS)},
             )
 
     def close(self) -> None:
@@ -94,6 +94,11 @@ class CommandProcess:
         """What it has written on standard error so far."""
         return (self._files / "err").read_text(errors="replace")
 
+    @property
+    def output(self) -> str:
+        """What it has written on standard output so far."""
+        return (self._files / "out").read_text(errors="replace")
+
     def poll(self, timeout: float = 0) -> int | None:
         """The exit code; None while the process runs."""
         if self._returncode is None and self._server.poll(timeout):
@@ -105,8 +110,9 @@ class CommandProcess:
         os.kill(self.pid, number)
 
     def kill(self) -> None:
-        """Kill -9 of the process and of those that it has started."""
-        os.killpg(self.pid, signal.SIGKILL)
+        """Kill -9 of the process, if it has not ended, and of those that it has started."""
+        with suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
 
     def wait(self, timeout: float = 300) -> Ended:
         """What it leaves when it ends; `TimeoutError` where it does not."""

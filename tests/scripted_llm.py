@@ -12,9 +12,9 @@ from typing import Any
 
 from scripted_model import ScriptedModel, calling, saying, search, used
 
-from toolkit.llm import Settings, Turn
-from toolkit.llm.errors import AuthenticationFailed, ServerGone
-from toolkit.llm.prices import Price
+from soundingline.toolkit.llm import SamplingParams, Turn
+from soundingline.toolkit.llm.errors import AuthenticationFailed, ServerGone
+from soundingline.toolkit.llm.prices import Price
 
 _PLAN = '{"checklist": ["stands by the sea", "is old"], "queries": ["sea", "old town"]}'
 _DOCID = re.compile(r"docid=(\S+)")
@@ -47,7 +47,7 @@ class ScriptedLanguageModel:
         gate_after: int = 0,
     ) -> None:
         self.name = "scripted"
-        self.settings = Settings(seed=7)
+        self.settings = SamplingParams(seed=7)
         self.price = Price(input=price, output=price)
         self.context_window = 100_000
         self.gives_logprobs = False
@@ -63,7 +63,7 @@ class ScriptedLanguageModel:
         yield _Slow(model, self._seconds, Path(self._gate or "/"), self._gate_after)
         assert model.closed == 1, "the model was not closed"
 
-    def _choose(self, messages: Any, settings: Settings) -> Turn:
+    def _choose(self, messages: Any, settings: SamplingParams) -> Turn:
         asked = messages[-1]["content"]
         if self._log:
             with Path(self._log).open("a") as stream:
@@ -139,8 +139,8 @@ class _Slow:
 
 
 def _verdict(asked: str) -> Turn:
-    from toolkit.llm import ToolCallRequest
+    from soundingline.toolkit.llm import ToolCall
 
     right = "true" if len(asked) % 2 else "false"
     text = f'{{"extracted_answer": "x", "reasoning": "y", "correct": {right}, "confidence": null}}'
-    return calling(ToolCallRequest("v1", "verdict", text), usage=used(50, 5))
+    return calling(ToolCall("v1", "verdict", text), usage=used(50, 5))

@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from toolkit.llm import Message, Settings, ToolCallRequest, Turn, Usage
+from soundingline.toolkit.llm import Message, SamplingParams, ToolCall, Turn, Usage
 
 Step = Turn | Exception | Callable[[], Any]
 ANSWER = "Explanation: Brekke built it [mill]\nExact Answer: Torvald Brekke\nConfidence: 90%"
@@ -18,18 +18,18 @@ class SentRequest(NamedTuple):
 
     messages: list[dict[str, Any]]
     tools: Sequence[Mapping[str, Any]]
-    settings: Settings
+    settings: SamplingParams
 
 
-def call(name: str = "search", identifier: str = "c1", **arguments: Any) -> ToolCallRequest:
-    return ToolCallRequest(identifier, name, json.dumps(arguments))
+def call(name: str = "search", identifier: str = "c1", **arguments: Any) -> ToolCall:
+    return ToolCall(identifier, name, json.dumps(arguments))
 
 
-def search(query: str = "Grenholm Mill", identifier: str = "c1") -> ToolCallRequest:
+def search(query: str = "Grenholm Mill", identifier: str = "c1") -> ToolCall:
     return call("search", identifier, reason="to find it", query=query)
 
 
-def calling(*calls: ToolCallRequest, **fields: Any) -> Turn:
+def calling(*calls: ToolCall, **fields: Any) -> Turn:
     return Turn(tool_calls=calls or (search(),), finish_reason="tool_calls", **fields)
 
 
@@ -48,10 +48,10 @@ class ScriptedModel:
         self,
         *steps: Step,
         last: Step | None = None,
-        choose: Callable[[Sequence[Message], Settings], Turn] | None = None,
+        choose: Callable[[Sequence[Message], SamplingParams], Turn] | None = None,
     ) -> None:
         self.requests: list[SentRequest] = []
-        self.settings = Settings()
+        self.settings = SamplingParams()
         self.closed = 0
         self._steps = list(steps)
         self._last = last
@@ -64,7 +64,7 @@ class ScriptedModel:
         self,
         messages: Sequence[Message],
         tools: Sequence[Mapping[str, Any]] = (),
-        settings: Settings | None = None,
+        settings: SamplingParams | None = None,
     ) -> Turn:
         settings = settings or self.settings
         copied = json.loads(json.dumps(list(messages)))

@@ -6,8 +6,8 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from toolkit.llm.errors import ModelError
-from toolkit.llm.protocol import Message, Settings, Turn
+from soundingline.toolkit.llm.errors import ModelError
+from soundingline.toolkit.llm.messages import Message, SamplingParams, Turn
 
 
 class ScriptedPrompts:
@@ -15,7 +15,7 @@ class ScriptedPrompts:
 
     def __init__(self, choose: Callable[[str], str | Exception], **settings: Any) -> None:
         self.name = "fake"
-        self.settings = Settings(**settings)
+        self.settings = SamplingParams(**settings)
         self.rounds: list[list[str]] = []
         self.qids: list[str] = []
         self._choose = choose
@@ -29,7 +29,7 @@ class ScriptedPrompts:
         self,
         requests: Sequence[Sequence[Message]],
         qids: Sequence[str] | None = None,
-        settings: Settings | None = None,
+        settings: SamplingParams | None = None,
         concurrency: int | None = None,
         arrived: Callable[[int, Turn], None] | None = None,
     ) -> list[Turn | ModelError]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+from collections.abc import Iterator
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,19 @@ DOCUMENTS = {
     },
 }
 SENTENCES = [line for text in DOCUMENTS.values() for line in text.split("\n")]
+# Of a sentence too: a page may break it into lines or cut it.
+TEXTS = [*QUESTIONS.values(), *ANSWERS.values(), *SENTENCES, CANARY]
+TEXTS += [" ".join(text.split()[:5]) for text in TEXTS] + [text[-30:] for text in TEXTS]
+
+
+def leaks(*folders: str) -> Iterator[tuple[str, str]]:
+    """Every file below the folders that holds a text of the benchmark, and the text."""
+    for folder in folders:
+        for path in Path(folder).rglob("*"):
+            content = path.read_bytes() if path.is_file() else b""
+            for text in TEXTS:
+                if text.encode() in content or json.dumps(text)[1:-1].encode() in content:
+                    yield str(path), text
 
 
 def obfuscated(text: str, canary: str = CANARY) -> str:

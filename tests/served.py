@@ -13,17 +13,19 @@ from dataclasses import dataclass
 from typing import Any
 
 import uvicorn
+from toy_search import WordBackend, store_of
 
-from experiments.serving.options import ServerOptions
-from experiments.serving.pi_serini import PiSeriniTools
-from experiments.serving.pi_serini_rpc import RpcDoor
-from experiments.serving.recording import QuestionQueue
-from experiments.serving.running import Parts, http_server, listening, make_service
-from experiments.serving.service import Service
-from toolkit.contracts import Document, SearchBackend, ToolInterface, Topic
-from toolkit.llm.ledger import Ledger
-from toolkit.runs import RunFolder
-from toolkit.search import DictionaryBackend, DictionaryStore, RankedBrowsing
+from soundingline.experiments.serving.options import ServerOptions
+from soundingline.experiments.serving.pi_serini import PiSeriniTools
+from soundingline.experiments.serving.pi_serini_rpc import RpcDoor
+from soundingline.experiments.serving.recording import QuestionQueue
+from soundingline.experiments.serving.running import Parts, http_server, listening, make_service
+from soundingline.experiments.serving.service import Service
+from soundingline.toolkit.data import Document, DocumentStore, SearchBackend, Topic
+from soundingline.toolkit.llm.ledger import Ledger
+from soundingline.toolkit.runs import RunFolder
+from soundingline.toolkit.search import RankedBrowsing
+from soundingline.toolkit.search.session import SearchTool
 
 DOCUMENTS = {
     "mill": Document("mill", "Mill", "Grenholm Mill was built by Torvald Brekke.\nIt is old."),
@@ -35,12 +37,12 @@ DOCUMENTS = {
     "empty": Document("empty", "", ""),
 }
 TOPICS = [Topic("q1", "Who built Grenholm Mill?"), Topic("a/b", "What is old?"), Topic("q3", "?")]
-STORE = DictionaryStore(DOCUMENTS)
+STORE = store_of(DOCUMENTS)
 
 
 def plain_backend(qid: str = "") -> SearchBackend:
     texts = {docid: f"{each.title} {each.text}" for docid, each in DOCUMENTS.items()}
-    return DictionaryBackend(texts)
+    return WordBackend(texts)
 
 
 @dataclass
@@ -84,17 +86,18 @@ class Served:
 
 @contextmanager
 def serving(
-    interface: ToolInterface | None = None,
+    interface: SearchTool | None = None,
     *,
     folder: RunFolder | None = None,
     topics: Sequence[Topic] = TOPICS,
     backend: Callable[[str], SearchBackend] = plain_backend,
+    store: DocumentStore = STORE,
     **options: Any,
 ) -> Iterator[Served]:
-    """A server as `experiments.serve` makes it; with a `folder`, one that records a run."""
+    """A server as `soundingline serve` makes it; with a `folder`, one that records a run."""
     given = ServerOptions(**{"port": 0, **options})
     given.check()
-    parts = Parts(interface or RankedBrowsing(), backend, STORE, {}, Ledger())
+    parts = Parts(interface or RankedBrowsing(), backend, store, {}, Ledger())
     with ExitStack() as stack:
         if folder is not None:
             stack.enter_context(folder.writing({"fingerprints": {}}))

@@ -30,27 +30,20 @@ PACKAGES = {
 FLOORS = {
     **dict.fromkeys(
         (
-            "contracts",
-            "errors",
-            "text",
-            "files",
-            "filesystems",
-            "identifiers",
-            "jit",
-            "journal",
-            "checks",
             "console",
-            "counts",
-            "masking",
-            "progress",
-            "extras",
-            "hub",
-            "sealing",
+            "data",
+            "errors",
+            "files",
+            "jit",
+            "obfuscation",
+            "optional",
+            "redaction",
             "tokens",
+            "trajectory",
         ),
         0,
     ),
-    **dict.fromkeys(("benchmarks", "llm", "leaks"), 1),
+    **dict.fromkeys(("benchmarks", "llm"), 1),
     "corpus": 2,
     "search": 3,
     "runs": 4,
@@ -75,8 +68,13 @@ class Import(NamedTuple):
 
 
 def module_name(path: Path, root: Path) -> str:
-    parts = path.relative_to(root).with_suffix("").parts
+    parts = ("soundingline", *path.relative_to(root).with_suffix("").parts)
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def parts_of(name: str) -> list[str]:
+    """The parts of a dotted name of ours below the namespace; of others', all of them."""
+    return name.removeprefix("soundingline.").split(".")
 
 
 def read_sources(root: Path) -> dict[str, tuple[str, bool]]:
@@ -119,7 +117,9 @@ def _imported_by_call(node: ast.Call) -> str:
 
 
 def check_packages(found: Import) -> str:
-    package, target = found.module.split(".")[0], found.target.split(".")[0]
+    package, target = parts_of(found.module)[0], parts_of(found.target)[0]
+    if target in {*PACKAGES, "conf"} and not found.target.startswith("soundingline."):
+        return f"{found.target} is imported without the namespace soundingline"
     if target in {*PACKAGES, "conf"} and target not in PACKAGES[package]:
         return f"{package} must not import {target}"
     for reserved, allowed in RESERVED.items():
@@ -129,22 +129,27 @@ def check_packages(found: Import) -> str:
 
 
 def check_console(found: Import) -> str:
-    if found.target.startswith("rich.console.Console") and found.module != "toolkit.console":
-        return "only toolkit.console may use Rich's console, which obeys what it prints"
+    if (
+        found.target.startswith("rich.console.Console")
+        and found.module != "soundingline.toolkit.console"
+    ):
+        return (
+            "only soundingline.toolkit.console may use Rich's console, which obeys what it prints"
+        )
     return ""
 
 
 def check_floors(found: Import) -> str:
-    here, there = found.module.split("."), found.target.split(".")
+    here, there = parts_of(found.module), parts_of(found.target)
     if here[0] != "toolkit" or there[0] != "toolkit" or len(here) < 2 or len(there) < 2:
         return ""
     for room in (here[1], there[1]):
         if room not in FLOORS:
-            return f"toolkit.{room} has no floor"
+            return f"soundingline.toolkit.{room} has no floor"
     if here[1] == there[1] or (here[1] in GROUND and there[1] in GROUND):
         return ""
     if FLOORS[there[1]] >= FLOORS[here[1]]:
-        return f"toolkit.{here[1]} must not import toolkit.{there[1]}"
+        return f"soundingline.toolkit.{here[1]} must not import soundingline.toolkit.{there[1]}"
     return ""
 
 
@@ -194,34 +199,83 @@ def test_every_import_of_the_four_packages_follows_the_rules() -> None:
 
 def test_the_checker_reads_the_files_of_all_four_packages() -> None:
     sources = read_sources(ROOT)
-    assert set(PACKAGES) <= set(sources)
-    assert "toolkit.contracts" in sources
-    targets = {found.target for found in imports_of("x", sources["toolkit.progress"][0], False)}
-    assert "toolkit.console.Console" in targets
+    assert {f"soundingline.{name}" for name in PACKAGES} <= set(sources)
+    assert "soundingline.toolkit.data" in sources
+    targets = {
+        found.target
+        for found in imports_of("x", sources["soundingline.toolkit.trajectory"][0], False)
+    }
+    assert "soundingline.toolkit.data.parents" in targets
 
 
 BAD = {
-    "toolkit imports a sibling": ("toolkit.search.tool", "import agents.keyword"),
-    "pipelines imports agents": ("pipelines.stage", "from agents import keyword"),
-    "pipelines imports experiments": ("pipelines.stage", "from experiments.run import main"),
-    "agents imports pipelines": ("agents.chat", "from pipelines.lexical import LexicalIndex"),
-    "agents imports pyterrier": ("agents.chat", "import pyterrier as pt"),
-    "toolkit imports pyterrier": ("toolkit.search.tool", "from pyterrier.model import add_ranks"),
-    "toolkit imports a plugin of pyterrier": ("toolkit.search.tool", "import pyterrier_pisa"),
-    "pipelines imports hydra": ("pipelines.stage", "from hydra.utils import instantiate"),
-    "agents imports omegaconf": ("agents.chat", "import omegaconf"),
-    "toolkit imports upward": ("toolkit.corpus.store", "from toolkit.search import pages"),
-    "the ground imports a room": ("toolkit.errors", "from toolkit.runs.folder import Folder"),
-    "rooms of one floor import each other": ("toolkit.benchmarks.beir", "import toolkit.llm.http"),
-    "a room without a floor": ("toolkit.cellar.wine", "from toolkit.errors import InputError"),
-    "a relative import goes upward": ("toolkit.corpus.store", "from ..search import pages"),
-    "an import hides in a function": ("agents.chat", "def f():\n    import pipelines.lexical"),
-    "an import hides under TYPE_CHECKING": (
-        "toolkit.runs.folder",
-        "if TYPE_CHECKING:\n    from toolkit.evaluation import funnel",
+    "toolkit imports a sibling": (
+        "soundingline.toolkit.search.tool",
+        "import soundingline.agents.keyword",
     ),
-    "a second console": ("experiments.run", "from rich.console import Console"),
-    "an import hides in a call": ("agents.chat", "importlib.import_module('pipelines.lexical')"),
+    "pipelines imports agents": (
+        "soundingline.pipelines.stage",
+        "from soundingline.agents import keyword",
+    ),
+    "pipelines imports experiments": (
+        "soundingline.pipelines.stage",
+        "from soundingline.experiments.run import main",
+    ),
+    "agents imports pipelines": (
+        "soundingline.agents.chat",
+        "from soundingline.pipelines.lexical import LexicalIndex",
+    ),
+    "agents imports pyterrier": ("soundingline.agents.chat", "import pyterrier as pt"),
+    "toolkit imports pyterrier": (
+        "soundingline.toolkit.search.tool",
+        "from pyterrier.model import add_ranks",
+    ),
+    "toolkit imports a plugin of pyterrier": (
+        "soundingline.toolkit.search.tool",
+        "import pyterrier_pisa",
+    ),
+    "pipelines imports hydra": (
+        "soundingline.pipelines.stage",
+        "from hydra.utils import instantiate",
+    ),
+    "agents imports omegaconf": ("soundingline.agents.chat", "import omegaconf"),
+    "toolkit imports upward": (
+        "soundingline.toolkit.corpus.store",
+        "from soundingline.toolkit.search import pages",
+    ),
+    "the ground imports a room": (
+        "soundingline.toolkit.errors",
+        "from soundingline.toolkit.runs.run_folder import Folder",
+    ),
+    "rooms of one floor import each other": (
+        "soundingline.toolkit.benchmarks.beir",
+        "import soundingline.toolkit.llm.http",
+    ),
+    "a room without a floor": (
+        "soundingline.toolkit.cellar.wine",
+        "from soundingline.toolkit.errors import InputError",
+    ),
+    "a relative import goes upward": (
+        "soundingline.toolkit.corpus.store",
+        "from ..search import pages",
+    ),
+    "an import leaves the namespace out": (
+        "soundingline.agents.chat",
+        "from agents.base import Episode",
+    ),
+    "an import hides in a function": (
+        "soundingline.agents.chat",
+        "def f():\n    import soundingline.pipelines.lexical",
+    ),
+    "an import hides under TYPE_CHECKING": (
+        "soundingline.toolkit.runs.run_folder",
+        "if TYPE_CHECKING:\n    from soundingline.toolkit.evaluation import funnel",
+    ),
+    "a second console": ("soundingline.experiments.run", "from rich.console import Console"),
+    "an import hides in a call": (
+        "soundingline.agents.chat",
+        "importlib.import_module('soundingline.pipelines.lexical')",
+    ),
 }
 
 
@@ -232,16 +286,27 @@ def test_a_bad_import_is_found(module: str, source: str) -> None:
 
 GOOD = {
     "experiments sees everything": (
-        "experiments.run",
-        "import hydra\nimport pyterrier\nimport agents.keyword\nfrom pipelines import lexical",
+        "soundingline.experiments.run",
+        "import hydra\nimport pyterrier\nimport soundingline.agents.keyword\n"
+        "from soundingline.pipelines import lexical",
     ),
-    "pipelines uses PyTerrier": ("pipelines.stage", "import pyterrier as pt\nimport toolkit.text"),
+    "pipelines uses PyTerrier": (
+        "soundingline.pipelines.stage",
+        "import pyterrier as pt\nimport soundingline.toolkit.tokens",
+    ),
     "a floor sees those below": (
-        "toolkit.report.html",
-        "from toolkit.evaluation import funnel\nfrom toolkit.contracts import Hit",
+        "soundingline.toolkit.report.html",
+        "from soundingline.toolkit.evaluation import funnel\n"
+        "from soundingline.toolkit.data import Hit",
     ),
-    "a name that only begins alike": ("toolkit.search.tool", "import hydraulics, agentsmith"),
-    "a room sees itself": ("toolkit.search.tool", "from .pages import page\nfrom . import budget"),
+    "a name that only begins alike": (
+        "soundingline.toolkit.search.tool",
+        "import hydraulics, agentsmith",
+    ),
+    "a room sees itself": (
+        "soundingline.toolkit.search.tool",
+        "from .pages import page\nfrom . import budget",
+    ),
 }
 
 
@@ -252,26 +317,31 @@ def test_a_good_import_passes(module: str, source: str) -> None:
 
 def test_two_files_that_import_each_other_are_found() -> None:
     sources = {
-        "agents.a": ("from agents.b import f", False),
-        "agents.b": ("def f():\n    from agents import a", False),
+        "soundingline.agents.a": ("from soundingline.agents.b import f", False),
+        "soundingline.agents.b": ("def f():\n    from soundingline.agents import a", False),
     }
-    assert violations(sources) == ["cycle of files: agents.a -> agents.b -> agents.a"]
+    assert violations(sources) == [
+        "cycle of files: soundingline.agents.a -> soundingline.agents.b -> soundingline.agents.a"
+    ]
 
 
 def test_a_longer_cycle_through_a_package_file_is_found_once() -> None:
     sources = {
-        "agents": ("from .a import f", True),
-        "agents.a": ("from .b import g", False),
-        "agents.b": ("from agents import f", False),
+        "soundingline.agents": ("from .a import f", True),
+        "soundingline.agents.a": ("from .b import g", False),
+        "soundingline.agents.b": ("from soundingline.agents import f", False),
     }
-    assert violations(sources) == ["cycle of files: agents -> agents.a -> agents.b -> agents"]
+    assert violations(sources) == [
+        "cycle of files: soundingline.agents -> soundingline.agents.a"
+        " -> soundingline.agents.b -> soundingline.agents"
+    ]
 
 
 def test_files_that_share_a_third_are_no_cycle() -> None:
     sources = {
-        "agents.a": ("from agents import b, c", False),
-        "agents.b": ("from agents.c import f", False),
-        "agents.c": ("f = 1", False),
+        "soundingline.agents.a": ("from soundingline.agents import b, c", False),
+        "soundingline.agents.b": ("from soundingline.agents.c import f", False),
+        "soundingline.agents.c": ("f = 1", False),
     }
     assert violations(sources) == []
 
@@ -283,7 +353,7 @@ def test_every_data_file_of_a_package_is_installed_with_it() -> None:
         path
         for package, patterns in settings["setuptools"]["package-data"].items()
         for pattern in patterns
-        for path in (ROOT / package.replace(".", "/")).glob(pattern)
+        for path in (ROOT / package.removeprefix("soundingline.").replace(".", "/")).glob(pattern)
     }
     files = {
         path
@@ -294,11 +364,21 @@ def test_every_data_file_of_a_package_is_installed_with_it() -> None:
     assert files - installed == set()
 
 
+def test_every_package_is_installed() -> None:
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]
+    packages = {
+        ".".join(("soundingline", *path.parent.relative_to(ROOT).parts))
+        for package in (*PACKAGES, "conf")
+        for path in (ROOT / package).rglob("__init__.py")
+    }
+    assert set(settings["setuptools"]["packages"]) == packages
+
+
 def test_a_real_collection_loads_no_generator() -> None:
     program = """
 import sys
-import toolkit.benchmarks.beir
-sys.exit("toolkit.benchmarks.fictional" in sys.modules)
+import soundingline.toolkit.benchmarks.beir
+sys.exit("soundingline.toolkit.benchmarks.fictional" in sys.modules)
 """
     assert subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=False).returncode == 0
 

@@ -1,7 +1,7 @@
 """No document mentions an override that does not compose; nothing is run, built or downloaded.
 
 Each command is composed by its own entry point (`--cfg=job`). A list of options is a sweep, of
-which each value is composed. Overrides that stand alone are composed by `experiments.run`, with
+which each value is composed. Overrides that stand alone are composed by `soundingline run`, with
 the option that has the setting where they name none.
 """
 
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import importlib.util
 import io
 import re
 from collections import Counter
@@ -31,7 +30,8 @@ from documented_commands import (
 from entry_points import run_entry
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
-from experiments.serving.options import ServerOptions
+from soundingline.experiments.__main__ import COMMANDS
+from soundingline.experiments.serving.options import ServerOptions
 
 MENTIONS = [mention for path in documents() for mention in mentions(path)]
 # What documents name in the form of overrides and is none: arguments of Python functions, and an
@@ -91,8 +91,8 @@ def roots() -> frozenset[str]:
 
 
 def wrong_command(mention: Mention) -> str:
-    if importlib.util.find_spec(f"experiments.{mention.command}") is None:
-        return f"there is no command experiments.{mention.command}"
+    if mention.command not in COMMANDS:
+        return f"there is no command {mention.command}"
     if mention.command in TAKES_PATHS:
         return refusal(mention.command, *mention.arguments)
     arguments = [item for item in mention.arguments if item not in FLAGS]
@@ -194,11 +194,11 @@ def test_the_documents_mention_every_command_and_nearly_every_group() -> None:
 DOCUMENT = """\
 Write `retriever=bm25_defualt`, `unit.tokens=3`, `+judge.setings.x=1`, or `exeriment=demo`.
 ```
-python -m experiments.run unit=document,passage
-python -m experiments.run -m unit=document,pasage \\
+soundingline run unit=document,passage
+soundingline run -m unit=document,pasage \\
     agent=keyword
-make demo && python -m experiments.rnak benchmark=...
-python -m experiments.rank benchmark=cacm runs/<name>
+make demo && soundingline rnak benchmark=...
+soundingline rank benchmark=cacm runs/<name>
 ```
 """
 
@@ -214,7 +214,7 @@ def test_what_does_not_compose_is_found_wherever_it_stands() -> None:
 
 
 def test_placeholders_are_filled_in_and_what_composes_is_passed() -> None:
-    text = "`python -m experiments.run benchmark=... llm=... llm.key_env=<variable> ...`, `agent=`"
+    text = "`soundingline run benchmark=... llm=... llm.key_env=<variable> ...`, `agent=`"
     command, alone = mentions(Path("document.md"), text)
     assert " ".join(command.arguments) == (
         "benchmark=fictional llm=openai_compatible llm.key_env=API_KEY"

@@ -18,7 +18,7 @@ import pytest
 from documented_commands import Block, block_commands, code_blocks
 from entry_points import run_entry
 
-from toolkit.runs import RunFolder
+from soundingline.toolkit.runs import RunFolder
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = ["README.md", "docs/library.md", "docs/extending.md"]
@@ -35,7 +35,14 @@ SMALL = [
 ]
 
 
-WITHOUT_PAPER = ("Interpolation", "LinkExpansion", "OracleRetriever", "Reranker", "RerankHead")
+WITHOUT_PAPER = (
+    "Interpolation",
+    "LinkExpansion",
+    "OracleRetriever",
+    "Reranker",
+    "RerankHead",
+    "Retriever",
+)
 
 
 @pytest.fixture
@@ -96,7 +103,7 @@ def run_commands(block: Block) -> None:
 
 
 def test_every_name_of_the_face_is_importable_and_has_a_docstring() -> None:
-    import pipelines
+    from soundingline import pipelines
 
     for name in pipelines.__all__:
         part = getattr(pipelines, name)
@@ -114,12 +121,16 @@ def test_every_name_of_the_face_is_importable_and_has_a_docstring() -> None:
 
 def test_importing_the_face_loads_no_library_of_models() -> None:
     code = (
-        "import sys, pipelines; from pipelines import LexicalIndex, Collection; "
+        "import sys, pipelines; from soundingline.pipelines import LexicalIndex, Collection; "
         "print(sorted({'torch', 'transformers', 'pyterrier_dr', 'sentence_transformers', 'numba'}"
         " & set(sys.modules)))"
     )
     done = subprocess.run(
-        [sys.executable, "-c", "import sys; import pipelines; print(len(sys.modules))"],
+        [
+            sys.executable,
+            "-c",
+            "import sys; import soundingline.pipelines; print(len(sys.modules))",
+        ],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -146,7 +157,7 @@ def tiny_monot5(tmp_path: Path) -> str:
 
 EXPERIMENT = """
 import pyterrier as pt
-from pipelines import LexicalIndex, MonoT5, MaxP
+from soundingline.pipelines import LexicalIndex, MonoT5, MaxP
 index = LexicalIndex.build([{"docno": "d1%p0", "text": "the old mill"}], "my-index")
 pipe = index.bm25(k1=25, b=1.0, depth=1000) >> MonoT5(depth=50) >> MaxP()
 table = pt.Experiment([index.bm25() >> MaxP(), pipe], topics, qrels, ["map", "ndcg_cut_10"])
@@ -156,7 +167,7 @@ table = pt.Experiment([index.bm25() >> MaxP(), pipe], topics, qrels, ["map", "nd
 def test_an_experiment_of_two_pipelines_is_four_lines_and_validated_without_a_warning(
     tiny_monot5: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import pipelines
+    from soundingline import pipelines
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(pipelines, "MonoT5", partial(pipelines.MonoT5, tiny_monot5), raising=False)
@@ -174,10 +185,10 @@ def test_an_experiment_of_two_pipelines_is_four_lines_and_validated_without_a_wa
 
 
 def test_a_reranker_finds_the_texts_that_its_index_keeps(tiny_monot5: str, tmp_path: Path) -> None:
-    from pipelines import LexicalIndex, MaxP, MonoT5
+    from soundingline.pipelines import LexicalIndex, MaxP, MonoT5
 
     rows = [{"docno": f"d{n}%p0", "text": f"the old mill {n}"} for n in range(4)]
-    index = LexicalIndex.build(rows, tmp_path / "my-index", processes=1)
+    index = LexicalIndex.build(rows, tmp_path / "my-index")
     pipe = index.bm25(k1=25, b=1.0, depth=1000) >> MonoT5(tiny_monot5, depth=2) >> MaxP()
     queries = pd.DataFrame({"qid": ["1"], "query": ["mill"]})
     ranking = pipe(queries)

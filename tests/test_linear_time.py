@@ -14,43 +14,47 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from linear_time import assert_linear
+from toy_search import WordBackend, store_of
 
-from agents.closed_book import recalled
-from agents.keyword.answer_types import KINDS, AnswerType, answer_type, candidates
-from agents.keyword.evidence import Reader, Sentence
-from agents.keyword.queries import find_clues
-from agents.keyword.vote import count_votes
-from agents.keyword.words import words
-from pipelines.lexical.analyzer import make_analyzer
-from pipelines.prompt_template import last_words
-from pipelines.rerank.permutation import read_permutation, without_identifiers
-from pipelines.rerank.rank1_prompt import forced, shortened
-from pipelines.rerank.rank1_relevance import closing_token
-from pipelines.rewrite.reading import read_question
-from toolkit.corpus.lines import line_spans
-from toolkit.corpus.resolve import Heading, Resolver
-from toolkit.corpus.sentences import rule_spans
-from toolkit.evaluation.answers import answer_tokens
-from toolkit.evaluation.judge_llm import Case, read_verdict
-from toolkit.llm.completions import Token
-from toolkit.llm.faults import fault
-from toolkit.llm.protocol import Turn
-from toolkit.llm.wire import sendable_arguments, sendable_name
-from toolkit.masking import masked
-from toolkit.runs.names import escape_qid
-from toolkit.search import DictionaryBackend, DictionaryStore, RankedBrowsing, TopK, parse_answer
-from toolkit.search.answers import find_citations
-from toolkit.search.errors import ToolError
-from toolkit.search.excerpts import METHODS, Query
-from toolkit.search.pages import line_of
-from toolkit.search.schemas import IntegerParameter
-from toolkit.text import count_tokens, head
+from soundingline.agents.closed_book import recalled
+from soundingline.agents.keyword.answer_types import KINDS, AnswerType, answer_type, candidates
+from soundingline.agents.keyword.evidence import Reader, Sentence
+from soundingline.agents.keyword.queries import find_clues
+from soundingline.agents.keyword.vote import count_votes
+from soundingline.agents.keyword.words import words
+from soundingline.pipelines.lexical.analyzers import make_analyzer
+from soundingline.pipelines.prompt_template import last_words
+from soundingline.pipelines.q2q import read_question
+from soundingline.pipelines.rerank.listwise import read_permutation, without_identifiers
+from soundingline.pipelines.rerank.rank1 import closing_token, forced, shortened
+from soundingline.toolkit.corpus.resolve import Resolver
+from soundingline.toolkit.corpus.sentences import line_spans, rule_spans
+from soundingline.toolkit.data import Document
+from soundingline.toolkit.evaluation.answers import answer_tokens
+from soundingline.toolkit.evaluation.judge import JudgeCase, read_verdict
+from soundingline.toolkit.llm.errors import fault
+from soundingline.toolkit.llm.messages import Token, Turn
+from soundingline.toolkit.llm.wire import sendable_arguments, sendable_name
+from soundingline.toolkit.redaction import redact
+from soundingline.toolkit.runs.run_folder import escape_qid
+from soundingline.toolkit.search import (
+    RankedBrowsing,
+    TopK,
+    parse_answer,
+)
+from soundingline.toolkit.search.answers import find_citations
+from soundingline.toolkit.search.pages import line_of
+from soundingline.toolkit.search.snippets import METHODS, QueryTerms
+from soundingline.toolkit.search.tool import Parameter, ToolError
+from soundingline.toolkit.tokens import count_tokens, truncate
 
 KNOWN = dict.fromkeys(("d1", "12", "Foo [band]", "Rome, Italy", "1,2,3"))
 LARGEST_ANSWER = 1 << 20
 # Words are found in windows of 255 characters; a shorter text has only parts of one.
 SMALLEST = {"index terms": 2048}
-RESOLVER = Resolver([Heading("d1", "The King of the Mill", "http://x/1"), Heading("d2", "A")])
+RESOLVER = Resolver(
+    [Document("d1", "The King of the Mill", "", "http://x/1"), Document("d2", "A", "")]
+)
 CLUES = {"king": 1.0, "mill": 0.5}
 
 
@@ -80,12 +84,12 @@ def every_candidate(text: str) -> None:
 
 def excerpts(text: str) -> None:
     for cut in METHODS.values():
-        cut(Query("the king of mills"), text, 220)
+        cut(QueryTerms("the king of mills"), text, 220)
 
 
 def judged(text: str) -> None:
-    read_verdict(Case("q", "", "", ()), Turn(text=text))
-    read_verdict(Case("q", "", "", ()), Turn(text=f"```{text}```"))
+    read_verdict(JudgeCase("q", "", "", ()), Turn(text=text))
+    read_verdict(JudgeCase("q", "", "", ()), Turn(text=f"```{text}```"))
 
 
 def rank1(text: str) -> None:
@@ -95,11 +99,11 @@ def rank1(text: str) -> None:
 
 
 def pages_of_document(text: str) -> None:
-    store, backend = DictionaryStore({"d": text}), DictionaryBackend({"d": ""})
-    whole = TopK(get_document=True).session(backend, store)
+    store, backend = store_of({"d": text}), WordBackend({"d": ""})
+    whole = TopK(get_document=True).open(backend, store)
     whole.call("get_document", {"docid": "d"})
     whole.call("get_document", {"docid": "d", "offset": 2})
-    RankedBrowsing().session(backend, store).call("read_document", {"reason": "", "docid": "d"})
+    RankedBrowsing().open(backend, store).call("read_document", {"reason": "", "docid": "d"})
 
 
 def sent(text: str) -> None:
@@ -110,7 +114,7 @@ def sent(text: str) -> None:
 
 def whole_number(text: str) -> None:
     with suppress(ToolError):
-        IntegerParameter("limit", "", 1, 9).check(text, "tool")
+        Parameter("limit", "", bounds=(1, 9)).check(text, "tool")
 
 
 def pieces(text: str) -> list[str]:
@@ -169,13 +173,16 @@ READERS: dict[str, tuple[Callable[[str], object], Sequence[str]]] = {
         ("model ", "does not exist", "context ", "input length", "a", "longer than the "),
     ),
     "masked text": (
-        lambda text: (masked(text), masked({"name": f"key={text}"})),
+        lambda text: (redact(text), redact({"name": f"key={text}"})),
         pieces("api_key·=·: ·\"·'·\\\\·{·}·${·://·@·:·?·&·%·bearer ·a·A·_·-· ·\n"),
     ),
     "sentences": (rule_spans, (".", "!", "…", "\n", "。", " ", "'", '"', ")", "(", "A", "a", "Mr")),
     "lines": (line_spans, (".", "!", "\r", "\n", "。", " ", '"', ")", "A", "a", "1", "Mr. ")),
     "pages of a document": (pages_of_document, (".", "\r", "\n", " ", "a", "é", "Mr. ", "word ")),
-    "tokens": (lambda text: (count_tokens(text), head(text, 10**6)), ("a", " ", ".", "\n", "é")),
+    "tokens": (
+        lambda text: (count_tokens(text), truncate(text, 10**6)),
+        ("a", " ", ".", "\n", "é"),
+    ),
     "excerpts": (excerpts, ("king", "kingking", "mill", "a", " ", "é", "İ", "_", "\n")),
     "line of a passage": (
         lambda text: line_of(text[: len(text) // 3] + "x", text.split("\n")),

@@ -13,7 +13,7 @@ import pytest
 from documented_commands import CONF, ROOT, Mention, documents, mentions
 from irds_home import HARBOUR, prepare_beir, prepare_vaswani
 
-from toolkit.runs import RunFolder
+from soundingline.toolkit.runs import RunFolder
 
 PACKAGES = ("agents", "conf", "experiments", "pipelines", "toolkit")
 # What a command needs that the tests do not have. It is composed by test_documented_overrides.
@@ -44,8 +44,8 @@ def runs_here(mention: Mention) -> bool:
 
 def test_the_commands_that_need_nothing_else_run_in_a_clone_alone(tmp_path: Path) -> None:
     clone = tmp_path / "clone"
-    for package in PACKAGES:
-        shutil.copytree(ROOT / package, clone / package)  # with their compiled kernels
+    for package in PACKAGES:  # with their compiled kernels
+        shutil.copytree(ROOT / package, clone / "soundingline" / package)
     texts = [f"{text} {number}" for number in ("one", "two", "three") for text in HARBOUR]
     home = prepare_vaswani(tmp_path / "home", texts)
     prepare_beir(home, "nfcorpus", ("train", "dev", "test"), texts)

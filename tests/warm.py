@@ -11,7 +11,6 @@ import contextlib
 import gc
 import io
 import os
-import runpy
 import select
 import signal
 import socket
@@ -71,10 +70,10 @@ def _warm_up() -> None:
     from entry_points import run_entry
     from tqdm import tqdm
 
-    import experiments.enrich
-    import experiments.evaluate
-    import experiments.run
-    import experiments.serve  # noqa: F401
+    import soundingline.experiments.enrich
+    import soundingline.experiments.evaluate
+    import soundingline.experiments.run
+    import soundingline.experiments.serve  # noqa: F401
 
     tqdm.monitor_interval = 0  # its thread would not survive a fork
     composition_memo.install()
@@ -103,7 +102,7 @@ def _send_exit_codes(clients: dict[int, Connection]) -> None:
 
 
 def _become(request: Request, client: Connection) -> None:
-    """In the child: become what `python -m` would have started."""
+    """In the child: become what the console script would have started."""
     code = 1
     try:
         os.setsid()
@@ -120,8 +119,9 @@ def _become(request: Request, client: Connection) -> None:
         os.environ.update(request.variables)
         sys.path[:0] = request.variables.get("PYTHONPATH", "").split(os.pathsep)
         sys.argv = [request.command, *request.arguments]
-        sys.modules.pop(f"experiments.{request.command}", None)  # runs as `__main__` now
-        runpy.run_module(f"experiments.{request.command}", run_name="__main__", alter_sys=True)
+        from soundingline.experiments.__main__ import main
+
+        main([request.command, *request.arguments])
         code = 0
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else int(end.code is not None)

@@ -1,29 +1,41 @@
-"""What reaches a terminal: the texts of others are shown there and never obeyed.
-
-Titles, question ids, answers, servers' errors and lines of logs may hold escape sequences, which
-move the cursor, rename the window or fill the clipboard, and brackets that Rich takes for markup.
-"""
+"""The terminal: texts that cannot control it, progress bars, and errors in a user's code."""
 
 from __future__ import annotations
 
 import logging
+import os
+import re
 import sys
+import sysconfig
 import traceback
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from operator import length_hint
+from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 import rich.console
 from rich.console import ConsoleOptions, RenderableType
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    Task,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.segment import Segment
 from rich.text import Text
 
 _LINES = "\t\n"
 _REPLACEMENT = 0xFFFD
-# One character for one, so that widths and styled spans stay: Unicode's pictures of the control
-# characters of ASCII, and U+FFFD for those of Latin-1, for the embeddings, overrides and isolates
-# that reorder a line (Unicode Standard Annex 9), and for halves of surrogate pairs, which UTF-8
-# cannot hold.
+# Each character has one replacement, so that widths and styled spans do not change. Control
+# characters of ASCII become Unicode's pictures of them. Those of Latin-1, the embeddings, overrides
+# and isolates that reorder a line (Unicode Standard Annex 9), and halves of surrogate pairs, which
+# UTF-8 cannot represent, become U+FFFD.
 _VISIBLE = {
     **{code: 0x2400 + code for code in range(0x20) if chr(code) not in _LINES},
     0x7F: 0x2421,
@@ -39,47 +51,205 @@ _VISIBLE = {
 }
 
 
-def visible(text: str) -> str:
-    """`text` without control characters but tabs and line breaks, of the same length: ESC becomes
-    `␛`."""
+def escape_control(text: str) -> str:
+    """A text of the same length without control characters other than tabs and line breaks. ESC,
+    for example, becomes `␛`."""
     return text.translate(_VISIBLE)
 
 
-def tell(line: str) -> None:
-    """One line for the user on standard error."""
-    sys.stderr.write(f"soundingline: {visible(line)}\n")
+def notify(line: str) -> None:
+    """Print a line for the user on standard error."""
+    sys.stderr.write(f"soundingline: {escape_control(line)}\n")
 
 
-def tell_defect(
+def print_traceback(
     kind: type[BaseException], error: BaseException, trace: TracebackType | None
 ) -> None:
-    """A traceback on standard error, in place of `sys.excepthook`: an error may quote anything."""
-    sys.stderr.write(visible("".join(traceback.format_exception(kind, error, trace))))
+    """Print a traceback on standard error without control characters, because an error may quote
+    any text. If the error passed through the user's own code, a last line names the place there.
+    This replaces `sys.excepthook`."""
+    text = "".join(traceback.format_exception(kind, error, trace))
+    sys.stderr.write(escape_control(text))
+    if users_frame(text):
+        notify(in_one_line(text))
 
 
-class VisibleFormatter(logging.Formatter):
-    """The standard formatter of log lines, its lines made `visible`."""
+class EscapingFormatter(logging.Formatter):
+    """The standard formatter of log lines, with control characters escaped."""
 
     def format(self, record: logging.LogRecord) -> str:
-        return visible(super().format(record))
+        return escape_control(super().format(record))
 
 
 class Console(rich.console.Console):
-    """Rich's console, which takes neither markup nor emoji codes from strings and shows every text
-    `visible`. What is to be styled is a `rich.text.Text`. The arguments are Rich's."""
+    """Rich's console without markup and emoji codes in strings, and with control characters
+    escaped. Pass a `rich.text.Text` for styled text. A character that the encoding of the stream
+    lacks becomes `?`. The arguments are those of Rich."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(markup=False, emoji=False, highlight=False, **options)
+        if getattr(self.file, "errors", "") == "strict" and hasattr(self.file, "reconfigure"):
+            self.file.reconfigure(errors="replace")
 
     def render_str(self, text: str, **options: Any) -> Text:
-        """See Rich. Strings come here to be measured and to be printed."""
-        return super().render_str(visible(text), **options)
+        """See Rich, which measures and prints every string by this method."""
+        return super().render_str(escape_control(text), **options)
 
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterable[Segment]:
-        """See Rich. Every `Text`, in a table, a bar or alone, comes here before it is laid out."""
-        if isinstance(renderable, Text) and visible(renderable.plain) != renderable.plain:
+        """See Rich, which lays out every `Text` by this method."""
+        if isinstance(renderable, Text) and escape_control(renderable.plain) != renderable.plain:
             renderable = renderable.copy()
-            renderable.plain = visible(renderable.plain)
+            renderable.plain = escape_control(renderable.plain)
         return super().render(renderable, options)
+
+
+T = TypeVar("T")
+
+
+class _PlainColumn(TextColumn):
+    """A column of text without markup and with control characters escaped."""
+
+    def render(self, task: Task) -> Text:
+        return Text(escape_control(self.text_format.format(task=task)))
+
+
+class LiveNote:
+    """A note of a progress bar that calls `read` whenever the bar is drawn."""
+
+    def __init__(self, read: Callable[[], str]) -> None:
+        self._read = read
+
+    def __str__(self) -> str:
+        return self._read()
+
+
+def progress_bar(*, transient: bool = False) -> Progress:
+    """A progress bar on standard error with a description, counts, elapsed and remaining time.
+
+    Args:
+        transient: the bar disappears when it ends.
+    """
+    console = Console(stderr=True)
+    return Progress(
+        SpinnerColumn(),
+        _PlainColumn("{task.description}"),
+        BarColumn(bar_width=28),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        _PlainColumn("{task.fields[note]}"),
+        console=console,
+        transient=transient,
+        disable=not console.is_terminal,
+    )
+
+
+def track(items: Iterable[T], description: str, total: int | None = None) -> Iterator[T]:
+    """Yield the items while a progress bar counts them.
+
+    Args:
+        items: the items.
+        description: the text of the bar.
+        total: the number of items; None for their length, if it is known.
+    """
+    if total is None:
+        total = length_hint(items) or None
+    with progress_bar() as progress:
+        task = progress.add_task(description, total=total, note="")
+        for item in items:
+            yield item
+            progress.advance(task)
+
+
+_FRAME = re.compile(r'^ +File "(?P<path>.+)", line (?P<line>\d+).*$', re.MULTILINE)
+_CHAINED = re.compile(
+    r"^\n(?:The above exception was the direct cause of the following exception:"
+    r"|During handling of the above exception, another exception occurred:)\n$",
+    re.MULTILINE,
+)
+_ROOT = Path(__file__).resolve().parents[1]
+_OURS = tuple(
+    f"{_ROOT / name}{os.sep}" for name in ("agents", "experiments", "pipelines", "toolkit")
+)
+_STANDARD = tuple(f"{sysconfig.get_path(name)}{os.sep}" for name in ("stdlib", "platstdlib"))
+_MODULE = re.compile(r"^(?:\w+\.)+(?=\w+(?::|$))")
+_LONGEST = 300
+
+
+@dataclass(frozen=True)
+class Frame:
+    """A line of code in a traceback."""
+
+    path: str
+    line: int
+
+    @property
+    def is_ours(self) -> bool:
+        return os.path.realpath(self.path).startswith(_OURS)
+
+    @property
+    def is_library(self) -> bool:
+        """Whether the line belongs to Python or to an installed package other than ours."""
+        parts = Path(self.path).parts
+        installed = "site-packages" in parts or "dist-packages" in parts
+        generated = self.path.startswith("<") and self.path != "<stdin>"
+        standard = os.path.realpath(self.path).startswith(_STANDARD)
+        return (installed or generated or standard) and not self.is_ours
+
+    def __str__(self) -> str:
+        """`path:line`, with the path relative to the working folder or to the folder of this
+        package where possible."""
+        path = Path(os.path.realpath(self.path))
+        for root in (Path.cwd(), _ROOT):
+            if path.is_relative_to(root):
+                return f"{path.relative_to(root)}:{self.line}"
+        return f"{self.path}:{self.line}"
+
+
+def users_frame(traceback: str) -> Frame | None:
+    """The innermost line of the user's own code; None if the traceback has none."""
+    return _blame(traceback)[0]
+
+
+def in_one_line(traceback: str) -> str:
+    """A traceback in one line, such as `agent.py:12 raised ValueError: bad value`.
+
+    The line is the innermost one of the user's code, or of ours without any. If our code raised the
+    error, our line comes first. Of chained exceptions, it is the last one that passed through the
+    user's code.
+    """
+    users, own, error = _blame(traceback)
+    if users is None or own is None:
+        return f"{own} raised {error}" if own else error
+    return (
+        f"{users} raised {error}" if own == users else f"{own}, called from {users}, raised {error}"
+    )
+
+
+def exception_of(traceback: str) -> str:
+    """The class and the first line of the last exception of a traceback, shortened."""
+    return _exception(_CHAINED.split(traceback)[-1])
+
+
+def _blame(traceback: str) -> tuple[Frame | None, Frame | None, str]:
+    """The innermost line of the user's code, the innermost line outside libraries, and the
+    exception."""
+    found: tuple[Frame | None, Frame | None, str] = (None, None, "")
+    for block in _CHAINED.split(traceback):
+        frames = [Frame(match["path"], int(match["line"])) for match in _FRAME.finditer(block)]
+        own = [frame for frame in frames if not frame.is_library]
+        users = [frame for frame in own if not frame.is_ours]
+        if users or found[0] is None:
+            found = (users[-1] if users else None, own[-1] if own else None, _exception(block))
+    return found
+
+
+def _exception(block: str) -> str:
+    """The first line of the exception, which is the first line without indentation behind the last
+    frame, without the module of its class."""
+    *_, last = [0, *(match.end() for match in _FRAME.finditer(block))]
+    lines = [line for line in block[last:].splitlines() if line and not line[0].isspace()]
+    line = _MODULE.sub("", lines[0]) if lines else ""
+    return line if len(line) <= _LONGEST else f"{line[:_LONGEST]}…"

@@ -1,11 +1,30 @@
-"""The one error that a user is meant to read."""
+"""The error for a user's mistakes, and checks of values from outside."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from functools import cache
+from numbers import Integral, Real
+from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
+
+M = TypeVar("M")
 
 
 class InputError(Exception):
-    """Bad input, told in one line: what came, what is valid, what to do next.
+    """Bad input, described in one line.
 
-    Entry points print it without a traceback and leave with exit code 2; in other code it is an
-    ordinary exception. Anything that is not an `InputError` is a defect and keeps its traceback.
+    The commands print it without a traceback and exit with code 2. Any other exception is a defect
+    and is printed with its traceback.
+
+    Args:
+        what: what was received.
+        valid: what is valid.
+        do: what to do next.
     """
 
     def __init__(self, what: str, *, valid: str = "", do: str = "") -> None:
@@ -16,3 +35,164 @@ class InputError(Exception):
 def _sentence(text: str) -> str:
     line = " ".join(text.split())
     return line if line.endswith(("?", "...")) else line.rstrip(". ") + "."
+
+
+def parse(
+    model: type[M] | TypeAdapter[M], data: Any, *, where: object, do: str = "", strict: bool = False
+) -> M:
+    """`data` (plain values, such as those of `json.loads`) checked and converted by pydantic.
+
+    Decode JSON with `json.loads` and not with pydantic's `validate_json`, which refuses the halves
+    of surrogate pairs that language models write.
+
+    Args:
+        model: a pydantic model, any type that pydantic can check, or a `TypeAdapter`. The adapter
+            of a type is made at its first use. A `TypedDict` must be that of `typing_extensions`.
+        data: the values.
+        where: where the data come from, such as a file and a line, for the error message.
+        do: what the user can do about bad data, for the error message.
+        strict: refuse strings, numbers and truth values that need a conversion, such as the string
+            of a number, and infinite numbers.
+
+    Raises:
+        InputError: for data that do not fit. The message has the place of the first misfit within
+            the data and never a text of the data, which may be confidential.
+
+    Example:
+        >>> parse(dict[str, int], {"a": "1"}, where="x.json")
+        {'a': 1}
+        >>> parse(dict[str, int], {"a": []}, where="x.json")
+        Traceback (most recent call last):
+        soundingline.toolkit.errors.InputError: x.json: a is an empty list. valid: a valid integer.
+    """
+    try:
+        return _validator(model, strict)(data)  # type: ignore[arg-type, no-any-return]
+    except ValueError as error:
+        from pydantic import ValidationError
+
+        if not isinstance(error, ValidationError):
+            raise
+        misfits = error.errors(include_url=False)
+        first, more = misfits[0], len(misfits) - 1
+        place = ".".join(map(str, first["loc"]))
+        valid = ""
+        if first["type"] == "missing":
+            what = f"{where} has no field {place!r}"
+            if isinstance(first["input"], dict) and first["input"]:
+                valid = f"its fields: {', '.join(map(str, first['input']))}"
+        elif first["type"] == "value_error":  # of a validator of ours
+            what = f"{where}: {f'{place}: ' if place else ''}{first['ctx']['error']}"
+        else:
+            what = f"{where}: {f'{place} is ' if place else ''}{_received(first['input'])}"
+            valid = first["msg"].removeprefix("Input should be ")
+            valid = valid[:1].lower() + valid[1:]
+        what += f" (and {more} more)" if more else ""
+        raise InputError(what, valid=valid, do=do) from None
+
+
+@cache
+def _validator(model: Any, strict: bool) -> Callable[[Any], Any]:
+    # Imported here, so that a command that reads no such data starts without it.
+    from pydantic import TypeAdapter
+    from pydantic_core import SchemaValidator
+
+    adapter = model if isinstance(model, TypeAdapter) else TypeAdapter(model)
+    if not strict:
+        return adapter.validate_python
+    return SchemaValidator(_strict(adapter.core_schema)).validate_python
+
+
+def _strict(schema: Any) -> Any:
+    """A schema of pydantic with strict types of single values. Its own strict mode would refuse the
+    lists and objects of JSON for tuples and dataclasses too."""
+    if isinstance(schema, list):
+        return [_strict(inner) for inner in schema]
+    if not isinstance(schema, dict):
+        return schema
+    inner = {key: _strict(value) for key, value in schema.items()}
+    kind = schema.get("type")
+    if kind in ("str", "int", "float", "bool"):
+        inner["strict"] = True
+    if kind == "int":
+        inner.setdefault("lt", 2**63)  # what other programs can hold
+    elif kind == "float":
+        inner["allow_inf_nan"] = False
+    return inner
+
+
+def _received(value: Any) -> str:
+    """A value in words, without its texts."""
+    if value is None or isinstance(value, (bool, int, float)):
+        return json.dumps(value)[:40]
+    kinds: dict[type, str] = {str: "string", list: "list", tuple: "list", dict: "object"}
+    kind = kinds.get(type(value), type(value).__name__)
+    return f"an empty {kind}" if kind in kinds.values() and not value else f"a value of type {kind}"
+
+
+def is_number(value: object) -> TypeGuard[float]:
+    """Whether a plain value (of JSON or YAML) is a finite number. `True` is not a number."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and _is_finite(value)
+
+
+def check_int(
+    name: str, value: object, *, ge: int = 1, le: int | None = None, do: str = ""
+) -> None:
+    """Raise an `InputError` unless a value is a whole number from `ge` to `le` (inclusive).
+
+    Integers of NumPy are valid; `True` and `2.0` are not.
+
+    Args:
+        name: the name of the setting, for the message.
+        value: the value.
+        ge: the smallest valid number.
+        le: the largest valid number; None for no limit.
+        do: what the user can do, for the message.
+    """
+    integer = isinstance(value, Integral) and not isinstance(value, bool)
+    if not (integer and ge <= value and (le is None or value <= le)):  # type: ignore[operator]
+        bounds = f"{ge} or more" if le is None else f"{ge} to {le}"
+        raise InputError(f"{name}={value!r}", valid=f"a whole number, {bounds}", do=do)
+
+
+def check_number(
+    name: str,
+    value: object,
+    *,
+    ge: float = 0,
+    gt: float | None = None,
+    le: float = math.inf,
+    do: str = "",
+) -> None:
+    """Raise an `InputError` unless a value is a finite number from `ge` to `le` (inclusive).
+
+    Numbers of NumPy are valid; `True` is not.
+
+    Args:
+        name: the name of the setting, for the message.
+        value: the value.
+        ge: the smallest valid number.
+        gt: a number below all valid ones, instead of `ge`.
+        le: the largest valid number.
+        do: what the user can do, for the message.
+    """
+    real = isinstance(value, Real) and not isinstance(value, bool)
+    least = ge if gt is None else gt
+    inside = real and _is_finite(value) and least <= value <= le  # type: ignore[arg-type,operator]
+    if not inside or value == gt:
+        lower = f"{ge} or more" if gt is None else f"above {gt}"
+        upper = "finite" if le == math.inf else f"at most {le}"
+        raise InputError(f"{name}={value!r}", valid=f"{lower}, {upper}", do=do)
+
+
+def check_weights(weights: Mapping[str, float]) -> None:
+    """Raise an `InputError` unless the weight of each term is finite and 0 or more."""
+    for term, weight in weights.items():
+        if not 0 <= weight < math.inf:
+            raise InputError(f"weight {weight} of term '{term}'", valid="0 or more, finite")
+
+
+def _is_finite(value: Real | float) -> bool:
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # a whole number beyond all floats
+        return False

@@ -1,7 +1,9 @@
-"""Writing files and folders so that nothing is ever half-made, and hashing what they hold."""
+"""Files that are written whole or not at all, hashes and checksums of files, locks, JSON-lines logs
+that survive a kill, and what is known of a path's file system."""
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import json
@@ -10,78 +12,127 @@ import re
 import secrets
 import shutil
 import stat
-from collections.abc import Iterator
+import threading
+import time
+import zlib
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from toolkit.errors import InputError
-from toolkit.sealing import close_lines, is_sealed
+from soundingline.toolkit.console import notify, track
+from soundingline.toolkit.errors import InputError, parse
+from soundingline.toolkit.obfuscation import (
+    canary_decrypts,
+    decrypt_line,
+    encrypt_lines,
+    is_obfuscated,
+    read_text,
+)
 
-# What a process asks for; the kernel takes off what the umask or a folder's default ACL forbids.
-# The functions of `tempfile` ask for less and would need a chmod that knows neither.
-_ANYONE = 0o666
+# The rights of new files, from which the kernel removes what the umask or the default ACL of the
+# folder forbids. The functions of `tempfile` ask for fewer and would need a chmod that knows
+# neither.
+_RIGHTS = 0o666
 _SURROGATE = re.compile("[\ud800-\udfff]")
+_TEMPORARY = re.compile(r"\..+\.[0-9a-f]{16}\.tmp")
+_CHECKSUM = re.compile(rb'"crc":"([0-9a-f]{8})"\}$')
+SYNC_SECONDS = 1.0
+_swept: set[Path] = set()  # folders from which this process has removed leftovers
+
+
+# Files and folders that appear whole or not at all.
 
 
 @contextmanager
-def file_made_whole(path: Path) -> Iterator[BinaryIO]:
-    """A stream whose bytes become the file `path` when the block ends well; on any error `path`
-    stays as it was. The temporary file beside it is named `.<name>.<random>.tmp`."""
+def atomic_file(path: Path) -> Iterator[BinaryIO]:
+    """Write the file `path` whole or not at all.
+
+    The block writes to a temporary file `.<name>.<random>.tmp` in the same folder, which replaces
+    `path` when the block ends without an error. The temporary file is locked while it is written
+    (see `remove_leftovers`).
+
+    Yields:
+        the stream of the temporary file.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name[:40]}.{secrets.token_hex(8)}.tmp")
-    stream = temporary.open("xb")
+    if path.parent not in _swept:
+        _swept.add(path.parent)
+        remove_leftovers(path.parent)
+    temporary, stream = _temporary(path)
     try:
         with stream:
             yield stream
             stream.flush()
             os.fsync(stream.fileno())
-        temporary.replace(path)
+            temporary.replace(path)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
 
 
-def write_atomic(path: Path, text: str, *, clear: bool = False) -> None:
-    """Write `text` (UTF-8) to `path`, whole or not at all; in a sealed folder sealed
-    (`toolkit.sealing`), unless it is `clear`: then it holds no text of a benchmark."""
-    content = text.encode()
-    if not clear and is_sealed(path):
-        content = close_lines(content)
-    with file_made_whole(path) as stream:
-        stream.write(content)
+def _temporary(path: Path) -> tuple[Path, BinaryIO]:
+    """A new temporary file for `path`, open and locked."""
+    while True:
+        temporary = path.with_name(f".{path.name[:40]}.{secrets.token_hex(8)}.tmp")
+        stream = temporary.open("xb")
+        # Before the lock, another process may have removed the file as a leftover.
+        if _lock(stream.fileno()) and os.fstat(stream.fileno()).st_nlink:
+            return temporary, stream
+        stream.close()
+        temporary.unlink(missing_ok=True)
 
 
-def dump_json(value: Any, *, indent: int | None = 1) -> str:
-    """JSON with sorted keys off, Unicode kept: equal values give equal text."""
-    text = json.dumps(value, ensure_ascii=False, indent=indent, default=_plain) + "\n"
-    # A model may emit half of a surrogate pair, which UTF-8 cannot hold; JSON's \\u escape can.
-    return _SURROGATE.sub(lambda match: f"\\u{ord(match.group()):04x}", text)
+def remove_leftovers(folder: Path) -> None:
+    """Remove the temporary files of `atomic_file` that killed processes have left in `folder`.
+
+    Files that are being written are locked and stay. On a network file system whose locks do not
+    reach other hosts all files stay, because their writers may run there.
+    """
+    files = [path for path in folder.glob(".*.tmp") if _TEMPORARY.fullmatch(path.name)]
+    system = file_system(folder) if files else None
+    if system is not None and system.network and not system.shares_locks:
+        return
+    for path in files:
+        with suppress(OSError):  # Its writer may just have renamed it.
+            handle = os.open(path, os.O_RDWR | os.O_NOFOLLOW)
+            try:
+                if _lock(handle, without_locks=False):
+                    path.unlink()
+            finally:
+                os.close(handle)
 
 
-def _plain(value: Any) -> Any:
-    if hasattr(value, "item"):
-        return value.item()
-    if isinstance(value, Path):
-        return str(value)
-    raise TypeError(f"cannot write {type(value).__name__} as JSON")
-
-
-def write_json(path: Path, value: Any, *, clear: bool = False) -> None:
-    """`write_atomic` of `dump_json(value)`."""
-    write_atomic(path, dump_json(value), clear=clear)
+def _lock(handle: int, *, without_locks: bool = True) -> bool:
+    """Whether a file could be locked; `without_locks` if the file system has no locks."""
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return without_locks
+    return True
 
 
 @contextmanager
-def folder_made_whole(path: Path) -> Iterator[Path]:
-    """A temporary folder beside `path` that becomes `path` when the block ends well.
+def atomic_folder(path: Path) -> Iterator[Path]:
+    """Write the folder `path` whole or not at all.
 
-    On any error, Ctrl-C included, the temporary folder is removed and `path` stays as it was.
-    Leftovers of killed processes are named `.<name>.<random>.partial` and are swept by the next
-    call for the same `path` when their process is gone.
+    The block writes to a temporary folder `.<name>.<process>.<random>.partial` next to `path`,
+    which replaces `path` when the block ends without an error, and is removed otherwise. Leftovers
+    of killed processes are removed by the next call for the same `path`.
+
+    Yields:
+        the temporary folder.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    _sweep(path)
+    for leftover in path.parent.glob(f".{path.name}.*.partial"):
+        owner = leftover.name[len(path.name) + 2 :].split(".")[0]
+        if owner.isdecimal() and not process_alive(int(owner)):
+            shutil.rmtree(leftover, ignore_errors=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}.partial")
     temporary.mkdir()
     try:
@@ -94,65 +145,8 @@ def folder_made_whole(path: Path) -> Iterator[Path]:
         raise
 
 
-def give_usual_rights(folder: Path) -> None:
-    """Give the files in `folder` the rights of any file that this process makes there: a library
-    that writes through `tempfile` leaves its files to their owner alone."""
-    probe = folder / f".{secrets.token_hex(8)}.tmp"
-    probe.touch(_ANYONE)
-    mode = stat.S_IMODE(probe.stat().st_mode)
-    probe.unlink()
-    for path in folder.rglob("*"):
-        if path.is_file() and not path.is_symlink():
-            path.chmod(mode)
-
-
-def _sweep(path: Path) -> None:
-    for leftover in path.parent.glob(f".{path.name}.*.partial"):
-        owner = leftover.name[len(path.name) + 2 :].split(".")[0]
-        if owner.isdecimal() and not process_alive(int(owner)):
-            shutil.rmtree(leftover, ignore_errors=True)
-
-
-@contextmanager
-def waiting_lock(path: Path) -> Iterator[None]:
-    """Hold an advisory lock on `path`, waiting for whoever holds it; freed by the kernel when its
-    holder dies. For work that several processes would otherwise do twice, such as one index."""
-    handle = open_own(path)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(handle)
-
-
-def open_own(path: Path, *, append: bool = False) -> int:
-    """A descriptor of the file `path` for reading and writing, at its end if `append`. The file is
-    made with its folders where it is missing, and is otherwise opened as it is. For files that
-    stay and are written in place, such as locks and logs.
-
-    `InputError` where a symbolic link or anything but a regular file stands there: in a folder that
-    somebody sent, it could lead to any file of the user's. Other trouble is an `OSError`.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | (os.O_APPEND if append else 0)
-    try:
-        handle = os.open(path, flags, _ANYONE)
-    except OSError:
-        if path.is_symlink():
-            raise _not_own(path, "a symbolic link") from None
-        raise
-    if not stat.S_ISREG(os.fstat(handle).st_mode):
-        os.close(handle)
-        raise _not_own(path, "no regular file")
-    return handle
-
-
-def _not_own(path: Path, what: str) -> InputError:
-    return InputError(f"{path} is {what}", valid="a regular file", do="remove it")
-
-
 def process_alive(pid: int) -> bool:
-    """Whether a process of that id runs on this machine."""
+    """Whether a process with this id runs on this machine."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -162,19 +156,130 @@ def process_alive(pid: int) -> bool:
     return True
 
 
+def give_usual_rights(folder: Path) -> None:
+    """Give the files in `folder` the rights of other new files there. A library that writes through
+    `tempfile` creates files that only their owner can read."""
+    probe = folder / f".{secrets.token_hex(8)}.tmp"
+    probe.touch(_RIGHTS)
+    mode = stat.S_IMODE(probe.stat().st_mode)
+    probe.unlink()
+    for path in folder.rglob("*"):
+        if path.is_file() and not path.is_symlink():
+            path.chmod(mode)
+
+
+def free_aside(path: Path) -> Path:
+    """The first free name `<name>.damaged-<n>` next to `path`, for damaged content. The caller is
+    the only writer of `path`."""
+    names = (path.with_name(f"{path.name}.damaged-{number}") for number in count(1))
+    return next(name for name in names if not os.path.lexists(name))
+
+
+def set_aside(path: Path, content: bytes) -> Path:
+    """Write damaged `content` of the file `path` to a new file next to it, whose path is
+    returned."""
+    kept = free_aside(path)
+    with atomic_file(kept) as stream:
+        stream.write(content)
+    return kept
+
+
+# Text and JSON.
+
+
+def write_text(path: Path, text: str, *, clear: bool = False) -> None:
+    """Write a text (UTF-8) to a file, whole or not at all.
+
+    Args:
+        path: the file.
+        text: the text.
+        clear: the text contains none of a benchmark and is not obfuscated
+            (`soundingline.toolkit.obfuscation`), even in an obfuscated folder.
+    """
+    content = text.encode()
+    if not clear and is_obfuscated(path):
+        content = encrypt_lines(content)
+    with atomic_file(path) as stream:
+        stream.write(content)
+
+
+def dump_json(value: Any, *, indent: int | None = 1) -> str:
+    """The JSON text of a value, with keys in their order and Unicode characters as they are. Equal
+    values have equal texts. Values of NumPy become plain numbers, and paths become strings."""
+    text = json.dumps(value, ensure_ascii=False, indent=indent, default=_plain) + "\n"
+    # Models write halves of surrogate pairs, which UTF-8 cannot represent but a \u escape can.
+    return _SURROGATE.sub(lambda match: f"\\u{ord(match.group()):04x}", text)
+
+
+def _plain(value: Any) -> Any:
+    if hasattr(value, "item"):
+        return value.item()
+    if isinstance(value, Path):
+        return str(value)
+    raise TypeError(f"cannot write {type(value).__name__} as JSON")
+
+
+def write_json(path: Path, value: Any, *, clear: bool = False) -> None:
+    """Write the JSON text of a value; see `dump_json` and `write_text`."""
+    write_text(path, dump_json(value), clear=clear)
+
+
+def read_json(path: Path, kind: Any = Any, *, do: str = "") -> Any:
+    """The value of a JSON file, which may be obfuscated.
+
+    Args:
+        path: the file.
+        kind: the type of the value, which `parse` checks. The value is returned as it is: a
+            `NamedTuple`, for example, stays a dictionary.
+        do: what the user can do about a damaged file, for the error message.
+
+    Raises:
+        InputError: if the file cannot be read or its value is not of the type.
+    """
+    try:
+        value = json.loads(read_text(path).removeprefix("\ufeff"))  # a byte order mark
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror or error}", do=do) from error
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path} is damaged: {str(error)[:200]}", do=do) from error
+    if kind is not Any:
+        parse(kind, value, where=path, do=do, strict=True)
+    return value
+
+
+# Hashes.
+
+
 def fingerprint(*parts: Any) -> str:
-    """Twelve hexadecimal digits of the SHA-256 of the parts' JSON. Equal settings, equal digits."""
+    """The first twelve hexadecimal digits of the SHA-256 of the parts' JSON, which are equal for
+    equal settings."""
     text = json.dumps(parts, sort_keys=True, ensure_ascii=False, default=str)
     # Models write halves of surrogate pairs.
     return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:12]
 
 
-def recorded_fingerprint(path: Path, record: Path | None) -> str:
-    """`file_fingerprint` of one large file, read again only where its place, size or times have
-    changed since the hash went into `record`, a JSON file of such hashes (None: it is kept
-    nowhere). A record that cannot be read is begun again."""
+def file_hash(*paths: Path) -> str:
+    """The first twelve hexadecimal digits of the SHA-256 of the files' bytes, in this order."""
+    digest = hashlib.sha256()
+    for path in paths:
+        with path.open("rb") as stream:
+            while chunk := stream.read(1 << 20):
+                digest.update(chunk)
+        digest.update(b"\0")
+    return digest.hexdigest()[:12]
+
+
+def cached_file_hash(path: Path, record: Path | None) -> str:
+    """The `file_hash` of one large file, which is read again only if its place, size or times have
+    changed.
+
+    Args:
+        path: the file.
+        record: a JSON file with the known hashes; None to read the file in any case. A record that
+            cannot be read is replaced, and one that cannot be written is not updated.
+    """
     key, status = str(path.resolve()), path.stat()
-    # A copy may keep size and time of the content, but not the time of its own change.
+    # A copy may have the size and the time of the content, but not the time of its own change.
     state = [status.st_size, status.st_mtime_ns, status.st_ctime_ns]
     known: Any = None
     if record is not None:
@@ -184,18 +289,532 @@ def recorded_fingerprint(path: Path, record: Path | None) -> str:
     row = hashes.get(key)
     if isinstance(row, dict) and row.get("state") == state:
         return str(row.get("hash"))
-    digest = file_fingerprint(path)
+    digest = file_hash(path)
     if record is not None:
-        write_json(record, {**hashes, key: {"state": state, "hash": digest}}, clear=True)
+        with suppress(OSError):
+            write_json(record, {**hashes, key: {"state": state, "hash": digest}}, clear=True)
     return digest
 
 
-def file_fingerprint(*paths: Path) -> str:
-    """Twelve hexadecimal digits of the SHA-256 of the files' bytes, in the order given."""
-    digest = hashlib.sha256()
-    for path in paths:
-        with path.open("rb") as stream:
-            while chunk := stream.read(1 << 20):
-                digest.update(chunk)
-        digest.update(b"\0")
-    return digest.hexdigest()[:12]
+# Locks.
+
+
+def open_own(path: Path, *, append: bool = False) -> int:
+    """Open a file that is written in place, such as a lock or a log, and create it with its folders
+    if it is missing.
+
+    Args:
+        path: the file.
+        append: whether writing starts at the end of the file.
+
+    Returns:
+        a file descriptor for reading and writing.
+
+    Raises:
+        InputError: if `path` is a symbolic link or not a regular file. In a folder that somebody
+            sent, a link could lead to any file of the user.
+        OSError: if the file cannot be opened for another reason.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | (os.O_APPEND if append else 0)
+    wrong = "no regular file"
+    try:
+        handle = os.open(path, flags, _RIGHTS)
+        if stat.S_ISREG(os.fstat(handle).st_mode):
+            return handle
+        os.close(handle)
+    except OSError:
+        if not path.is_symlink():
+            raise
+        wrong = "a symbolic link"
+    raise InputError(f"{path} is {wrong}", valid="a regular file", do="remove it")
+
+
+@contextmanager
+def file_lock(path: Path) -> Iterator[None]:
+    """Hold an advisory lock on the file `path`, waiting for its holder. The kernel frees it when
+    the process dies. It keeps several processes from doing the same work, such as building an
+    index."""
+    handle = open_own(path)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
+@contextmanager
+def building_lock(path: Path, missing: str) -> Iterator[None]:
+    """Hold a `file_lock` to build something that is missing.
+
+    Args:
+        path: the lock file, in the folder of what is built.
+        missing: what is built, for the error message.
+
+    Raises:
+        InputError: if this process may not write there.
+    """
+    try:
+        os.close(open_own(path))
+    except OSError as error:
+        if not read_only(error):
+            raise
+        raise InputError(
+            f"{missing} is not there, and '{path.parent}' cannot be written ({error.strerror})",
+            do="build it where that folder can be written, or name another folder",
+        ) from error
+    with file_lock(path):
+        yield
+
+
+def read_only(error: OSError) -> bool:
+    """Whether an error means that this process may not write there."""
+    return error.errno in (errno.EROFS, errno.EACCES, errno.EPERM)
+
+
+# Logs.
+
+
+class JsonLinesLog:
+    """A log of JSON objects, one a line, that one process appends to from any number of threads.
+
+    A line is passed to the kernel before `append` returns, so that kill -9 loses at most the line
+    that is being written. A power failure loses at most the lines of the last `sync_seconds`. An
+    unfinished last line, which a killed process leaves, is set aside before the first append
+    (`set_aside_unfinished`). Each line ends with a checksum. In an obfuscated folder the lines are
+    obfuscated.
+
+    The caller holds a lock, because two processes must not append to one file. `append` and `close`
+    raise `OSError` if the file cannot be written, and a line that could not be written whole is
+    removed. `append` raises what `open_own` raises.
+
+    Args:
+        path: the file, which is created with its first line.
+        head: the first line of a new file.
+        clear: the lines contain no text of a benchmark and are not obfuscated.
+        sync_seconds: the longest time between two syncs of the file to the disk.
+        clock: the clock for `sync_seconds`.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        head: Mapping[str, Any] | None = None,
+        clear: bool = False,
+        sync_seconds: float = SYNC_SECONDS,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.path = path
+        self._head = head
+        self._clear = clear
+        self._obfuscated = False
+        self._sync_seconds = sync_seconds
+        self._clock = clock
+        self._synced = float("-inf")
+        self._handle: int | None = None
+        self._length = 0
+        self._lock = threading.Lock()
+
+    def append(self, value: Mapping[str, Any]) -> None:
+        """Write one line."""
+        line = _line(value)
+        with self._lock:
+            handle = self._open() if self._handle is None else self._handle
+            self._write(handle, line)
+            if self._clock() - self._synced >= self._sync_seconds:
+                self._sync(handle)
+
+    def close(self) -> None:
+        """Sync and close the file; a later `append` opens it again."""
+        with self._lock:
+            if self._handle is None:
+                return
+            try:
+                self._sync(self._handle)
+            finally:
+                os.close(self._handle)
+                self._handle = None
+
+    def _open(self) -> int:
+        self._obfuscated = not self._clear and is_obfuscated(self.path)
+        self._handle = open_own(self.path, append=True)
+        self._length = set_aside_unfinished(self.path)
+        if self._head is not None and not self._length:
+            self._write(self._handle, _line(self._head))
+        return self._handle
+
+    def _write(self, handle: int, line: bytes) -> None:
+        line = encrypt_lines(line) if self._obfuscated else line
+        written = 0
+        try:
+            while written < len(line):
+                written += os.write(handle, line[written:])
+        except OSError:
+            os.ftruncate(handle, self._length)
+            raise
+        self._length += written
+
+    def _sync(self, handle: int) -> None:
+        os.fsync(handle)
+        self._synced = self._clock()
+
+
+def read_json_lines(path: Path) -> list[dict[str, Any]]:
+    """The objects of a log in their order; none if there is no file. An unfinished last line is
+    left out, because it may be being written.
+
+    Raises:
+        InputError: if the file is obfuscated and cannot be decrypted.
+        ValueError: with the number of the first damaged line, from 1.
+    """
+    values = []
+    for number, row in enumerate(_rows(_content(path), path), start=1):
+        if row.value is None:
+            raise ValueError(f"line {number} {row.damage}")
+        values.append(row.value)
+    return values
+
+
+def recover_json_lines(
+    path: Path, *, head: Mapping[str, Any] | None = None
+) -> list[dict[str, Any]]:
+    """The objects of a log that may be damaged, for its only writer.
+
+    If a line is damaged, the file is copied to `<name>.damaged-<n>`, only good lines stay in the
+    file, and a line on standard error says so.
+
+    Args:
+        path: the file.
+        head: the first line, for a log whose other lines do not depend on each other. All good
+            lines of such a log stay, and a damaged head is written again. Otherwise only the lines
+            before the first damaged one stay.
+
+    Raises:
+        InputError: if the file is obfuscated with another canary.
+    """
+    content = _content(path)
+    rows = list(_rows(content, path, recovering=True))
+    first = next((number for number, row in enumerate(rows) if row.value is None), None)
+    if first is not None:
+        stay = [row for row in (rows if head else rows[:first]) if row.value is not None]
+        lines = [row.line + b"\n" for row in stay]
+        if head and first == 0:
+            line = _line(head)
+            lines.insert(0, encrypt_lines(line) if is_obfuscated(path) else line)
+            stay.insert(0, _Row(line, dict(head)))
+        kept = set_aside(path, content)
+        with atomic_file(path) as stream:
+            stream.write(b"".join(lines))
+        notify(
+            f"{path} is damaged: line {first + 1} {rows[first].damage}; it is kept as {kept.name}, "
+            f"and {len(stay)} of its {len(rows)} lines are used"
+        )
+        rows = stay
+    return [row.value for row in rows if row.value is not None]
+
+
+def set_aside_unfinished(path: Path) -> int:
+    """Move an unfinished last line of a file to `<name>.damaged-<n>` and report it in one line. For
+    the only writer of the file.
+
+    Returns:
+        the bytes of the finished lines.
+    """
+    content = _content(path)
+    length = content.rfind(b"\n") + 1
+    if length < len(content):
+        kept = set_aside(path, content[length:])
+        os.truncate(path, length)
+        notify(f"the last line of {path} was never finished; what there is of it is in {kept.name}")
+    return length
+
+
+@dataclass(frozen=True)
+class _Row:
+    """A line without its end, and its object; None if it is damaged, with the damage in words."""
+
+    line: bytes
+    value: dict[str, Any] | None
+    damage: str = ""
+
+
+def _content(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return b""
+
+
+def _rows(content: bytes, path: Path, *, recovering: bool = False) -> Iterator[_Row]:
+    """The finished lines."""
+    checked = False
+    for line in content[: content.rfind(b"\n") + 1].split(b"\n")[:-1]:
+        try:
+            text = decrypt_line(line, path)
+        except InputError:
+            if not recovering or not canary_decrypts(path):
+                raise
+            yield _Row(line, None, "cannot be unsealed")
+            continue
+        checksum = _CHECKSUM.search(text)
+        checked = checked or checksum is not None
+        if checked and not (
+            checksum and int(checksum[1], 16) == zlib.crc32(text[: checksum.start()])
+        ):
+            yield _Row(line, None, "does not match its checksum")
+            continue
+        try:
+            value = json.loads(text.decode())
+        except (ValueError, RecursionError):
+            value = None
+        if isinstance(value, dict):
+            value.pop("crc", None)
+            yield _Row(line, value)
+        else:
+            yield _Row(line, None, "is not a JSON object")
+
+
+def _line(value: Mapping[str, Any]) -> bytes:
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    try:
+        content = text.encode()
+    except UnicodeEncodeError:  # half a surrogate pair
+        content = json.dumps(value, separators=(",", ":")).encode()
+    summed = content[:-1] + (b"," if value else b"")
+    return summed + b'"crc":"%08x"}\n' % zlib.crc32(summed)
+
+
+# Checksums of files that are written once. Every file is compared with its checksum once for each
+# state of the file, so that damage is found before its bytes are used.
+#
+# A checksum is the CRC-32 of each 64 MiB of a file, in hexadecimal, one after the other. zlib's is
+# the fastest checksum of the standard library; it finds every damage of up to 32 consecutive bits,
+# and misses another one with a probability of 2.3e-10. It is no protection against forgery.
+#
+# Comparing reads every byte, which takes at least as long as reading the files from disk. Files
+# that were found whole are therefore remembered by size, inode and times of change: in
+# `.verified.json` beside them; where that cannot be written, in the user's cache folder; and in
+# this process. A change that leaves size and times as they were, as a failing disk may make, is
+# found after that file was deleted.
+
+VERIFIED = ".verified.json"
+CHECKSUM_LIST = "checksums.json"
+_PIECE = 1 << 26  # bytes of one CRC-32, which a thread computes
+_READ = 1 << 20
+_LONG = 1 << 32  # bytes, from which on a bar is shown
+# A file that changed so shortly ago may change again without a change of its times.
+_SETTLED_NS = 50_000_000
+
+_found_whole: dict[str, dict[str, list[Any]]] = {}  # by folder, where no record can be written
+
+
+def checksums(folder: Path, leave_out: Collection[str] = ()) -> dict[str, dict[str, Any]]:
+    """Size and checksum of every file below `folder` but those whose name is in `leave_out`, by
+    path in the folder. They count as verified, so that the first opening does not read them."""
+    began = time.time_ns()
+    names = [
+        path.relative_to(folder).as_posix()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and path.name not in (VERIFIED, *leave_out)
+    ]
+    states = {name: _state(folder / name) for name in names}
+    found = dict(_computed(folder, states))
+    rows = {name: [found[name], *states[name]] for name in names}
+    _remember(folder, rows, began)
+    return {name: {"bytes": states[name][0], "crc32": found[name]} for name in names}
+
+
+def verify_checksums(
+    folder: Path,
+    files: Mapping[str, Mapping[str, Any]],
+    *,
+    what: str,
+    do: str,
+    check: Callable[[], None] | None = None,
+) -> None:
+    """Compare the files of `folder` with what `checksums` gave when they were written; those that
+    were compared in their present state are not read again. `check` looks at what files hold, after
+    they were read and before they are remembered; it raises `ValueError` for what cannot be.
+
+    `InputError` that `what` is damaged, with the first file that is, and what to `do`.
+    """
+    began = time.time_ns()
+    states = {}
+    try:
+        for name, written in files.items():
+            states[name] = _state(folder / name)
+            if states[name][0] != written["bytes"]:
+                sizes = f"{states[name][0]:,} bytes, and was written with {written['bytes']:,}"
+                raise ValueError(f"{name} has {sizes}")
+        rows = {name: [files[name]["crc32"], *states[name]] for name in files}
+        known = _remembered(folder)
+        unread = {name: state for name, state in states.items() if known.get(name) != rows[name]}
+        if not unread:
+            return
+        for name, found in _computed(folder, unread):
+            if found != files[name]["crc32"]:
+                raise ValueError(f"{name} does not hold what was written to it")
+        if check is not None:
+            check()
+    except OSError as error:
+        damage = f"{Path(str(error.filename)).name} cannot be read ({error.strerror})"
+        raise InputError(f"{what} is damaged: {damage}", do=do) from error
+    except ValueError as error:
+        raise InputError(f"{what} is damaged: {error}", do=do) from error
+    _remember(folder, rows, began)
+
+
+def write_checksum_list(folder: Path) -> None:
+    """Write the checksums of a folder's files to its `checksums.json`."""
+    files = checksums(folder)
+    write_json(folder / CHECKSUM_LIST, {"files": files, "checksum": fingerprint(files)}, clear=True)
+
+
+def verify_checksum_list(folder: Path, *, what: str, do: str) -> None:
+    """`verify_checksums` of a folder with a `checksums.json`; `InputError` also where that is
+    missing or damaged."""
+    try:
+        content = json.loads((folder / CHECKSUM_LIST).read_text("utf-8"))
+        files = content["files"]
+        if content["checksum"] != fingerprint(files):
+            raise ValueError
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise InputError(
+            f"{what} is damaged: {CHECKSUM_LIST} is not as it was written", do=do
+        ) from error
+    verify_checksums(folder, files, what=what, do=do)
+
+
+def _state(path: Path) -> list[int]:
+    """What changes with a file's content. A copy may keep size and time of the content, but neither
+    inode nor the time of its own change."""
+    status = path.stat()
+    return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
+
+
+def _computed(folder: Path, states: Mapping[str, list[int]]) -> Iterator[tuple[str, str]]:
+    """The checksum of each file, computed by as many threads as there are cores."""
+    pieces = [
+        (name, start)
+        for name, (size, *_) in states.items()
+        for start in range(0, max(size, 1), _PIECE)
+    ]
+    digits = dict.fromkeys(states, "")
+    with ThreadPoolExecutor() as pool:
+        results: Iterable[str] = pool.map(lambda piece: _crc32(folder / piece[0], piece[1]), pieces)
+        if sum(size for size, *_ in states.values()) >= _LONG:
+            results = track(results, f"checking {folder.name}", len(pieces))
+        for (name, _), result in zip(pieces, results, strict=True):
+            digits[name] += result
+    yield from digits.items()
+
+
+def _crc32(path: Path, start: int) -> str:
+    value, left, buffer = 0, _PIECE, memoryview(bytearray(_READ))
+    try:
+        with path.open("rb", buffering=0) as stream:
+            stream.seek(start)
+            while left and (count := stream.readinto(buffer[: min(left, _READ)])):
+                value, left = zlib.crc32(buffer[:count], value), left - count
+    except OSError as error:
+        error.filename = str(path)  # an error of reading does not name it
+        raise
+    return f"{value:08x}"
+
+
+def _remembered(folder: Path) -> dict[str, list[Any]]:
+    """What was found whole, by file: its checksum and its state."""
+    known = dict(_found_whole.get(str(folder.resolve()), {}))
+    for place in _places(folder):
+        with suppress(OSError, ValueError):
+            record = json.loads(place.read_text("utf-8"))
+            if isinstance(record, dict):
+                known.update(record)
+    return known
+
+
+def _remember(folder: Path, rows: Mapping[str, list[Any]], began: int) -> None:
+    settled = {name: row for name, row in rows.items() if began - max(row[2:4]) > _SETTLED_NS}
+    if not settled:
+        return
+    for place in _places(folder):
+        with suppress(OSError):
+            write_json(place, settled, clear=True)
+            return
+    _found_whole[str(folder.resolve())] = settled
+
+
+def _places(folder: Path) -> Iterator[Path]:
+    """Where a record may lie: beside the files, or in the user's cache folder."""
+    yield folder / VERIFIED
+    with suppress(RuntimeError):  # a user without a home
+        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        name = fingerprint(str(folder.resolve()))
+        yield cache / "soundingline" / f"verified-{name}.json"
+
+
+# The file system of a path, by `/proc/self/mountinfo` of Linux (proc(5)). It is unknown on other
+# systems. On some file systems, locks and shared memory do not reach other hosts.
+
+MOUNTS = Path("/proc/self/mountinfo")
+
+# Locks of one host hold on other hosts, unless an option of the mount prevents it.
+_LOCKED_TOGETHER = {"nfs", "nfs4", "cifs", "smb3", "smbfs", "lustre", "gpfs", "panfs", "wekafs"}
+_LOCKED_TOGETHER |= {"ceph", "fuse.ceph", "fuse.ceph-fuse", "fuse.glusterfs", "ocfs2", "gfs2"}
+_LOCKED_TOGETHER |= {"fuse.juicefs", "fuse.mfs"}
+# Locks hold on one host only, or reach others only by a configuration of the file system (BeeGFS:
+# tuneUseGlobalFileLocks, off by default).
+_LOCKED_ALONE = {"beegfs", "afs", "orangefs", "pvfs2", "fuse.sshfs", "fuse.rclone", "fuse.dfuse"}
+_LOCKED_ALONE |= {"fuse.s3fs", "fuse.gcsfuse", "fuse.goofys", "fuse.mount-s3", "fuse.davfs2"}
+_LOCKED_ALONE |= {"fuse.blobfuse", "fuse.blobfuse2"}
+# File systems of a host in a virtual machine or a container.
+_LOCKED_ALONE |= {"9p", "virtiofs", "vboxsf", "drvfs", "fuse.vmhgfs-fuse", "fuse.grpcfuse"}
+# nfs(5): local_lock and nolock; mount.lustre(8): localflock; mount.cifs(8): nobrl.
+_KEEPS_LOCKS = frozenset({"local_lock=all", "local_lock=posix", "nolock", "localflock", "nobrl"})
+_ESCAPED = re.compile(r"\\([0-7]{3})")
+
+
+@dataclass(frozen=True)
+class FileSystem:
+    """A mounted file system: the kernel's name of its type, and the options of the mount."""
+
+    kind: str
+    options: frozenset[str]
+
+    @property
+    def network(self) -> bool:
+        """Whether other hosts may have mounted it too."""
+        return self.kind in _LOCKED_TOGETHER or self.kind in _LOCKED_ALONE
+
+    @property
+    def shares_locks(self) -> bool:
+        """Whether a POSIX lock of one host is known to hold on every other host."""
+        return self.kind in _LOCKED_TOGETHER and not self.options & _KEEPS_LOCKS
+
+
+def file_system(path: Path | str) -> FileSystem | None:
+    """The file system of a path or of its nearest existing parent; None if it is unknown."""
+    try:
+        lines = MOUNTS.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+    except OSError:
+        return None
+    resolved = Path(path).resolve()
+    parents = {resolved, *resolved.parents}
+    best: tuple[int, FileSystem | None] = -1, None
+    for line in lines:
+        point, mounted = _mount(line)
+        depth = len(point.parts)
+        # A later mount at the same point hides the earlier one.
+        if point in parents and depth >= best[0]:
+            best = depth, mounted
+    return best[1]
+
+
+def _mount(line: str) -> tuple[Path, FileSystem]:
+    """`36 35 98:0 /root /point options [fields ...] - type source super-options`."""
+    head, _, tail = line.partition(" - ")
+    fields, rest = head.split(" "), tail.split(" ")
+    point = _ESCAPED.sub(lambda match: chr(int(match[1], 8)), fields[4])
+    options = ",".join([fields[5], *rest[2:3]])
+    return Path(point), FileSystem(rest[0], frozenset(options.split(",")))

@@ -1,13 +1,22 @@
-"""How functions are compiled by numba: without the interpreter lock, kept on disk between runs."""
+"""How functions are compiled by numba: without the interpreter lock, kept on disk between runs.
+And on how many cores threads can run them."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 import numba
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+
+def cores() -> int:
+    """Cores that this process may use, where the system tells; else those of the machine."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def compiled(function: F) -> F:

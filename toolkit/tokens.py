@@ -1,64 +1,78 @@
-"""Counting and cutting text by the tokens of a model, as published protocols do.
-
-Where a protocol names no tokenizer, tokens are the words and single marks of `toolkit.text`. Of
-English prose these are somewhat fewer than a model's tokens, of other texts many fewer. What is
-compared must be counted alike.
-"""
+"""Counting and cutting texts by words or by the tokens of a model."""
 
 from __future__ import annotations
 
-from functools import lru_cache
+import re
+import sys
+import unicodedata
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from functools import cache, lru_cache
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from toolkit.errors import InputError
-from toolkit.extras import require
-from toolkit.files import file_fingerprint
-from toolkit.hub import hub_file, is_hub_name
-from toolkit.text import count_tokens, head
+import numpy as np
+from numpy.typing import NDArray
 
-_FILE = "tokenizer.json"
-_CHARACTERS = 8  # of a token, as a first guess of how much text to read
+from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.files import file_hash
+from soundingline.toolkit.optional import hub_file, import_optional, is_hub_name
+
+_TOKEN = re.compile(r"\w+|[^\w\s]")
+_SPACE, _WORD, _MARK = 0, 1, 2
+_CHARACTERS_PER_TOKEN = 8  # a first guess of how much text to read
+_SHORT = 400  # characters; for shorter texts the expression is faster than arrays
+_TOKENIZER_FILE = "tokenizer.json"
 
 
-class Tokens(Protocol):
-    """One way to count tokens; `fingerprint` names it, with its content."""
+class Tokenizer(ABC):
+    """A way to count tokens.
 
-    @property
-    def fingerprint(self) -> str: ...
+    Attributes:
+        fingerprint: names the tokenizer and its content.
+    """
 
+    fingerprint: str
+
+    @abstractmethod
     def count(self, text: str) -> int:
-        """Number of tokens of a text."""
-        ...
+        """The number of tokens of a text."""
 
-    def head(self, text: str, limit: int) -> str:
-        """The shortest prefix with the first `limit` tokens; all of a text that has fewer."""
-        ...
+    @abstractmethod
+    def truncate(self, text: str, limit: int) -> str:
+        """The shortest prefix with the first `limit` tokens, or the text if it has fewer."""
 
 
-class WordTokens:
-    """The words and single marks of `toolkit.text`; needs no model."""
+class WordTokenizer(Tokenizer):
+    """Words (`\\w+`) and single other marks; needs no model."""
 
     fingerprint = "words and marks"
 
     def count(self, text: str) -> int:
-        """See `Tokens`."""
         return count_tokens(text)
 
-    def head(self, text: str, limit: int) -> str:
-        """See `Tokens`."""
-        return head(text, limit)
+    def truncate(self, text: str, limit: int) -> str:
+        return truncate(text, limit)
 
 
-class ModelTokens:
-    """Those of the `tokenizer.json` at `path`, without the special tokens that a model adds.
-    `source` is what the user called it. Safe for threads. `InputError` for a damaged file."""
+class FileTokenizer(Tokenizer):
+    """The tokenizer of a `tokenizer.json`, without the special tokens that models add.
+
+    Thread-safe.
+
+    Args:
+        path: the file.
+        source: how the user named it.
+
+    Raises:
+        InputError: if the file is damaged.
+    """
 
     def __init__(self, path: Path, source: str) -> None:
-        self.fingerprint = f"{source}@{file_fingerprint(path)}"
+        self.fingerprint = f"{source}@{file_hash(path)}"
         try:
-            self._tokenizer: Any = require("tokenizers").Tokenizer.from_file(str(path))
-        except Exception as error:  # The library raises no class of its own.
+            self._tokenizer: Any = import_optional("tokenizers").Tokenizer.from_file(str(path))
+        except Exception as error:  # the library raises no class of its own
             raise InputError(
                 f"{path} is no tokenizer: {error}", valid="a tokenizer.json as models have it"
             ) from error
@@ -66,50 +80,149 @@ class ModelTokens:
         self._tokenizer.no_padding()
 
     def count(self, text: str) -> int:
-        """See `Tokens`."""
         return len(self._encoded(text).ids)
 
-    def head(self, text: str, limit: int) -> str:
-        """See `Tokens`. Reads no more of a long text than the cut depends on."""
+    def truncate(self, text: str, limit: int) -> str:
         if limit <= 0:
             return ""
-        size = _CHARACTERS * limit
+        size = _CHARACTERS_PER_TOKEN * limit
         while True:
             part = text[:size]
             ends = [end for _, end in self._encoded(part).offsets]
             cut = ends[limit - 1] if len(ends) >= limit else len(part)
-            # What follows a space has no say in how the tokens before it are cut.
+            # Text after a space does not change how the tokens before it are cut.
             settled = len(ends) > limit and any(map(str.isspace, part[cut:-1]))
             if settled or len(part) == len(text):
                 return text[:cut] if len(ends) >= limit else text
             size *= 2
 
     def _encoded(self, text: str) -> Any:
-        # Halves of surrogate pairs, which models write, cannot be passed on.
+        # Lone surrogates, which models write, cannot be passed to the library.
         return self._tokenizer.encode(
             text.encode("utf-8", "replace").decode(), add_special_tokens=False
         )
 
 
-WORDS = WordTokens()
+WORDS = WordTokenizer()
 
 
-def tokens_of(source: str | None) -> Tokens:
-    """The tokens of a tokenizer: the path of a `tokenizer.json` or of a folder with one, or the
-    name of a model on the hub; None: words and marks. `InputError` where it cannot be had."""
+def load_tokenizer(source: str | None) -> Tokenizer:
+    """A tokenizer by name.
+
+    Args:
+        source: the path of a `tokenizer.json` or of a folder with one, or the name of a model on
+            the Hugging Face hub; None: words and marks.
+
+    Raises:
+        InputError: if it cannot be found or downloaded.
+    """
     return WORDS if source is None else _loaded(source)
 
 
 @lru_cache(maxsize=8)
-def _loaded(source: str) -> ModelTokens:
+def _loaded(source: str) -> FileTokenizer:
     path = Path(source).expanduser()
-    file = path / _FILE if path.is_dir() else path
+    file = path / _TOKENIZER_FILE if path.is_dir() else path
     if file.is_file():
-        return ModelTokens(file, path.name)
+        return FileTokenizer(file, path.name)
     if path.exists() or not is_hub_name(source):
         raise InputError(
             f"there is no tokenizer at {source}",
             valid="the path of a tokenizer.json, or a model's name on the Hugging Face hub",
             do="check the path",
         )
-    return ModelTokens(hub_file(source, _FILE), source)
+    return FileTokenizer(hub_file(source, _TOKENIZER_FILE), source)
+
+
+def count_tokens(text: str) -> int:
+    """The number of words and marks of a text.
+
+    Example:
+        >>> count_tokens("Isn't it?")
+        5
+    """
+    return len(_TOKEN.findall(text)) if len(text) < _SHORT else len(token_starts(text))
+
+
+def truncate(text: str, limit: int) -> str:
+    """The shortest prefix with the first `limit` words and marks, or the text if it has fewer."""
+    if limit <= 0:
+        return ""
+    # Arrays are faster if so many characters contain enough tokens; a token may have any length.
+    prefix = text[: _CHARACTERS_PER_TOKEN * limit + _SHORT]
+    if len(prefix) >= _SHORT:
+        starts = token_starts(prefix)
+        whole = len(prefix) == len(text)
+        if len(starts) > limit or (len(starts) == limit and whole):
+            match = _TOKEN.match(text, int(starts[limit - 1]))
+            assert match is not None
+            return text[: match.end()]
+        if len(starts) and whole:
+            return text
+    for index, (_, end) in enumerate(token_spans(text), start=1):
+        if index == limit:
+            return text[:end]
+    return text
+
+
+def token_spans(text: str) -> Iterator[tuple[int, int]]:
+    """Half-open character spans of the words and marks of a text, in order."""
+    return (match.span() for match in _TOKEN.finditer(text))
+
+
+def token_starts(text: str) -> NDArray[np.intp]:
+    """The character positions at which the words and marks of a text begin, ascending."""
+    kinds = _kinds()[character_codes(text)]
+    words = kinds == _WORD
+    starts = kinds == _MARK
+    starts[:1] |= words[:1]
+    starts[1:] |= words[1:] & ~words[:-1]
+    return np.flatnonzero(starts)
+
+
+def character_codes(text: str) -> NDArray[Any]:
+    """The code of each character: 8 bits each if all are ASCII, else 32 bits. Read-only."""
+    if text.isascii():
+        return np.frombuffer(text.encode("ascii"), dtype=np.uint8)
+    return np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
+
+
+@cache
+def word_characters() -> NDArray[np.bool_]:
+    """By code point: whether it is a word character (`\\w`)."""
+    return _kinds() == _WORD
+
+
+@cache
+def _kinds() -> NDArray[np.uint8]:
+    characters = "".join(map(chr, range(sys.maxunicode + 1)))
+    kinds = np.full(len(characters), _MARK, dtype=np.uint8)
+    for pattern, kind in ((r"\w+", _WORD), (r"\s+", _SPACE)):
+        for run in re.finditer(pattern, characters):
+            kinds[run.start() : run.end()] = kind
+    return kinds
+
+
+def is_format_character(character: str) -> bool:
+    """Whether a character is of Unicode's category Cf.
+
+    These are zero-width spaces and joiners, byte-order marks, soft hyphens and direction marks:
+    invisible to readers, but not equal to nothing.
+    """
+    return unicodedata.category(character) == "Cf"
+
+
+def without_format_characters(text: str) -> str:
+    """The text without its format characters, see `is_format_character`."""
+    return text if text.isascii() else text.translate(_VISIBLE)
+
+
+class _Visible(dict[int, int | None]):
+    """Drops format characters in `str.translate`; filled as codes occur, because there are many."""
+
+    def __missing__(self, code: int) -> int | None:
+        self[code] = None if is_format_character(chr(code)) else code
+        return self[code]
+
+
+_VISIBLE = _Visible()

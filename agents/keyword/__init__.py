@@ -4,6 +4,6 @@ From the ground: `words`, `answer_types`, `evidence` (what was seen), `queries`,
 (the steps on one question), `agent`.
 """
 
-from agents.keyword.agent import KeywordAgent
+from soundingline.agents.keyword.agent import KeywordAgent
 
 __all__ = ["KeywordAgent"]

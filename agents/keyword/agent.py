@@ -6,16 +6,18 @@ import copy
 import time
 from collections.abc import Callable
 
-from agents.base import BaseAgent, Clock, Episode, Resources, play
-from agents.keyword.answer_types import AnswerType, answer_type
-from agents.keyword.queries import first_queries
-from agents.keyword.research import Limits, Research
-from agents.keyword.vote import count_votes
-from agents.keyword.words import Rarity
-from agents.toolbox import search_of
-from toolkit.checks import check_integer, check_number
-from toolkit.contracts import Answer, SearchTool, Topic, Trajectory
-from toolkit.search.answers import format_answer
+from soundingline.agents.base import BaseAgent, Clock, Episode, Resources, play
+from soundingline.agents.keyword.answer_types import AnswerType, answer_type
+from soundingline.agents.keyword.queries import first_queries
+from soundingline.agents.keyword.research import Limits, Research
+from soundingline.agents.keyword.vote import count_votes
+from soundingline.agents.keyword.words import Rarity
+from soundingline.agents.toolbox import search_of
+from soundingline.toolkit.data import Topic
+from soundingline.toolkit.errors import check_int, check_number
+from soundingline.toolkit.search.answers import format_answer
+from soundingline.toolkit.search.session import SearchTool
+from soundingline.toolkit.trajectory import Answer, Trajectory
 
 _CITED = 3
 
@@ -53,15 +55,15 @@ class KeywordAgent(BaseAgent):
         documents: int | None = None,
         clock: Clock = time.monotonic,
     ) -> None:
-        check_integer("max_searches", max_searches)
-        check_integer("query_terms", query_terms)
-        check_integer("max_calls", max_calls)
-        check_integer("pages", pages, least=0)
-        check_integer("max_reads", max_reads, least=0)
-        check_integer("follow_ups", follow_ups, least=0)
-        check_integer("feedback_terms", feedback_terms, least=0)
+        check_int("max_searches", max_searches)
+        check_int("query_terms", query_terms)
+        check_int("max_calls", max_calls)
+        check_int("pages", pages, ge=0)
+        check_int("max_reads", max_reads, ge=0)
+        check_int("follow_ups", follow_ups, ge=0)
+        check_int("feedback_terms", feedback_terms, ge=0)
         if seconds is not None:
-            check_number("seconds", seconds, above=True)
+            check_number("seconds", seconds, gt=0)
         self.limits = Limits(
             searches=max_searches,
             pages=pages,

@@ -2,7 +2,7 @@
 
 Types are names, places, numbers, measures, dates, years, reasons and phrases, yes/no, and a choice
 among what the question offers. Both are read from spelling alone; the vote over candidates is in
-`agents.keyword.vote`.
+`soundingline.agents.keyword.vote`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
-from agents.keyword.words import STOP_WORDS, is_content, stem, words
+from soundingline.agents.keyword.words import STOP_WORDS, is_content, stem, words
 
 KINDS = (
     "name",

@@ -3,13 +3,15 @@ and documents ranked by the queries that found them."""
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence, Set
 from typing import NamedTuple
 
-from agents.keyword.words import WORD, stem
-from toolkit.contracts import Continuation, parent
-from toolkit.corpus.sentences import rule_spans
+from soundingline.agents.keyword.words import WORD, stem
+from soundingline.toolkit.corpus.sentences import rule_spans
+from soundingline.toolkit.data import parent
+from soundingline.toolkit.search.tool import Continuation
 
 _DAMPING = 10  # of reciprocal rank fusion; small, since few queries are fused and the top matters
 _FUSED_DEPTH = 50
@@ -64,8 +66,9 @@ class Reader:
         )
 
     def _coverage(self, clues: Set[str], around: Set[str]) -> float:
-        inside = sum(self._weights[clue] for clue in clues)
-        outside = sum(self._weights[clue] for clue in around - clues)
+        # Exact sums: the order of a set differs from process to process.
+        inside = math.fsum(self._weights[clue] for clue in clues)
+        outside = math.fsum(self._weights[clue] for clue in around - clues)
         return (inside + self._context * outside) / self._total
 
 

@@ -11,9 +11,9 @@ from bisect import bisect_right
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
-from agents.keyword.answer_types import candidates
-from agents.keyword.evidence import Sentence
-from agents.keyword.words import WORD, is_content, stem, words
+from soundingline.agents.keyword.answer_types import candidates
+from soundingline.agents.keyword.evidence import Sentence
+from soundingline.agents.keyword.words import WORD, is_content, stem, words
 
 QUOTED = re.compile(r"[\"“”«»]([^\"“”«»]{2,120})[\"“”«»]|(?<!\w)['‘]([^'‘’]{2,120})['’](?!\w)")
 # Runs of marks and of white space are tried from their beginning only.
@@ -167,7 +167,7 @@ def feedback_terms(
     scores: dict[str, float] = {}
     as_written: dict[str, str] = {}
     for sentence in sorted(sentences, key=lambda s: -s.score)[:best]:
-        for term in _terms(sentence.text):
+        for term in sorted(_terms(sentence.text)):
             key = " ".join(stem(word) for word in words(term))
             as_written.setdefault(key, term)
             score = sentence.score**2 * max(map(rarity, words(term)))

@@ -8,12 +8,19 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from agents.base import Episode
-from agents.keyword.evidence import Evidence, ReadingPosition, coverage
-from agents.keyword.queries import Query, feedback_terms, find_clues, follow_up, weights
-from agents.keyword.words import stem, words
-from agents.toolbox import Toolbox
-from toolkit.contracts import DocumentPage, Hit, ResultsPage, ToolResult
+from soundingline.agents.base import Episode
+from soundingline.agents.keyword.evidence import Evidence, ReadingPosition, coverage
+from soundingline.agents.keyword.queries import (
+    Query,
+    feedback_terms,
+    find_clues,
+    follow_up,
+    weights,
+)
+from soundingline.agents.keyword.words import stem, words
+from soundingline.agents.toolbox import Toolbox
+from soundingline.toolkit.data import Hit
+from soundingline.toolkit.search.tool import DocumentPage, ResultsPage, ToolResult
 
 _PATIENCE = 3  # refusals in a row after which the tool is taken to be closed
 
@@ -75,12 +82,12 @@ class Research:
 
     def _take_in(self, result: ToolResult | None) -> ResultsPage | None:
         """Note what a page of hits shows."""
-        if result is None or not isinstance(result.details, ResultsPage):
+        if result is None or not isinstance(result.page, ResultsPage):
             return None
-        for hit in result.details.hits:
+        for hit in result.page.hits:
             title, text = shown_text(hit)
             self.evidence.show(hit.unit_id, title, text)
-        return result.details
+        return result.page
 
     def read(self, reads: int) -> None:
         """Read the most promising places until `reads` reading calls were made in all."""
@@ -90,7 +97,7 @@ class Research:
                 return
             self._reads += 1
             result = self._counted(self._open(unread))
-            page = result.details if result else None
+            page = result.page if result else None
             if isinstance(page, DocumentPage):
                 self.evidence.read(unread.unit_id, page.title, "\n".join(page.lines).strip())
                 self.evidence.visited(unread, page.continuation)
@@ -127,5 +134,5 @@ class Research:
 def shown_text(hit: Hit) -> tuple[str, str]:
     """Title and text that a page shows of a hit. Where it has no title of its own, the first line
     of its text serves."""
-    text = (hit.text or hit.excerpt).strip()
+    text = (hit.text or hit.snippet).strip()
     return hit.title or text.partition("\n")[0], text

@@ -7,9 +7,9 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from agents.keyword.answer_types import AnswerType, Candidate, candidates
-from agents.keyword.evidence import Sentence
-from agents.keyword.words import is_content, stem, words
+from soundingline.agents.keyword.answer_types import AnswerType, Candidate, candidates
+from soundingline.agents.keyword.evidence import Sentence
+from soundingline.agents.keyword.words import is_content, stem, words
 
 _NEGATION = re.compile(r"\b(?:not|never|no longer|neither|without|none)\b|n't\b", re.IGNORECASE)
 _TOPIC = 0.3  # of a clue word that the document's title holds: it is near everything there

@@ -1,7 +1,7 @@
 """Words, their stems and their rarity, as the agent without a model sees them.
 
-Not the index's analyzer (`pipelines.lexical`): agents know no engine, so these stems serve only to
-compare a question with text that a tool showed.
+Not the index's analyzer (`soundingline.pipelines.lexical`): agents know no engine, so these stems
+serve only to compare a question with text that a tool showed.
 """
 
 from __future__ import annotations
@@ -11,8 +11,7 @@ import re
 from collections.abc import Callable
 from functools import lru_cache
 
-from toolkit.checks import check_integer
-from toolkit.errors import InputError
+from soundingline.toolkit.errors import InputError, check_int
 
 WORD = re.compile(r"\d+(?:[.,]\d+)*(?![^\W_])|[^\W_]+(?:['’\-][^\W_]+)*")
 
@@ -81,7 +80,7 @@ class Rarity:
                 do="give both from the index, or leave both out",
             )
         if documents is not None:
-            check_integer("documents", documents)
+            check_int("documents", documents)
         self._frequency = document_frequency
         self._documents = documents or 0
         self._most = self._idf(1) if documents else 1.0

@@ -3,7 +3,7 @@
 Needs an interface that locates evidence and scores it (`tool=literature`). Plans are a language
 model's, or those of rules: the reference that a model has to beat."""
 
-from agents.literature.navigator import Navigator
-from agents.literature.overlap import OverlapScorer
+from soundingline.agents.literature.navigator import Navigator
+from soundingline.agents.literature.overlap import OverlapScorer
 
 __all__ = ["Navigator", "OverlapScorer"]

@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from toolkit.errors import InputError
-from toolkit.files import fingerprint
+from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.files import fingerprint
 
 METHODS = ("isotonic", "platt")
 
 
 class Calibration:
-    """What `python -m experiments.calibrate` has fitted: `path` is its file. `scorer` is the
+    """What `soundingline calibrate` has fitted: `path` is its file. `scorer` is the
     fingerprint of the scorer that it was fitted for. `InputError` where the file cannot be read."""
 
     def __init__(self, path: str) -> None:
@@ -34,10 +34,10 @@ class Calibration:
                 self._intercept = float(self._fitted["intercept"])
             else:
                 raise ValueError(f"method {self.method!r}")
-        except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
+        except (OSError, ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
             raise InputError(
                 f"cannot read the calibration {path}: {error!r}",
-                valid="a file of python -m experiments.calibrate",
+                valid="a file of soundingline calibrate",
                 do="check agent.calibration, or set null",
             ) from error
 

@@ -7,13 +7,14 @@ import json
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property, partial
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
-from agents.conversation import OutOfTime, within
-from agents.literature.plans import EXPAND, RESOLVE, SEARCH, Query
-from toolkit.contracts import ResultsPage, parent
-from toolkit.llm.errors import BadRequest, LedgerFailed, ModelError, OutOfMoney
-from toolkit.search.session import Served, ToolSession
+from soundingline.agents.conversation import OutOfTime, within
+from soundingline.agents.literature.plans import EXPAND, RESOLVE, SEARCH, Query
+from soundingline.toolkit.data import parent
+from soundingline.toolkit.llm.errors import BadRequest, LedgerFailed, ModelError, OutOfMoney
+from soundingline.toolkit.search.session import PendingCall, SearchTool
+from soundingline.toolkit.search.tool import ResultsPage
 
 T = TypeVar("T")
 TIMED_OUT = "timed_out"
@@ -25,7 +26,7 @@ class Outcome(NamedTuple):
     """What came of a librarian's work: the calls that were served, in order; `error` is the code of
     what went wrong instead, `raised` what ends the question."""
 
-    served: Sequence[Served] = ()
+    served: Sequence[PendingCall] = ()
     error: str = ""
     raised: Exception | None = None
 
@@ -41,13 +42,13 @@ class Librarians:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def work(
-        self, tasks: Sequence[Callable[[], Sequence[Served]]], left: float | None
+        self, tasks: Sequence[Callable[[], Sequence[PendingCall]]], left: float | None
     ) -> list[Outcome]:
         """The outcome of each task, in order. `left`: seconds that the question has (None: no
         limit)."""
         return list(await asyncio.gather(*(self._one(task, left) for task in tasks)))
 
-    async def _one(self, task: Callable[[], Sequence[Served]], left: float | None) -> Outcome:
+    async def _one(self, task: Callable[[], Sequence[PendingCall]], left: float | None) -> Outcome:
         loop = asyncio.get_running_loop()
         if self._loop is not loop:
             self._loop, self._slots = loop, asyncio.Semaphore(self.most)
@@ -73,7 +74,7 @@ class Librarians:
         return ThreadPoolExecutor(self.most + _SPARE, "librarian")
 
 
-def run_query(session: ToolSession[Any], query: Query) -> Sequence[Served]:
+def run_query(session: SearchTool, query: Query) -> Sequence[PendingCall]:
     """The calls of a query; a `resolve` with a direction is two."""
     if query.operator == SEARCH:
         return [session.serve("search", {"query": query.text[:_LONGEST]})]
@@ -85,22 +86,22 @@ def run_query(session: ToolSession[Any], query: Query) -> Sequence[Served]:
     return [resolved, _expanded(session, resolved.call.shown, query.direction)]
 
 
-def candidates_of(query: Query, served: Sequence[Served]) -> list[str]:
+def candidates_of(query: Query, served: Sequence[PendingCall]) -> list[str]:
     """The documents that a query brought up, the best first."""
     last = served[-1]
     if last.call.error or (query.operator == RESOLVE and query.direction and len(served) < 2):
         return []
     ranking = last.call.ranking or last.call.shown
     if query.title_has or query.title_lacks:
-        details = last.page.details
-        hits = details.hits if isinstance(details, ResultsPage) else ()
+        page = last.output.page
+        hits = page.hits if isinstance(page, ResultsPage) else ()
         ranking = [hit.docid for hit in hits if _passes(hit.title.casefold(), query)]
     return list(dict.fromkeys(map(parent, ranking)))
 
 
 def score_call(
-    session: ToolSession[Any], docids: Sequence[str], requirements: Sequence[str], question: str
-) -> Callable[[], Sequence[Served]]:
+    session: SearchTool, docids: Sequence[str], requirements: Sequence[str], question: str
+) -> Callable[[], Sequence[PendingCall]]:
     """The task of scoring documents."""
     arguments = {
         "docids": json.dumps(list(docids), ensure_ascii=False),
@@ -111,18 +112,18 @@ def score_call(
 
 
 def order_call(
-    session: ToolSession[Any], docids: Sequence[str], question: str
-) -> Callable[[], Sequence[Served]]:
+    session: SearchTool, docids: Sequence[str], question: str
+) -> Callable[[], Sequence[PendingCall]]:
     """The task of putting documents in order."""
     named = json.dumps(list(docids), ensure_ascii=False)
     return partial(_alone, session, "order", {"docids": named, "question": question[:_LONGEST]})
 
 
-def _alone(session: ToolSession[Any], name: str, arguments: dict[str, str]) -> Sequence[Served]:
+def _alone(session: SearchTool, name: str, arguments: dict[str, str]) -> Sequence[PendingCall]:
     return [session.serve(name, arguments)]
 
 
-def _expanded(session: ToolSession[Any], docids: Sequence[str], direction: str) -> Served:
+def _expanded(session: SearchTool, docids: Sequence[str], direction: str) -> PendingCall:
     named = json.dumps(list(docids), ensure_ascii=False)
     return session.serve("expand", {"docids": named, "direction": direction})
 

@@ -6,18 +6,18 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
-from agents.base import Episode
-from agents.conversation import within
-from agents.literature.plans import Plan, read_plan
-from agents.literature.rules import Rules
-from agents.literature.survey import Survey
-from agents.prompt import read_sections
-from toolkit.errors import InputError
-from toolkit.files import fingerprint
-from toolkit.llm.errors import ContextOverflow, Refused, Truncated
-from toolkit.llm.protocol import ChatModel, Settings, Turn, system, user
-from toolkit.llm.sections import filled
-from toolkit.search.scoring import NOT, SATISFIED
+from soundingline.agents.base import Episode
+from soundingline.agents.conversation import within
+from soundingline.agents.literature.plans import Plan, read_plan
+from soundingline.agents.literature.rules import Rules
+from soundingline.agents.literature.survey import Survey
+from soundingline.agents.prompt import read_sections
+from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.files import fingerprint
+from soundingline.toolkit.llm.errors import ContextOverflow, Refused, Truncated
+from soundingline.toolkit.llm.messages import ChatModel, SamplingParams, Turn, system, user
+from soundingline.toolkit.llm.prompts import spotlight
+from soundingline.toolkit.search.scoring import NOT, SATISFIED
 
 FOLDER = Path(__file__).resolve().parent / "prompts"
 _SECTIONS = ("system", "question", "revise", "again")
@@ -90,7 +90,7 @@ class ModelPlans:
         self,
         episode: Episode,
         model: ChatModel,
-        settings: Settings,
+        settings: SamplingParams,
         prompt: NavigatorPrompt,
         *,
         fallback: Rules,
@@ -200,7 +200,7 @@ class ModelPlans:
                 "queries": "\n".join(queries[-2 * self._queries :]) or "(none)",
                 "shown": str(len(best)),
                 "coverage": "\n".join(_coverage(survey, best)) or "(nothing was scored)",
-                "table": filled("{table}", {"table": table or "(none)"}, nonce),
+                "table": spotlight("{table}", {"table": table or "(none)"}, nonce),
             },
         )
 

@@ -7,27 +7,28 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Protocol
 
-from agents.base import BaseAgent, Clock, Episode, Resources, play
-from agents.budget import Budget
-from agents.conversation import OutOfTime
-from agents.keyword.words import Rarity
-from agents.literature.calibration import Calibration
-from agents.literature.librarians import Librarians, order_call
-from agents.literature.model_plans import ModelPlans, NavigatorPrompt, OutOfContext
-from agents.literature.plans import MOST_REQUIREMENTS, Plan
-from agents.literature.rounds import Mark, Round, enter, kept_round, restore
-from agents.literature.rules import Rules
-from agents.literature.survey import Survey
-from toolkit.checks import check_integer, check_number
-from toolkit.contracts import RUN_OUT_OF_MONEY, SearchTool, Topic, Trajectory
-from toolkit.errors import InputError
-from toolkit.llm.errors import OutOfMoney
-from toolkit.llm.ledger import Ledger, LedgeredModel
-from toolkit.llm.protocol import Settings
-from toolkit.search.answers import format_answer
-from toolkit.search.session import ToolSession
+from soundingline.agents.base import BaseAgent, Clock, Episode, Resources, play
+from soundingline.agents.budget import Budget
+from soundingline.agents.conversation import OutOfTime
+from soundingline.agents.keyword.words import Rarity
+from soundingline.agents.literature.calibration import Calibration
+from soundingline.agents.literature.librarians import Librarians, order_call
+from soundingline.agents.literature.model_plans import ModelPlans, NavigatorPrompt, OutOfContext
+from soundingline.agents.literature.plans import MOST_REQUIREMENTS, Plan
+from soundingline.agents.literature.rounds import Mark, Round, enter, kept_round, restore
+from soundingline.agents.literature.rules import Rules
+from soundingline.agents.literature.survey import Survey
+from soundingline.toolkit.data import Topic
+from soundingline.toolkit.errors import InputError, check_int, check_number
+from soundingline.toolkit.llm.errors import OutOfMoney
+from soundingline.toolkit.llm.ledger import Ledger, MeteredModel
+from soundingline.toolkit.llm.messages import SamplingParams
+from soundingline.toolkit.search.answers import format_answer
+from soundingline.toolkit.search.literature import Literature
+from soundingline.toolkit.search.session import SearchTool
+from soundingline.toolkit.trajectory import RUN_OUT_OF_MONEY, Trajectory
 
 ROLE = "navigator"
 _NEEDED = {"search", "locate", "score"}
@@ -63,15 +64,15 @@ class Navigator(BaseAgent):
     - `librarians`: at work at once, of all questions together, each at most `librarian_seconds` for
       a query and for scoring. Documents of one that fails or is late have no scores, are counted,
       and stand behind the others.
-    - `calibration`: a file of `experiments.calibrate` for the scorer's probability; None: it is
+    - `calibration`: a file of `soundingline calibrate` for the scorer's probability; None: it is
       taken as it is, which the trajectory says. Scores: see `Survey`.
     - `prompt`: ours, or the path of a `.txt` file with the sections of
       `agents/literature/prompts/navigator.txt`. `max_calls`: tool calls of a question.
 
-    Budgets (`agents.budget.Budget`) end the rounds, also in the middle of one; the answer is then
-    given from what was scored, and the status says why: `steered` (`steer_at` of the time, or
-    `max_calls`), `timed_out`, `out_of_turns` (`turns`: the navigator's replies; `tool_calls`,
-    `output_tokens`), `out_of_context`, `out_of_money`.
+    Budgets (`soundingline.agents.budget.Budget`) end the rounds, also in the middle of one; the
+    answer is then given from what was scored, and the status says why: `steered` (`steer_at` of the
+    time, or `max_calls`), `timed_out`, `out_of_turns` (`turns`: the navigator's replies;
+    `tool_calls`, `output_tokens`), `out_of_context`, `out_of_money`.
 
     Whole rounds are kept (`Resources.rounds`): a question goes on behind the last. Rules are not
     random. `InputError` for impossible values, and for an interface that does not score.
@@ -106,9 +107,9 @@ class Navigator(BaseAgent):
         self.librarian_seconds, self.max_calls = librarian_seconds, max_calls
         for name in _INTEGERS:
             most = MOST_REQUIREMENTS if name == "requirements" else None
-            check_integer(name, getattr(self, name), most=most)
-        check_number("bar", bar, most=1)
-        check_number("librarian_seconds", librarian_seconds, above=True)
+            check_int(name, getattr(self, name), le=most)
+        check_number("bar", bar, le=1)
+        check_number("librarian_seconds", librarian_seconds, gt=0)
         self._calibration = Calibration(calibration) if calibration else None
         self._prompt = NavigatorPrompt(prompt)
         self._librarians = Librarians(librarians, librarian_seconds)
@@ -228,7 +229,7 @@ class QuestionSearch:
                 self._budget.tool_calls <= navigator.max_calls
             )
             self._ended = ("out_of_turns", "tool_calls") if by_budget else ("steered", "max_calls")
-        self._keep(mark)
+        self._keep(mark, self._ended if work.cut else None)
         return not work.cut
 
     def _good(self, docid: str) -> bool:
@@ -252,28 +253,33 @@ class QuestionSearch:
         return True
 
     def _resume(self) -> int:
-        """The number of rounds that an earlier start has done."""
+        """The number of rounds that an earlier start has done; all of them where the last one used
+        up its calls."""
         on_record = self._navigator._resources.rounds
         records = on_record(self._episode.topic.qid).read() if on_record else []
         if not records:
             return 0
         try:
             books = restore(records, self._episode, self._session, self._survey)
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            ended = records[-1].get("ended")
+            if ended is not None:
+                status, reason = map(str, ended)
+                self._ended = status, reason
+        except (InputError, ValueError, TypeError, KeyError, AttributeError) as error:
             raise InputError(
                 f"the rounds of question {self._episode.topic.qid} cannot be read: {error!r}",
-                do="delete the file that ends in .rounds.jsonl in the run's folder queries",
+                do="move the file that ends in .rounds.jsonl away from the run's folder queries",
             ) from error
-        self._ledger.restore(self._episode.topic.qid, books)
+        self._ledger.add_prior_usage(self._episode.topic.qid, books)
         for record in records:
             self._quiet = 0 if record["row"].get("good") else self._quiet + 1
-        return len(records)
+        return len(records) if ended is None else self._navigator.rounds
 
-    def _keep(self, mark: Mark) -> None:
+    def _keep(self, mark: Mark, ended: tuple[str, str] | None) -> None:
         on_record = self._navigator._resources.rounds
         if on_record:
             books = self._ledger.by_role(self._episode.topic.qid)
-            record = kept_round(mark, self._episode, self._survey, books)
+            record = kept_round(mark, self._episode, self._session, self._survey, books, ended)
             on_record(self._episode.topic.qid).append(record)
 
     def _answer(self) -> None:
@@ -288,12 +294,12 @@ class QuestionSearch:
         self._episode.finish(text, status=status, reason=reason)
 
     def _tell_calibration(self) -> None:
-        calibration, scorer = self._navigator._calibration, self._session.settings.operators.scorer
+        calibration, scorer = self._navigator._calibration, self._session.operators.scorer
         if not self._survey.overall:
             return
         if calibration is None:
             self._episode.warnings.append("the scorer's probability is not calibrated")
-        elif calibration.scorer != scorer.fingerprint:
+        elif scorer is not None and calibration.scorer != scorer.fingerprint:
             self._episode.warnings.append("the calibration was fitted for another scorer")
 
     def _planner(self) -> Plans:
@@ -306,13 +312,13 @@ class QuestionSearch:
         rules = Rules(topic, navigator._rarity, tools, navigator.seeds)
         if resources.model is None:
             return rules
-        model = LedgeredModel(
+        model = MeteredModel(
             resources.model, self._ledger, role=ROLE, qid=topic.qid, price=resources.price
         )
         return ModelPlans(
             self._episode,
             model,
-            resources.settings or Settings(),
+            resources.settings or SamplingParams(),
             navigator._prompt,
             fallback=rules,
             tools=tools,
@@ -330,9 +336,9 @@ def _out_of_money(error: OutOfMoney) -> tuple[str, str]:
     return "out_of_money", RUN_OUT_OF_MONEY if error.scope == "run" else "dollars"
 
 
-def _session(tool: SearchTool) -> ToolSession[Any]:
+def _session(tool: SearchTool) -> Literature:
     tools = {spec["name"] for spec in tool.specs()}
-    if isinstance(tool, ToolSession) and tools >= _NEEDED:
+    if isinstance(tool, Literature) and tools >= _NEEDED:
         return tool
     raise InputError(
         "the navigator needs an interface that searches, locates evidence and scores it",

@@ -5,13 +5,13 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping, Sequence
 
-from agents.keyword.words import Rarity
-from agents.literature.clauses import Clause, read_clause
-from toolkit.files import fingerprint
-from toolkit.search.scoring import (
-    Candidate,
+from soundingline.agents.keyword.words import Rarity
+from soundingline.agents.literature.clauses import Clause, read_clause
+from soundingline.toolkit.files import fingerprint
+from soundingline.toolkit.search.scoring import (
+    CandidateDocument,
+    DocumentScore,
     Evidence,
-    Judgement,
     RequirementScore,
     ScorerResources,
     verdict_of,
@@ -45,12 +45,14 @@ class OverlapScorer:
         bound._rarity = Rarity(resources.document_frequency, resources.documents)
         return bound
 
-    def score(self, candidates: Sequence[Candidate]) -> list[Judgement]:
+    def score(self, candidates: Sequence[CandidateDocument]) -> list[DocumentScore]:
         """See `RequirementScorer`."""
         texts = {row.requirement for candidate in candidates for row in candidate.evidence}
         clauses = {text: read_clause(text, self._rarity) for text in texts}
         return [
-            Judgement(tuple(_scored(clauses[row.requirement], row) for row in candidate.evidence))
+            DocumentScore(
+                tuple(_scored(clauses[row.requirement], row) for row in candidate.evidence)
+            )
             for candidate in candidates
         ]
 

@@ -6,8 +6,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from toolkit.benchmarks.links import DIRECTIONS
-from toolkit.llm.json_answers import json_values
+from soundingline.toolkit.benchmarks.links import DIRECTIONS
+from soundingline.toolkit.llm.prompts import json_values
 
 SEARCH, EXPAND, RESOLVE = OPERATORS = ("search", "expand", "resolve")
 _LONGEST = 300  # characters of a requirement

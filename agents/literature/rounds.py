@@ -25,23 +25,23 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
 
-from agents.base import Episode
-from agents.literature.librarians import (
+from soundingline.agents.base import Episode
+from soundingline.agents.literature.librarians import (
     Librarians,
     Outcome,
     candidates_of,
     run_query,
     score_call,
 )
-from agents.literature.plans import RESOLVE, Plan, Query, tidy_checklist
-from agents.literature.survey import Survey
-from toolkit.contracts import ResultsPage, ToolResult
-from toolkit.llm.accounts import Account
-from toolkit.llm.errors import ModelError, OutOfMoney
-from toolkit.runs.records import call_of, call_row, exposure_of, exposure_row
-from toolkit.search.literature import MOST_DOCIDS
-from toolkit.search.scoring import ScoresPage
-from toolkit.search.session import Served, ToolSession
+from soundingline.agents.literature.plans import RESOLVE, Plan, Query, tidy_checklist
+from soundingline.agents.literature.survey import Survey
+from soundingline.toolkit.llm.errors import ModelError, OutOfMoney
+from soundingline.toolkit.llm.prices import UsageTotals, usage_totals
+from soundingline.toolkit.search.literature import MOST_DOCIDS
+from soundingline.toolkit.search.scoring import ScoresPage
+from soundingline.toolkit.search.session import PendingCall, SearchTool
+from soundingline.toolkit.search.tool import ResultsPage, ToolResult
+from soundingline.toolkit.trajectory import call_of, call_row, exposure_of, exposure_row
 
 _RETRYABLE = {kind.code: kind for kind in ModelError.__subclasses__() if kind.retryable}
 _RANKING_KEPT = 100
@@ -71,7 +71,7 @@ class Round:
     def __init__(
         self,
         episode: Episode,
-        session: ToolSession[Any],
+        session: SearchTool,
         survey: Survey,
         librarians: Librarians,
         *,
@@ -188,10 +188,9 @@ class Round:
     ) -> None:
         page = None
         for served in outcome.served:
-            details = enter(
-                self._episode, self._session, served, f"Scores of {len(docids)} documents."
-            ).details
-            page = details if isinstance(details, ScoresPage) else None
+            said = f"Scores of {len(docids)} documents."
+            entered = enter(self._episode, self._session, served, said).page
+            page = entered if isinstance(entered, ScoresPage) else None
         error = outcome.error or ("" if page else "refused_call")
         self._tried += docids
         if page is None:
@@ -200,7 +199,7 @@ class Round:
                     self._survey.unscored[docid] = error
             self._errors[error] += len(docids)
             return
-        for docid, judgement in zip(page.docids, page.judgements, strict=True):
+        for docid, judgement in zip(page.docids, page.scores, strict=True):
             before = self._survey.judged(docid)
             self._survey.add(docid, page.requirements, judgement)
             if not judgement.complete:
@@ -208,10 +207,10 @@ class Round:
             elif not before:
                 self.newly_scored.append(docid)
 
-    def _note_titles(self, served: Sequence[Served]) -> None:
+    def _note_titles(self, served: Sequence[PendingCall]) -> None:
         for one in served:
-            if isinstance(one.page.details, ResultsPage):
-                titles = {hit.docid: hit.title for hit in one.page.details.hits if hit.title}
+            if isinstance(one.output.page, ResultsPage):
+                titles = {hit.docid: hit.title for hit in one.output.page.hits if hit.title}
                 self._survey.titles.update(titles)
 
     def _raise(self, outcomes: Sequence[Outcome]) -> None:
@@ -236,7 +235,7 @@ class Round:
         return None if self._seconds is None else self._seconds - self._episode.seconds
 
 
-def enter(episode: Episode, session: ToolSession[Any], served: Served, content: str) -> ToolResult:
+def enter(episode: Episode, session: SearchTool, served: PendingCall, content: str) -> ToolResult:
     """Enter a call that was served beside others in record and transcript."""
     identifier = f"call_{len(session.calls) + 1}"
     episode.requested(identifier, served.call.name, served.call.arguments, content)
@@ -255,21 +254,29 @@ class Mark(NamedTuple):
     @classmethod
     def of(cls, episode: Episode) -> Mark:
         tool = episode.tool
-        return cls(len(tool.calls), len(tool.evidence.exposures), len(episode.messages))
+        return cls(len(tool.calls), len(tool.exposures.rows), len(episode.messages))
 
 
 def kept_round(
-    mark: Mark, episode: Episode, survey: Survey, books: Mapping[str, Account]
+    mark: Mark,
+    episode: Episode,
+    session: SearchTool,
+    survey: Survey,
+    books: Mapping[str, UsageTotals],
+    ended: tuple[str, str] | None,
 ) -> dict[str, Any]:
-    """What a question needs to go on behind its newest round: the round's row, and what record and
-    transcript have gained since `mark`. `books`: what it has spent so far, by role."""
-    tool = episode.tool
+    """What a question needs to go on behind its newest round: the round's row, what record and
+    transcript have gained since `mark`, and what the session has read. `books`: what the question
+    has spent so far, by role; `ended`: status and reason where the round was the last."""
+    tool, row = episode.tool, episode.rounds[-1]
     return {
-        "row": dict(episode.rounds[-1]),
+        "row": dict(row),
+        "memory": session.memory(row["documents"]),
+        "ended": ended,
         "retrieval": survey.retrieval,
         "titles": survey.titles,
         "calls": [call_row(call) for call in tool.calls[mark.calls :]],
-        "exposures": [exposure_row(row) for row in tool.evidence.exposures[mark.exposures :]],
+        "exposures": [exposure_row(row) for row in tool.exposures.rows[mark.exposures :]],
         "messages": episode.messages[mark.messages :],
         "warnings": list(episode.warnings),
         "books": {role: account.nonzero() for role, account in books.items()},
@@ -280,19 +287,22 @@ def kept_round(
 def restore(
     records: Sequence[Mapping[str, Any]],
     episode: Episode,
-    session: ToolSession[Any],
+    session: SearchTool,
     survey: Survey,
-) -> dict[str, Account]:
+) -> dict[str, UsageTotals]:
     """Begin behind these rounds; what they have spent, by role. Nothing is changed where they are
-    none of ours: `ValueError`, `TypeError`, `KeyError` or `AttributeError`."""
+    none of ours: `InputError`, `ValueError`, `TypeError`, `KeyError` or `AttributeError`."""
     calls = [call_of(row) for record in records for row in record["calls"]]
     exposures = [exposure_of(row) for record in records for row in record["exposures"]]
     messages = [dict(message) for record in records for message in record["messages"]]
     last = records[-1]
-    books = {role: Account(**account) for role, account in last["books"].items()}
+    books = {role: usage_totals(account) for role, account in last["books"].items()}
     seconds, warnings = float(last["seconds"]), list(map(str, last["warnings"]))
+    memories = [record["memory"] for record in records if "memory" in record]
+    if len(memories) < len(records):
+        warnings.append("rounds of an earlier version do not tell which passages they have read")
     survey.restore([record["row"] for record in records], last["retrieval"], last["titles"])
-    session.restore(calls, exposures)
+    session.restore(calls, exposures, memories)
     episode.messages[:] = messages
     episode.warnings += [*warnings, f"went on behind round {len(records)}"]
     episode.rounds += [record["row"] for record in records]

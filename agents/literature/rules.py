@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 
-from agents.literature.clauses import Clause, find_clauses
-from agents.literature.plans import EXPAND, RESOLVE, Plan, Query, tidy
-from agents.literature.survey import Survey
-from toolkit.contracts import Topic
+from soundingline.agents.literature.clauses import Clause, find_clauses
+from soundingline.agents.literature.plans import EXPAND, RESOLVE, Plan, Query, tidy
+from soundingline.agents.literature.survey import Survey
+from soundingline.toolkit.data import Topic
 
 
 class Rules:

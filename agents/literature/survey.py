@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from toolkit.contracts import parent
-from toolkit.search.scoring import Judgement, RequirementScore
+from soundingline.toolkit.data import parent
+from soundingline.toolkit.search.scoring import DocumentScore, RequirementScore
 
 _FUSION = 60  # of reciprocal rank fusion
 
@@ -40,7 +40,7 @@ class Survey:
         for rank, docid in enumerate(dict.fromkeys(map(parent, ranking)), start=1):
             self.retrieval[docid] = self.retrieval.get(docid, 0.0) + 1 / (_FUSION + rank)
 
-    def add(self, docid: str, requirements: Sequence[str], judgement: Judgement) -> None:
+    def add(self, docid: str, requirements: Sequence[str], judgement: DocumentScore) -> None:
         """What a scorer gave for a candidate. One that has no score before and now an error has
         none; what was scored of it counts once the rest is."""
         rows = zip(requirements, judgement.requirements, strict=True)

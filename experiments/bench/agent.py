@@ -1,4 +1,4 @@
-"""`python -m experiments.bench.agent`: what the tool-calling agent itself takes.
+"""`python -m soundingline.experiments.bench.agent`: what the tool-calling agent itself takes.
 
 Time: our process's own processor time a turn (client, transcript, ledger, search session, record
 written), with many questions in flight against a server that answers at once in a process of its
@@ -25,18 +25,18 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from agents.chat import ChatAgent
-from experiments.answering import Answering, Asking
-from experiments.bench.agent_server import ANSWER, reply
-from experiments.bench.harness import Arguments, Section, Table, report, run
-from experiments.run_progress import RunProgress
-from toolkit.contracts import Document, SearchTool, Topic
-from toolkit.llm.ledger import Ledger
-from toolkit.llm.ledger_file import ledger_on_record
-from toolkit.llm.openai_chat import OpenAIChat
-from toolkit.llm.protocol import ChatModel, Settings, Turn
-from toolkit.runs import RunFolder
-from toolkit.search import DictionaryBackend, DictionaryStore, RankedBrowsing
+from soundingline.agents.chat import ChatAgent
+from soundingline.experiments.bench.agent_server import ANSWER, reply
+from soundingline.experiments.bench.harness import Arguments, Section, Table, report, run
+from soundingline.experiments.rollouts import Progress, Rollout, RolloutRunner
+from soundingline.toolkit.corpus import SqliteStore
+from soundingline.toolkit.data import Document, Ranking, SearchRequest, SearchResult, Topic
+from soundingline.toolkit.llm.ledger import Ledger, open_ledger
+from soundingline.toolkit.llm.messages import ChatModel, SamplingParams, Turn
+from soundingline.toolkit.llm.openai_chat import OpenAIChat
+from soundingline.toolkit.runs import RunFolder
+from soundingline.toolkit.search import RankedBrowsing
+from soundingline.toolkit.search.session import SearchTool
 
 _PARTS = 10
 
@@ -92,7 +92,7 @@ class InProcess:
         """Nothing is needed."""
 
     async def respond(
-        self, messages: Any, tools: Any = (), settings: Settings | None = None
+        self, messages: Any, tools: Any = (), settings: SamplingParams | None = None
     ) -> Turn:
         """The next turn, made of the same reply."""
         await asyncio.sleep(0)
@@ -105,19 +105,26 @@ class InProcess:
 
 def session() -> SearchTool:
     """A search tool over a few documents: ranking is the engine's time and not measured here."""
-    return RankedBrowsing().session(_BACKEND, _STORE)
+    return RankedBrowsing().open(_Backend(), _STORE)
 
 
-_DOCUMENTS = {
-    f"d{number}": Document(
+_DOCUMENTS = [
+    Document(
         f"d{number}",
         f"Mill {number}",
         f"The mill {number} stands on the river. " + "It was built of oak and slate. " * 40,
     )
     for number in range(20)
-}
-_STORE = DictionaryStore(_DOCUMENTS)
-_BACKEND = DictionaryBackend(dict.fromkeys(_DOCUMENTS, "mill river"))
+]
+_STORE = SqliteStore.in_memory(_DOCUMENTS)
+_RANKING = Ranking([document.docid for document in _DOCUMENTS], [1.0] * len(_DOCUMENTS))
+
+
+class _Backend:
+    """Gives every query the same ranking."""
+
+    def search(self, request: SearchRequest) -> SearchResult:
+        return SearchResult(_RANKING)
 
 
 async def answer(
@@ -127,10 +134,10 @@ async def answer(
     loop = asyncio.get_running_loop()
     pool = ThreadPoolExecutor(flight, "question")
     loop.set_default_executor(pool)
-    tally = RunProgress(ledger, {}, lambda line: None)
+    tally = Progress(ledger, {}, lambda line: None)
     agent = ChatAgent(model=model, ledger=ledger)
-    answering = Answering([agent], lambda _: session(), folder, tally, flight)
-    askings = [Asking(Topic(f"q{number}", "Who built the mill?")) for number in range(questions)]
+    answering = RolloutRunner([agent], lambda _: session(), folder, tally, flight)
+    askings = [Rollout(Topic(f"q{number}", "Who built the mill?")) for number in range(questions)]
     samples = [holdings(0)]
     for part in range(_PARTS):
         await answering.answer(askings[part::_PARTS])
@@ -157,7 +164,13 @@ def holdings(questions: int) -> Holdings:
 @contextmanager
 def server(turns: int, *answer: str) -> Iterator[str]:
     """The address of a server in a process of its own; see `agent_server.reply`."""
-    command = [sys.executable, "-m", "experiments.bench.agent_server", str(turns), *answer]
+    command = [
+        sys.executable,
+        "-m",
+        "soundingline.experiments.bench.agent_server",
+        str(turns),
+        *answer,
+    ]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
@@ -167,12 +180,14 @@ def server(turns: int, *answer: str) -> Iterator[str]:
         process.stdin.close()
 
 
-def answer_all(model: ChatModel, questions: int, flight: int) -> tuple[TimedModel, list[Holdings]]:
+def run_rollouts(
+    model: ChatModel, questions: int, flight: int
+) -> tuple[TimedModel, list[Holdings]]:
     """All questions through the model, into a run folder that is thrown away."""
     timed = TimedModel(model)
     with tempfile.TemporaryDirectory() as parent:
         folder = RunFolder(Path(parent) / "run")
-        with folder.writing({"fingerprints": {}}), ledger_on_record(folder.ledger_path) as ledger:
+        with folder.writing({"fingerprints": {}}), open_ledger(folder.ledger_path) as ledger:
             samples = asyncio.run(answer(timed, folder, ledger, questions, flight))
         ended = [trajectory.answer.exact for trajectory in folder.trajectories()]
     if ended != ["Torvald Brekke"] * questions or ended[0] not in ANSWER:
@@ -189,7 +204,7 @@ def main(arguments: Sequence[str]) -> None:
         over_http = OpenAIChat(model="none", base_url=address, concurrency=options.flight)
         cases = (("none (in process)", InProcess(options.turns)), ("HTTP", over_http))
         for name, model in cases:
-            timed, samples = answer_all(model, options.questions, options.flight)
+            timed, samples = run_rollouts(model, options.questions, options.flight)
             values = timed.milliseconds(options.flight)
             tenths = statistics.quantiles(values, n=10)
             times = statistics.median(values), tenths[0], tenths[-1]

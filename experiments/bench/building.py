@@ -1,4 +1,5 @@
-"""`python -m experiments.bench.building`: an index from raw text, beside PISA and Anserini.
+"""`python -m soundingline.experiments.bench.building`: an index from raw text, beside PISA and
+Anserini.
 
 Arguments: `--documents` (default 10000), `--rounds` (builds of each system, in turns; default 5),
 `--seed`, `--write` (put the table into docs/benchmarks.md). The corpus is kept in bench-data/ for
@@ -9,12 +10,13 @@ from __future__ import annotations
 
 import os
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from experiments.bench import rivals
-from experiments.bench.corpus import corpus_file, units
-from experiments.bench.harness import (
+from soundingline.experiments.bench import rivals
+from soundingline.experiments.bench.corpus import corpus_file, units
+from soundingline.experiments.bench.harness import (
     DATA,
     LIMITS,
     Arguments,
@@ -27,31 +29,28 @@ from experiments.bench.harness import (
     size_mb,
     spread,
 )
-from pipelines.engines.java import find_jar
-from pipelines.lexical import LexicalIndex
-from toolkit.console import tell
-from toolkit.errors import InputError
+from soundingline.pipelines.engines.java import find_jar
+from soundingline.pipelines.lexical import LexicalIndex
+from soundingline.toolkit.console import notify
+from soundingline.toolkit.errors import InputError
 
 HEAD = ("system", "seconds", "tokens/s", "processor s", "peak MiB", "index MiB")
-OURS = {"ours, 2 processes": 2, "ours, 1 process": 1}
-RATIO_HEAD = (
-    "rival",
-    *(f"{clock} beside {name}" for name in OURS for clock in ("s", "processor s")),
-)
+OURS = "ours, 1 process and its thread"
+RATIO_HEAD = ("rival", "s beside ours", "processor s beside ours")
 RATIOS = "Times what ours took, each round by itself: the median (least–most)."
 
 
-def build_ours(corpus: Path, path: Path, processes: int) -> None:
+def build_ours(corpus: Path, path: Path) -> None:
     """The index of the raw text, which it does not keep, as the others keep none."""
-    LexicalIndex.build(units(corpus), path, processes=processes, memory_mb=1024, keep_texts=False)
+    LexicalIndex.build(units(corpus), path, memory_mb=1024, keep_texts=False)
 
 
 def build_costs(
     folder: Path, corpus: Path, rounds: int
 ) -> tuple[dict[str, list[Cost]], dict[str, float]]:
     """The costs of each system's builds, in turns, and the MiB of its index."""
-    builds: dict[str, tuple[Callable[[Path, Path, int], None], Path, Path, int]] = {
-        **{name: (build_ours, corpus, folder / "built", count) for name, count in OURS.items()},
+    builds: dict[str, tuple[Any, ...]] = {
+        OURS: (build_ours, corpus, folder / "built"),
         "PISA, 2 threads": (rivals.build_pisa, corpus, folder / "pisa", 2),
     }
     try:
@@ -59,13 +58,13 @@ def build_costs(
         find_jar()
         builds["Anserini, 2 threads"] = (rivals.build_anserini, collection, folder / "lucene", 2)
     except InputError as error:
-        tell(str(error))
+        notify(str(error))
     costs: dict[str, list[Cost]] = {name: [] for name in builds}
     for _ in range(rounds):
         for name, (build, *arguments) in builds.items():
             costs[name].append(in_own_process(build, *arguments))
-            tell(f"{name}: {costs[name][-1]}")
-    return costs, {name: size_mb(index) for name, (_, _, index, _) in builds.items()}
+            notify(f"{name}: {costs[name][-1]}")
+    return costs, {name: size_mb(index) for name, (_, _, index, *_) in builds.items()}
 
 
 def ratio_rows(costs: Mapping[str, Sequence[Cost]]) -> list[list[str]]:
@@ -73,14 +72,12 @@ def ratio_rows(costs: Mapping[str, Sequence[Cost]]) -> list[list[str]]:
     since what else a machine does hits all systems of a round."""
     rows = []
     for rival in costs:
-        if rival in OURS:
+        if rival == OURS:
             continue
-        row = [rival]
-        for ours in OURS:
-            rounds = list(zip(costs[rival], costs[ours], strict=True))
-            row.append(spread([theirs.seconds / own.seconds for theirs, own in rounds]))
-            row.append(spread([theirs.processor / own.processor for theirs, own in rounds]))
-        rows.append(row)
+        rounds = list(zip(costs[rival], costs[OURS], strict=True))
+        seconds = spread([theirs.seconds / own.seconds for theirs, own in rounds])
+        processor = spread([theirs.processor / own.processor for theirs, own in rounds])
+        rows.append([rival, seconds, processor])
     return rows
 
 

@@ -6,9 +6,9 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from toolkit.benchmarks.fictional import FictionalWorld
-from toolkit.contracts import Unit
-from toolkit.progress import track
+from soundingline.toolkit.benchmarks.fictional import FictionalWorld
+from soundingline.toolkit.console import track
+from soundingline.toolkit.data import Unit
 
 
 def corpus_file(root: Path, documents: int, seed: int) -> Path:

@@ -1,4 +1,5 @@
-"""`python -m experiments.bench.encode`: documents a second, ours and sentence-transformers'.
+"""`python -m soundingline.experiments.bench.encode`: documents a second, ours and
+sentence-transformers'.
 
 Arguments: `--documents` (default 200, spread over the collection), `--rounds` (default 5),
 `--threads` (default 0: torch's own), `--model` (a folder of all-MiniLM-L6-v2; default that of the
@@ -26,18 +27,28 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from experiments.bench.harness import LIMITS, Arguments, Section, Table, load, report, run
-from experiments.bench.rerank import device_name, matmul_peak
-from experiments.bench.rerank_data import data_root
-from pipelines.learned.dense_encoder import DenseEncoder
-from pipelines.learned.encoding import SPARSE
-from pipelines.learned.splade_model import SpladeEncoder
-from pipelines.neural.devices import choose_device
-from toolkit.benchmarks.beir import BeirBenchmark
-from toolkit.contracts import Unit
-from toolkit.errors import InputError
-from toolkit.extras import require
-from toolkit.progress import track
+from soundingline.experiments.bench.harness import (
+    LIMITS,
+    Arguments,
+    Section,
+    Table,
+    device_name,
+    load,
+    matmul_peak,
+    report,
+    run,
+    unit,
+)
+from soundingline.experiments.bench.rerank_data import data_root
+from soundingline.pipelines.learned.dense_encoder import DenseEncoder
+from soundingline.pipelines.learned.encoding import SPARSE
+from soundingline.pipelines.learned.splade_model import SpladeEncoder
+from soundingline.pipelines.models import choose_device
+from soundingline.toolkit.benchmarks.beir import BeirBenchmark
+from soundingline.toolkit.console import track
+from soundingline.toolkit.data import Unit
+from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.optional import import_optional
 
 # Batch sizes that the library's best is looked for among; a text's logits take 31 MB.
 SIZES = {"SentenceTransformer": (4, 8, 16, 32, 64), "SparseEncoder": (2, 4, 8)}
@@ -116,8 +127,8 @@ def minilm() -> Path:
 def save_splade(folder: Path, model: Path) -> None:
     """A masked language model with random weights, of the shape and with the tokenizer of
     `model`."""
-    transformers = require("transformers")
-    require("torch").manual_seed(0)
+    transformers = import_optional("transformers")
+    import_optional("torch").manual_seed(0)
     config = transformers.AutoConfig.from_pretrained(model)
     transformers.BertForMaskedLM(config).save_pretrained(folder)
     transformers.AutoTokenizer.from_pretrained(model).save_pretrained(folder)
@@ -126,9 +137,12 @@ def save_splade(folder: Path, model: Path) -> None:
 def save_decoder(folder: Path, shape: str, model: Path) -> None:
     """A sentence-transformers checkpoint with random weights of Qwen3's kind in one of `SHAPES`,
     pooled by the last token, with the tokenizer of `model`."""
-    transformers, library = require("transformers"), require("sentence_transformers")
-    modules = require("sentence_transformers.sentence_transformer.modules")
-    require("torch").manual_seed(0)
+    transformers, library = (
+        import_optional("transformers"),
+        import_optional("sentence_transformers"),
+    )
+    modules = import_optional("sentence_transformers.sentence_transformer.modules")
+    import_optional("torch").manual_seed(0)
     tokenizer = transformers.AutoTokenizer.from_pretrained(model)
     config = transformers.Qwen3Config(
         vocab_size=len(tokenizer), pad_token_id=tokenizer.pad_token_id, **SHAPES[shape]
@@ -138,14 +152,14 @@ def save_decoder(folder: Path, shape: str, model: Path) -> None:
         tokenizer.save_pretrained(weights)
         body = modules.Transformer(weights, max_seq_length=LENGTH)
         pooling = modules.Pooling(config.hidden_size, pooling_mode="lasttoken")
-        whole = library.SentenceTransformer(modules=[body, pooling, modules.Normalize()])
-        whole.save(str(folder))
+        checkpoint = library.SentenceTransformer(modules=[body, pooling, modules.Normalize()])
+        checkpoint.save(str(folder))
 
 
 def flops(network: Any, lengths: Sequence[int]) -> float:
     """Those of a transformer's linear layers and of attention to all tokens, for texts of these
     lengths."""
-    torch, config = require("torch"), network.config
+    torch, config = import_optional("torch"), network.config
     layers = [part for part in network.named_modules() if isinstance(part[1], torch.nn.Linear)]
     weights = sum(layer.weight.numel() for name, layer in layers if "pooler" not in name)
     heads = config.num_attention_heads
@@ -156,7 +170,7 @@ def flops(network: Any, lengths: Sequence[int]) -> float:
 
 def dense(folder: Path, dtype: str, device: str) -> Kind:
     """`SentenceTransformer`, and ours."""
-    torch, library = require("torch"), require("sentence_transformers")
+    torch, library = import_optional("torch"), import_optional("sentence_transformers")
     loaded = library.SentenceTransformer(
         str(folder), device=device, model_kwargs={"dtype": getattr(torch, dtype)}
     )
@@ -178,7 +192,7 @@ def dense(folder: Path, dtype: str, device: str) -> Kind:
 
 def sparse(folder: Path, dtype: str, device: str) -> Kind:
     """`SparseEncoder`, and ours."""
-    torch, library = require("torch"), require("sentence_transformers")
+    torch, library = import_optional("torch"), import_optional("sentence_transformers")
     loaded = library.SparseEncoder(
         str(folder), device=device, model_kwargs={"dtype": getattr(torch, dtype)}
     )
@@ -282,13 +296,6 @@ def rows(
     return lines
 
 
-def unit(vectors: Matrix) -> Matrix:
-    """Rows of length 1."""
-    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-    scaled: Matrix = vectors / np.maximum(lengths, 1e-12)
-    return scaled
-
-
 def main(arguments: Sequence[str]) -> None:
     """Run the benchmark and print its tables."""
     parser = Arguments("encode", documents=(200, 8), rounds=(5, 1), threads=(0, 0))
@@ -297,7 +304,7 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--device")
     parser.add_argument("--collection", type=Path, default=data_root() / "cacm")
     options = parser.read(arguments)
-    torch = require("torch")
+    torch = import_optional("torch")
     if options.threads:
         torch.set_num_threads(options.threads)
     device = str(choose_device(options.device))

@@ -1,7 +1,8 @@
-"""`python -m experiments.bench.enrich`: overlays of phrases, weighted calls, and asking a model.
+"""`python -m soundingline.experiments.bench.enrich`: indexes of documents with phrases, weighted
+calls, and asking a model.
 
-- An overlay of ten phrases of two words a document, built beside an index of the fictional world.
-- A weighted call on the enriched index against a plain query of as many terms on the index alone.
+- An index of generated documents with ten phrases of two words each.
+- A weighted call on this index against a plain query of as many terms on the index without phrases.
 - Our own processor time a document of asking for phrases: prompt, client, ledger, cache, reading
   back; the server answers at once in a process of its own. What the process holds meanwhile.
 
@@ -16,7 +17,7 @@ import os
 import tempfile
 import time
 from argparse import Namespace
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -24,9 +25,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from experiments.bench.agent import server
-from experiments.bench.corpus import corpus_file, units
-from experiments.bench.harness import (
+from soundingline.experiments.bench.agent import server
+from soundingline.experiments.bench.corpus import corpus_file, units
+from soundingline.experiments.bench.harness import (
     DATA,
     Arguments,
     Section,
@@ -37,15 +38,16 @@ from experiments.bench.harness import (
     spread,
     take_turns,
 )
-from pipelines.enrich.model_phrases import ModelPhrases
-from pipelines.lexical import LexicalIndex
-from pipelines.lexical.enriched import EnrichedIndex
-from pipelines.lexical.overlay import Overlay
-from pipelines.stage import Collection
-from toolkit.contracts import Unit
-from toolkit.llm.blocking import BlockingModel
-from toolkit.llm.ledger_file import ledger_on_record
-from toolkit.llm.openai_chat import OpenAIChat
+from soundingline.pipelines.engines.lexical import LexicalEngine
+from soundingline.pipelines.enrich.enrichment import EnrichedEngine, phrases_manifest
+from soundingline.pipelines.enrich.llm_phrases import ModelPhrases
+from soundingline.pipelines.enrich.phrases import PhraseSource, QueryContext
+from soundingline.pipelines.lexical import LexicalIndex
+from soundingline.pipelines.stage import Collection
+from soundingline.toolkit.data import Unit
+from soundingline.toolkit.llm.blocking import BlockingModel
+from soundingline.toolkit.llm.ledger import open_ledger
+from soundingline.toolkit.llm.openai_chat import OpenAIChat
 
 PHRASES = 10
 ANSWER = json.dumps({"keywords": [f"harbour light {number}" for number in range(PHRASES)]})
@@ -54,27 +56,54 @@ ROUNDS = 5
 _PARTS = 10
 
 
-def drawn_phrases(
-    words: Sequence[str], documents: int, seed: int
-) -> Iterator[tuple[str, list[str]]]:
-    """Ten pairs of words for each document."""
-    chance = np.random.default_rng(seed)
-    for number in range(documents):
-        pairs = chance.integers(0, len(words), (PHRASES, 2))
-        yield str(number), [f"{words[first]} {words[second]}" for first, second in pairs]
+class DrawnPhrases(PhraseSource):
+    """Ten pairs of frequent words of the index for each document."""
+
+    def __init__(self, *, seed: int) -> None:
+        self.seed = seed
+
+    @property
+    def fingerprint(self) -> str:
+        return str(self.seed)
+
+    def for_documents(
+        self, units: Iterable[Unit], collection: Collection
+    ) -> Iterator[tuple[str, Sequence[str]]]:
+        index, chance = collection.index, np.random.default_rng(self.seed)
+        words = [index.vocabulary[int(n)] for n in np.argsort(-index.document_frequencies)[:20_000]]
+        for unit in units:
+            pairs = chance.integers(0, len(words), (PHRASES, 2))
+            yield unit.unit_id, [f"{words[first]} {words[second]}" for first, second in pairs]
+
+    def for_queries(
+        self, queries: Sequence[QueryContext], collection: Collection
+    ) -> list[Sequence[str]]:
+        return [()] * len(queries)
 
 
-def build_overlay(index_path: Path, path: Path, seed: int) -> None:
-    """An overlay of drawn phrases of words of the index."""
-    base = LexicalIndex.open(index_path)
-    words = [base.vocabulary[int(n)] for n in np.argsort(-base.document_frequencies)[:20_000]]
-    phrases = drawn_phrases(words, len(base), seed)
-    names = (base.docnos[int(number)] for number in range(len(base)))
-    Overlay.build(base, ((name, of) for name, (_, of) in zip(names, phrases, strict=True)), path)
+class _Units:
+    """The units of a corpus file, which can be read more than once."""
+
+    def __init__(self, corpus: Path) -> None:
+        self._corpus = corpus
+
+    def __iter__(self) -> Iterator[Unit]:
+        return iter(units(self._corpus))
+
+
+def engine(index_path: Path, seed: int) -> EnrichedEngine:
+    """The engine that adds drawn phrases to the documents of an index."""
+    collection = Collection("bench", index=LexicalIndex.open(index_path))
+    return EnrichedEngine(LexicalEngine(), DrawnPhrases(seed=seed), None, collection)
+
+
+def build_enriched(corpus: Path, index_path: Path, path: Path, seed: int) -> None:
+    """The index of the documents with drawn phrases of words of the plain index."""
+    engine(index_path, seed).build(_Units(corpus), path, corpus_fingerprint="")
 
 
 def weighted_calls(
-    base: LexicalIndex, enriched: EnrichedIndex, options: Namespace
+    base: LexicalIndex, enriched: LexicalIndex, options: Namespace
 ) -> dict[str, NDArray[np.float64]]:
     """Milliseconds by round and query: half of its terms the query's, half the expansion's, which
     is one plain query of as many terms for the index alone."""
@@ -108,7 +137,7 @@ def ask(corpus: Path, documents: int, flight: int) -> list[list[str]]:
         blocking = BlockingModel("none", role="enrichment")
         collection = Collection("bench", caches=Path(folder) / "caches", model=blocking)
         with (
-            ledger_on_record(Path(folder) / "ledger.json") as ledger,
+            open_ledger(Path(folder) / "ledger.jsonl") as ledger,
             blocking.started(model, ledger),
         ):
             stream = islice(units(corpus), documents)
@@ -123,7 +152,7 @@ def ask(corpus: Path, documents: int, flight: int) -> list[list[str]]:
 
 
 def ask_part(source: ModelPhrases, part: Sequence[Unit], collection: Collection) -> int:
-    """What `experiments.enrich` does for documents: look, ask, read back. How many phrases."""
+    """What `soundingline enrich` does for documents: look, ask, read back. How many phrases."""
     missing = source.missing(part, collection)
     for _ in source.ask_documents(missing, collection):
         pass
@@ -148,17 +177,18 @@ def main(arguments: Sequence[str]) -> None:
     )
     options = parser.read(arguments)
     corpus = corpus_file(DATA, options.documents, options.seed)
-    index_path, overlay_path = corpus.parent / "enrich-base", corpus.parent / "enrich-overlay"
+    index_path, path = corpus.parent / "enrich-base", corpus.parent / "enriched"
     if not index_path.exists():
         in_own_process(partial(build_base, corpus, index_path))
-    built = in_own_process(build_overlay, index_path, overlay_path, options.seed)
-    base = LexicalIndex.open(index_path)
-    enriched = EnrichedIndex(base, Overlay.open(overlay_path, base))
-    counts = enriched.overlay.manifest["counts"]
-    head = ["documents", "phrases", "postings", "s", "processor s", "peak MiB"]
-    numbers = [f"{counts[name]:,}" for name in ("enriched", "phrases", "postings")]
+    built = in_own_process(build_enriched, corpus, index_path, path, options.seed)
+    enriched = engine(index_path, options.seed).open(path, corpus_fingerprint="")
+    base = enriched.base
+    counts = phrases_manifest(path / "phrases")["counts"]
+    head = ["documents", "phrases", "postings", "MB", "s", "processor s", "peak MiB"]
+    numbers = [f"{counts[name]:,}" for name in ("enriched", "phrases")]
+    numbers += [f"{enriched.statistics.postings:,}", f"{size_of(path) / 1e6:.1f}"]
     costs = f"{built.seconds:.1f}", f"{built.processor:.1f}", f"{built.peak_mb:.0f}"
-    overlay = Table(head, [[*numbers, *costs]])
+    indexed = Table(head, [[*numbers, *costs]])
     times = weighted_calls(base, enriched, options)
     medians = {name: np.median(values, axis=1) for name, values in times.items()}
     plain = medians["plain query"]
@@ -174,8 +204,9 @@ def main(arguments: Sequence[str]) -> None:
         ask(corpus, options.documents, options.flight),
     )
     parts: list[str | Table] = [
-        f"An overlay of {PHRASES} phrases a document:",
-        overlay,
+        f"An index of documents with {PHRASES} phrases each (the plain one has "
+        f"{size_of(index_path) / 1e6:.1f} MB):",
+        indexed,
         f"{options.queries} queries of {options.terms} terms, half of them of the expansion; "
         f"medians of {ROUNDS} rounds, in which both take turns (least–most):",
         calls,
@@ -188,8 +219,13 @@ def main(arguments: Sequence[str]) -> None:
     report(section, write=options.write)
 
 
+def size_of(folder: Path) -> int:
+    """Bytes of all files below a folder."""
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
 def build_base(corpus: Path, path: Path) -> None:
-    """The index that is enriched."""
+    """The index of the documents without phrases."""
     LexicalIndex.build(units(corpus), path, keep_texts=False)
 
 

@@ -1,5 +1,5 @@
-"""`python -m experiments.bench.evidence`: seconds to locate the evidence for 5 requirements in
-1,000 documents of the fictional world, in passages, without a model."""
+"""`python -m soundingline.experiments.bench.evidence`: seconds to locate the evidence for 5
+requirements in 1,000 documents of the fictional world, in passages, without a model."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import tempfile
 import time
 from pathlib import Path
 
-from pipelines import LexicalIndex
-from pipelines.evidence import LexicalLocator
-from toolkit.benchmarks import FictionalWorld
-from toolkit.console import Console
-from toolkit.corpus import Passages
+from soundingline.pipelines import LexicalIndex
+from soundingline.pipelines.evidence import LexicalLocator
+from soundingline.toolkit.benchmarks.fictional import FictionalWorld
+from soundingline.toolkit.console import Console
+from soundingline.toolkit.corpus import Passages
 
 DOCUMENTS, REQUIREMENTS, TARGET = 1000, 5, 2.0
 

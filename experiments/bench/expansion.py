@@ -1,4 +1,5 @@
-"""`python -m experiments.bench.expansion <BEIR folder>`: what link expansion adds to BM25.
+"""`python -m soundingline.experiments.bench.expansion <BEIR folder>`: what link expansion adds to
+BM25.
 
 The settings of `LinkExpansion` are chosen on one half of the judged questions (every other one, in
 the order of queries.jsonl), by recall at 100, and reported on the other half, both ways; the values
@@ -17,13 +18,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from pipelines import LexicalIndex, LinkExpansion
-from toolkit.benchmarks import BeirBenchmark
-from toolkit.benchmarks.links import DIRECTIONS, LinkGraph
-from toolkit.console import Console
-from toolkit.contracts import Unit, links_of
-from toolkit.errors import InputError
-from toolkit.evaluation import RunRow, evaluate_ranking, paired
+from soundingline.pipelines import LexicalIndex, LinkExpansion
+from soundingline.toolkit.benchmarks.beir import BeirBenchmark
+from soundingline.toolkit.benchmarks.links import DIRECTIONS, LinkGraph
+from soundingline.toolkit.console import Console
+from soundingline.toolkit.data import Unit
+from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.evaluation import evaluate_ranking, paired_test
 
 MEASURES = ("R@100", "R@1000", "AP", "nDCG@10")
 CHOSEN_BY = "R@100"
@@ -37,9 +38,11 @@ Values = Mapping[str, Mapping[str, float]]
 
 def measured(ranking: pd.DataFrame, benchmark: BeirBenchmark, qids: Sequence[str]) -> Values:
     """Measure -> qid -> value."""
-    rows = zip(ranking["qid"], ranking["docno"], ranking["rank"], strict=True)
-    judged = {qid: benchmark.judgements["evidence"][qid] for qid in qids}
-    return evaluate_ranking([RunRow(*row) for row in rows], judged, MEASURES).per_question
+    ranked = ranking.sort_values("rank", kind="stable").groupby("qid", sort=False)["docno"]
+    judged = {qid: benchmark.qrels["evidence"][qid] for qid in qids}
+    return evaluate_ranking(
+        {qid: list(rows) for qid, rows in ranked}, judged, MEASURES
+    ).per_question
 
 
 def main() -> None:
@@ -47,7 +50,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path)
     benchmark = BeirBenchmark(parser.parse_args().folder)
-    links = links_of(benchmark)
+    links = benchmark.links()
     if links is None:
         raise InputError(f"{benchmark.path} has no links.tsv", do="choose another folder")
     units = [Unit(d.docid, d.title, d.text) for d in benchmark.documents()]
@@ -81,7 +84,7 @@ def main() -> None:
             ]
             console.print(f"  {measure} on the others: {values[0]:.4f} -> {values[1]:.4f}")
     for measure in MEASURES:
-        row = paired(held_out[measure], without[measure])
+        row = paired_test(held_out[measure], without[measure])
         console.print(
             f"{measure}: {row.mean_b:.4f} -> {row.mean_a:.4f} ({row.difference:+.4f}, 95 % "
             f"{row.low:+.4f} to {row.high:+.4f}, p {row.p:.4f}, {row.wins} up, {row.losses} down)"

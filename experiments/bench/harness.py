@@ -21,12 +21,13 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 from rich.table import Table as RichTable
 
-from toolkit.console import Console, tell
-from toolkit.errors import InputError
-from toolkit.files import write_atomic
-from toolkit.progress import track
+from soundingline.toolkit.console import Console, notify, track
+from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.files import write_text
+from soundingline.toolkit.optional import import_optional
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = ROOT / "bench-data"  # corpora and indexes, kept for the next run
@@ -43,7 +44,7 @@ class Arguments(argparse.ArgumentParser):
     """
 
     def __init__(self, name: str, **integers: tuple[int, int]) -> None:
-        super().__init__(prog=f"python -m experiments.bench.{name}")
+        super().__init__(prog=f"python -m soundingline.experiments.bench.{name}")
         self._least = {key: least for key, (_, least) in integers.items()}
         for key, (default, _) in integers.items():
             self.add_argument(f"--{key.replace('_', '-')}", type=int, default=default)
@@ -70,7 +71,7 @@ def run(main: Callable[[Sequence[str]], None]) -> None:
     try:
         main(sys.argv[1:])
     except InputError as error:
-        tell(str(error))
+        notify(str(error))
         sys.exit(2)
 
 
@@ -105,6 +106,13 @@ def take_turns(
                 turns[name].seconds.append(now() - start)
                 turns[name].results.append(result)
     return turns
+
+
+def unit(vectors: NDArray[Any]) -> NDArray[Any]:
+    """Rows of length 1."""
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    scaled: NDArray[Any] = vectors / np.maximum(lengths, 1e-12)
+    return scaled
 
 
 def spread(values: Sequence[float], digits: int = 1) -> str:
@@ -154,6 +162,21 @@ def bandwidth(megabytes: int = 512) -> float:
     data = np.ones(megabytes << 17, dtype=np.int64)
     turns = take_turns({"reading": np.max}, [[data]] * 5)
     return data.nbytes / min(turns["reading"].seconds)
+
+
+def matmul_peak(device: str, dtype: str) -> float:
+    """FLOP a second of a large square product by torch, best of some."""
+    torch = import_optional("torch")
+    side = 2048 if device == "cpu" else 8192
+    a, b = (torch.randn(side, side, device=device, dtype=getattr(torch, dtype)) for _ in "ab")
+
+    def multiply(_: int) -> None:
+        a @ b
+        if device != "cpu":
+            torch.cuda.synchronize()
+
+    turns = take_turns({dtype: multiply}, [range(12)])
+    return float(2 * side**3 / min(turns[dtype].seconds))
 
 
 class Cost(NamedTuple):
@@ -211,6 +234,14 @@ def machine() -> str:
         names = [line for line in info.read_text().splitlines() if line.startswith("model name")]
         model = names[0].split(":", 1)[1].strip() if names else model
     return f"{model}, {multiprocessing.cpu_count()} cores, Python {platform.python_version()}"
+
+
+def device_name(device: str) -> str:
+    """What torch computes on, in words."""
+    torch = import_optional("torch")
+    if device == "cpu":
+        return f"{machine()}, {torch.get_num_threads()} threads"
+    return f"{torch.cuda.get_device_name(device)}, {machine()}"
 
 
 def load() -> str:
@@ -285,4 +316,4 @@ def write_section(section: Section) -> None:
     after = rest.split(closing, 1)[1]
     parts = [part.markdown() if isinstance(part, Table) else part for part in section.parts]
     body = "\n\n".join([section.setup(), *parts])
-    write_atomic(PAGE, f"{before}{opening}\n\n{body}\n\n{closing}{after}")
+    write_text(PAGE, f"{before}{opening}\n\n{body}\n\n{closing}{after}")

@@ -1,5 +1,5 @@
-"""`python -m experiments.bench.librarians`: our own time a scored document, with a model that
-answers at once, and the memory that many questions leave.
+"""`python -m soundingline.experiments.bench.librarians`: our own time a scored document, with a
+model that answers at once, and the memory that many questions leave.
 
 The navigator of rules with `scorer=chat` on the fictional sets: retrieval, evidence, prompts,
 reading answers, the caches of replies and of scores, and the record; 100 librarians at once.
@@ -20,21 +20,21 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from agents.base import Resources
-from agents.budget import Budget
-from agents.literature import Navigator
-from experiments.build import make_interface
-from experiments.experiment import Experiment
-from experiments.operators import statistics, with_operators
-from pipelines.backend import PipelineBackend
-from pipelines.scorers.chat import ChatScorer
-from toolkit.console import Console
-from toolkit.contracts import Topic
-from toolkit.llm.blocking import BlockingModel
-from toolkit.llm.ledger import Ledger
-from toolkit.llm.protocol import Message, Settings, Turn, Usage
-from toolkit.search import Literature
-from toolkit.search.scoring import ScorerResources
+from soundingline.agents.base import Resources
+from soundingline.agents.budget import Budget
+from soundingline.agents.literature import Navigator
+from soundingline.experiments.build import make_interface
+from soundingline.experiments.experiment import Experiment
+from soundingline.experiments.pipeline import statistics, with_literature_tools
+from soundingline.pipelines.backend import PipelineBackend
+from soundingline.pipelines.chat_scorer import ChatScorer
+from soundingline.toolkit.console import Console
+from soundingline.toolkit.data import Topic
+from soundingline.toolkit.llm.blocking import BlockingModel
+from soundingline.toolkit.llm.ledger import Ledger
+from soundingline.toolkit.llm.messages import Message, SamplingParams, Turn, Usage
+from soundingline.toolkit.search import Literature
+from soundingline.toolkit.search.scoring import ScorerResources
 
 TARGET_MS, AT_ONCE, PARTS = 5.0, 20, 4
 _NUMBERED = re.compile(r"^\d+\. ", re.MULTILINE)
@@ -52,7 +52,7 @@ class AtOnce:
         self,
         messages: Sequence[Message],
         tools: Sequence[Mapping[str, Any]] = (),
-        settings: Settings | None = None,
+        settings: SamplingParams | None = None,
     ) -> Turn:
         """Scores, without a wait."""
         prompt = str(messages[-1]["content"]).split("=====")[0]
@@ -96,7 +96,7 @@ def main() -> None:
 def run(experiment: Experiment, caches: Path, questions: int, pool: int, librarians: int) -> None:
     """The questions of the benchmark again and again, each time as new ones."""
     config, built = experiment.settings.config, experiment.collection
-    interface, _ = with_operators(make_interface(config.tool), built, config)
+    interface, _ = with_literature_tools(make_interface(config.tool), built, config)
     assert isinstance(interface, Literature)
     blocking, ledger = BlockingModel("at once", role="librarian"), Ledger()
     scorer = ChatScorer().bind(ScorerResources(caches=caches, model=blocking))
@@ -112,20 +112,20 @@ def run(experiment: Experiment, caches: Path, questions: int, pool: int, librari
         # Another question in the eyes of the caches: nothing is found there.
         question = Topic(f"q{number}", f"{topic.text} ({number})")
         async with slots:
-            session = interface.session(backend.asked_by(question.qid), built.prepared.store)
+            session = interface.open(backend.asked_by(question.qid), built.prepared.store)
             trajectory = await agent.run(question, session)
         assert trajectory.status == "completed", trajectory.traceback
 
-    async def answer_all(first: int, last: int) -> None:
+    async def run_rollouts(first: int, last: int) -> None:
         slots = asyncio.Semaphore(AT_ONCE)
         await asyncio.gather(*(answer(number, slots) for number in range(first, last)))
 
     with blocking.started(AtOnce(), ledger):
-        asyncio.run(answer_all(0, AT_ONCE))  # what is loaded and compiled once
+        asyncio.run(run_rollouts(0, AT_ONCE))  # what is loaded and compiled once
         for part in range(PARTS):
             before, cpu, wall = scorer.counts["documents"], time.process_time(), time.perf_counter()
             first = AT_ONCE + part * (questions // PARTS)
-            asyncio.run(answer_all(first, first + questions // PARTS))
+            asyncio.run(run_rollouts(first, first + questions // PARTS))
             scored = scorer.counts["documents"] - before
             cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
             held, files = process_bytes() / 2**20, len(list(Path("/proc/self/fd").iterdir()))

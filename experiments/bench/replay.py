@@ -1,9 +1,10 @@
-"""`python -m experiments.bench.replay`: seconds to replay recorded questions through another BM25.
+"""`python -m soundingline.experiments.bench.replay`: seconds to replay recorded questions through
+another BM25.
 
 Each recorded question has 25 searches, as agents issue them, and reads 5 documents. The run is
 recorded with k1=0.9, b=0.4 and replayed with k1=25, b=1, pages, overlaps and evaluation included.
 `--questions` is the number that is measured; the time is told for 830. Corpus and index are those
-of `experiments.bench.lexical`, made if they are not there.
+of `soundingline.experiments.bench.lexical`, made if they are not there.
 """
 
 from __future__ import annotations
@@ -14,17 +15,18 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from experiments.bench.corpus import corpus_file, units
-from experiments.bench.harness import DATA, Arguments, Section, Table, report, run
-from experiments.bench.tool import queries_of, store_of
-from experiments.replay import Replaying
-from pipelines.backend import PipelineBackend
-from pipelines.lexical import LexicalIndex
-from toolkit.contracts import DocumentStore, Topic, Trajectory
-from toolkit.evaluation import evaluate_run
-from toolkit.evaluation.replayed import without_answer
-from toolkit.runs import RunFolder
-from toolkit.search import RankedBrowsing
+from soundingline.experiments.bench.corpus import corpus_file, units
+from soundingline.experiments.bench.harness import DATA, Arguments, Section, Table, report, run
+from soundingline.experiments.bench.tool import queries_of, store_of
+from soundingline.experiments.replay import Replaying
+from soundingline.pipelines.backend import PipelineBackend
+from soundingline.pipelines.lexical import LexicalIndex
+from soundingline.toolkit.data import DocumentStore, Topic
+from soundingline.toolkit.evaluation import evaluate_run
+from soundingline.toolkit.evaluation.replay import without_answer
+from soundingline.toolkit.runs import RunFolder
+from soundingline.toolkit.search import RankedBrowsing
+from soundingline.toolkit.trajectory import Trajectory
 
 SEARCHES, READS, WHOLE = 25, 5, 830
 HEAD = ("questions", "s, wall", "s, CPU", "ms CPU a search", f"s of {WHOLE} questions", "target")
@@ -38,15 +40,15 @@ def recorded(
     chance, topics = random.Random(3), [Topic(f"q{number:04}", "") for number in range(count)]
     with folder.writing({"fingerprints": {}}):
         for topic in topics:
-            session = interface.session(backend, store)
+            session = interface.open(backend, store)
             for query in chance.choices(queries, k=SEARCHES):
                 words = query.split()
                 chance.shuffle(words)
                 session.call("search", {"reason": "", "query": " ".join(words)})
-            for docid in session.evidence.tiers["previewed"][:READS]:
+            for docid in session.exposures.tiers["previewed"][:READS]:
                 session.call("read_document", {"reason": "", "docid": docid})
-            evidence = session.evidence
-            row = Trajectory(topic.qid, "", "completed", tiers=evidence.tiers)
+            exposures = session.exposures
+            row = Trajectory(topic.qid, "", "completed", tiers=exposures.tiers)
             row = without_answer(row, session.calls)
             folder.write(row)
     return topics
@@ -74,7 +76,7 @@ def main(arguments: Sequence[str]) -> None:
         replaying.replay(run_folder, options.threads)
         for side in (replaying.recorded, replaying.replayed):
             judged = {qid: dict.fromkeys(docids, 1) for qid, docids in evidence.items()}
-            evaluate_run(side.rows, topics=topics, judgements={"evidence": judged}, answers={})
+            evaluate_run(side.rows, topics=topics, qrels={"evidence": judged}, answers={})
         wall, used = time.perf_counter() - began, time.process_time() - cpu
     searches = options.questions * SEARCHES
     row = [

@@ -1,4 +1,5 @@
-"""`python -m experiments.bench.rerank`: pairs a second of our monoT5 and of pyterrier_t5's.
+"""`python -m soundingline.experiments.bench.rerank`: pairs a second of our monoT5 and of
+pyterrier_t5's.
 
 Arguments: `--pairs` (default 1000), `--shape base|small|3b|tiny` (default base on a CPU, 3b on a
 GPU), `--device`, `--clock wall|processor`, `--exact` (pairs whose float32 scores are compared with
@@ -25,19 +26,20 @@ import numpy as np
 import pandas as pd
 from scipy.stats import kendalltau
 
-from experiments.bench.harness import (
+from soundingline.experiments.bench.harness import (
     DATA,
     Arguments,
     Section,
     Table,
+    device_name,
     load,
-    machine,
+    matmul_peak,
     report,
     run,
     spread,
     take_turns,
 )
-from experiments.bench.rerank_data import (
+from soundingline.experiments.bench.rerank_data import (
     SHAPES,
     Request,
     data_root,
@@ -45,11 +47,10 @@ from experiments.bench.rerank_data import (
     save_random,
     workload,
 )
-from pipelines.neural.batches import in_batches
-from pipelines.neural.devices import choose_device
-from pipelines.rerank.base import Pair
-from pipelines.rerank.monot5 import MonoT5Scorer
-from toolkit.extras import require
+from soundingline.pipelines.models import choose_device, in_batches
+from soundingline.pipelines.rerank.monot5 import MonoT5
+from soundingline.pipelines.rerank.reranker import Pair
+from soundingline.toolkit.optional import import_optional
 
 _PACKAGES = ("torch", "transformers", "pyterrier-t5")
 SIZES = (1, 2, 4, 8, 16, 32, 64)
@@ -75,8 +76,8 @@ HEAD = [
 ORDER_HEAD = ["scores", "Kendall tau", f"top {TOP} shared", "largest difference"]
 
 
-def ours(folder: Path, dtype: str, device: str) -> MonoT5Scorer:
-    return MonoT5Scorer(str(folder), dtype=dtype, device=device)
+def ours(folder: Path, dtype: str, device: str) -> MonoT5:
+    return MonoT5(str(folder), dtype=dtype, device=device)
 
 
 def request_by_request(score: System, size: int) -> System:
@@ -93,11 +94,11 @@ def request_by_request(score: System, size: int) -> System:
 
 def reference(folder: Path, device: str, dtype: str = "float32") -> Callable[[int], System]:
     """pyterrier_t5 on one loaded model, by batch size."""
-    MonoT5ReRanker = require("pyterrier_t5").MonoT5ReRanker
+    MonoT5ReRanker = import_optional("pyterrier_t5").MonoT5ReRanker
     reranker = MonoT5ReRanker(
         tok_model=str(folder), model=str(folder), device=device, verbose=False
     )
-    reranker.model.to(getattr(require("torch"), dtype))
+    reranker.model.to(getattr(import_optional("torch"), dtype))
 
     def system(size: int) -> System:
         def scored(pairs: Sequence[Pair]) -> list[float]:
@@ -115,7 +116,7 @@ def reference(folder: Path, device: str, dtype: str = "float32") -> Callable[[in
 def plain(folder: Path, dtype: str, device: str) -> System:
     """transformers' T5 as it is, one decoder step, on our prompts: by length, in batches of the
     tokens that ours takes, padded behind and masked."""
-    torch, transformers = require("torch"), require("transformers")
+    torch, transformers = import_optional("torch"), import_optional("transformers")
     model = transformers.T5ForConditionalGeneration.from_pretrained(
         folder, dtype=getattr(torch, dtype)
     )
@@ -137,7 +138,7 @@ def plain(folder: Path, dtype: str, device: str) -> System:
 
     def scored(pairs: Sequence[Pair]) -> list[float]:
         ids = [prompt.ids for prompt in ours_too._prompts.encode(pairs)]
-        return in_batches(batch, ids, list(map(len, ids)), ours_too.batch_tokens)
+        return in_batches(batch, ids, list(map(len, ids)), ours_too.placement.batch_tokens)
 
     return scored
 
@@ -195,21 +196,6 @@ def order_rows(
 
 def _top(scores: np.ndarray) -> set[int]:
     return set(np.argsort(-scores, kind="stable")[:TOP].tolist())
-
-
-def matmul_peak(device: str, dtype: str) -> float:
-    """FLOP a second of a large square product, best of some."""
-    torch = require("torch")
-    side = 2048 if device == "cpu" else 8192
-    a, b = (torch.randn(side, side, device=device, dtype=getattr(torch, dtype)) for _ in "ab")
-
-    def multiply(_: int) -> None:
-        a @ b
-        if device != "cpu":
-            torch.cuda.synchronize()
-
-    turns = take_turns({dtype: multiply}, [range(12)])
-    return float(2 * side**3 / min(turns[dtype].seconds))
 
 
 def matmul_peaks(device: str) -> dict[str, float]:
@@ -327,12 +313,6 @@ def measure(
     return summary, tables
 
 
-def device_name(device: str) -> str:
-    if device == "cpu":
-        return f"{machine()}, {require('torch').get_num_threads()} threads"
-    return f"{require('torch').cuda.get_device_name(device)}, {machine()}"
-
-
 def main(arguments: Sequence[str]) -> None:
     """Run the benchmark and print its tables."""
     parser = Arguments("rerank", pairs=(1000, 1), exact=(100, 1), threads=(0, 0))
@@ -342,7 +322,7 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--collection", type=Path, default=data_root() / "wikimix")
     options = parser.read(arguments)
     if options.threads:
-        require("torch").set_num_threads(options.threads)
+        import_optional("torch").set_num_threads(options.threads)
     device = str(choose_device(options.device))
     shape = options.shape or ("base" if device == "cpu" else "3b")
     requests, tokenizer = workload(DATA, options.collection, options.pairs)

@@ -11,14 +11,14 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from experiments.bench.harness import ROOT
-from pipelines.lexical import LexicalIndex
-from toolkit.benchmarks.beir import BeirBenchmark
-from toolkit.contracts import Unit
-from toolkit.corpus.segmentation import Passages
-from toolkit.errors import InputError
-from toolkit.extras import require
-from toolkit.files import folder_made_whole
+from soundingline.experiments.bench.harness import ROOT
+from soundingline.pipelines.lexical import LexicalIndex
+from soundingline.toolkit.benchmarks.beir import BeirBenchmark
+from soundingline.toolkit.corpus.segmentation import Passages
+from soundingline.toolkit.data import Unit
+from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.files import atomic_folder
+from soundingline.toolkit.optional import import_optional
 
 CANDIDATES = 50
 VOCABULARY = 32_000
@@ -68,7 +68,7 @@ def _make(folder: Path, collection: Path, pairs: int) -> None:
     queries = -(-pairs // CANDIDATES)
     # Spread over the questions: their collections follow one another.
     topics = benchmark.topics[:: max(1, len(benchmark.topics) // queries)][:queries]
-    with folder_made_whole(folder) as partial:
+    with atomic_folder(folder) as partial:
         index = LexicalIndex.build(units.values(), partial / "index")
         frame = pd.DataFrame([{"qid": item.qid, "query": item.text} for item in topics])
         ranking = index.bm25(depth=CANDIDATES).transform(frame)
@@ -88,7 +88,7 @@ def _make(folder: Path, collection: Path, pairs: int) -> None:
 def _tokenizer(units: Iterable[Unit]) -> Any:
     """T5's own class over a unigram vocabulary learnt from the texts, so that they have about as
     many tokens as T5's gives them."""
-    tokenizers = require("tokenizers")
+    tokenizers = import_optional("tokenizers")
     learnt = tokenizers.Tokenizer(tokenizers.models.Unigram())
     metaspace = tokenizers.pre_tokenizers.Metaspace(replacement="▁", prepend_scheme="always")
     learnt.pre_tokenizer = tokenizers.pre_tokenizers.Sequence(
@@ -102,12 +102,12 @@ def _tokenizer(units: Iterable[Unit]) -> Any:
     pieces = {"<pad>": 0.0, "</s>": 0.0, "<unk>": 0.0}
     pieces |= {piece: score for piece, score in vocabulary.items() if piece not in pieces}
     pieces |= {f"▁{word}": max(vocabulary.values()) - 5.0 for word in _PROMPT}
-    return require("transformers").T5Tokenizer(vocab=list(pieces.items()), extra_ids=0)
+    return import_optional("transformers").T5Tokenizer(vocab=list(pieces.items()), extra_ids=0)
 
 
 def save_random(folder: Path, shape: str, tokenizer: Path) -> None:
     """A checkpoint with random float32 weights and the tokenizer beside them."""
-    torch, transformers = require("torch"), require("transformers")
+    torch, transformers = import_optional("torch"), import_optional("transformers")
     torch.manual_seed(0)
     config = transformers.T5Config(
         vocab_size=32_128, n_positions=512, decoder_start_token_id=0, **SHAPES[shape]

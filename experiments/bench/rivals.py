@@ -17,12 +17,12 @@ from typing import Any
 import numpy as np
 from scipy.sparse import csc_matrix
 
-from experiments.bench.corpus import units
-from pipelines.engines.java import find_jar, find_java, java_needed
-from pipelines.lexical import LexicalIndex
-from toolkit.errors import InputError
-from toolkit.files import dump_json, folder_made_whole
-from toolkit.progress import track
+from soundingline.experiments.bench.corpus import units
+from soundingline.pipelines.engines.java import find_jar, find_java, java_needed
+from soundingline.pipelines.lexical import LexicalIndex
+from soundingline.toolkit.console import track
+from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.files import atomic_folder, dump_json
 
 # PISA's own default is 100,000 documents: one batch, hence one thread, and much memory.
 _BATCH = 10_000
@@ -127,7 +127,7 @@ def anserini_collection(corpus: Path, files: int) -> Path:
     written beside the corpus if it is not there."""
     folder = corpus.parent / f"anserini-{files}-files"
     if not folder.exists():
-        with folder_made_whole(folder) as partial, ExitStack() as stack:
+        with atomic_folder(folder) as partial, ExitStack() as stack:
             paths = [partial / f"{number}.jsonl" for number in range(files)]
             streams = [stack.enter_context(path.open("w", encoding="utf-8")) for path in paths]
             for stream, unit in zip(cycle(streams), units(corpus), strict=False):

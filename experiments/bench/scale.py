@@ -1,4 +1,4 @@
-"""`python -m experiments.bench.scale`: memory and time at very many documents.
+"""`python -m soundingline.experiments.bench.scale`: memory and time at very many documents.
 
 Documents of three words, because what is measured grows with their number and not with their
 length: docids that are checked, unit ids, and the sums of concurrent searches.
@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from experiments.bench.harness import (
+from soundingline.experiments.bench.harness import (
     DATA,
     Arguments,
     Section,
@@ -20,9 +20,9 @@ from experiments.bench.harness import (
     report,
     run,
 )
-from pipelines.lexical import LexicalIndex
-from toolkit.benchmarks import BeirBenchmark
-from toolkit.contracts import Unit
+from soundingline.pipelines.lexical import LexicalIndex
+from soundingline.toolkit.benchmarks.beir import BeirBenchmark
+from soundingline.toolkit.data import Unit
 
 HEAD = ("step", "s", "peak MiB")
 THREADS = 32
@@ -62,7 +62,7 @@ def read(folder: Path) -> None:
 
 
 def build(index: Path, documents: int) -> None:
-    LexicalIndex.build(Drawn(documents), index, processes=1, memory_mb=BUILD_MB, keep_texts=False)
+    LexicalIndex.build(Drawn(documents), index, memory_mb=BUILD_MB, keep_texts=False)
 
 
 def search(index: Path, threads: int, queries: int) -> None:

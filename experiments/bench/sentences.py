@@ -1,5 +1,5 @@
-"""`python -m experiments.bench.sentences FOLDER`: how far sentences by rules agree with those of
-spaCy's `en_core_web_sm`, over the documents of a BEIR folder.
+"""`python -m soundingline.experiments.bench.sentences FOLDER`: how far sentences by rules agree
+with those of spaCy's `en_core_web_sm`, over the documents of a BEIR folder.
 
 A boundary is where a sentence begins, but for the first of a text. A line break ends a sentence for
 both splitters, so that boundaries within lines, where they can differ, are counted by themselves.
@@ -15,11 +15,16 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
-from experiments.bench.harness import Arguments, Section, Table, report, run
-from toolkit.corpus.sentences import Spans, Splitter, rule_spans
-from toolkit.corpus.spacy_sentences import spacy_spans, spacy_version
-from toolkit.errors import InputError
-from toolkit.progress import track
+from soundingline.experiments.bench.harness import Arguments, Section, Table, report, run
+from soundingline.toolkit.console import track
+from soundingline.toolkit.corpus.sentences import (
+    Spans,
+    Splitter,
+    rule_spans,
+    spacy_spans,
+    spacy_version,
+)
+from soundingline.toolkit.errors import InputError
 
 
 class Agreement(NamedTuple):

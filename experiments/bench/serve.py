@@ -1,4 +1,5 @@
-"""`python -m experiments.bench.serve`: what `experiments.serve` adds to a search, and holds.
+"""`python -m soundingline.experiments.bench.serve`: what `soundingline serve` adds to a search, and
+holds.
 
 The server runs in a process of its own, over a backend that takes a known time, so that the rest of
 a reply's time is the server's (and this client's). Clients pause between calls, as agents do while
@@ -24,11 +25,12 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from experiments.bench.harness import Arguments, Section, Table, report, run
-from experiments.serving.options import ServerOptions
-from toolkit.contracts import Document, Hit, SearchRequest, SearchResult
-from toolkit.llm.ledger import Ledger
-from toolkit.search import DictionaryStore, RankedBrowsing
+from soundingline.experiments.bench.harness import Arguments, Section, Table, report, run
+from soundingline.experiments.serving.options import ServerOptions
+from soundingline.toolkit.corpus import SqliteStore
+from soundingline.toolkit.data import Document, Hit, SearchRequest, SearchResult
+from soundingline.toolkit.llm.ledger import Ledger
+from soundingline.toolkit.search import RankedBrowsing
 
 _DEPTH = 1000
 _MOST_MS = 10.0
@@ -178,14 +180,19 @@ def running(backend_ms: float) -> Iterator[Server]:
 
 
 def _serve(sender: Connection, backend_ms: float) -> None:
-    from experiments.serving.running import Parts, http_server, make_service, prepared_process
+    from soundingline.experiments.serving.running import (
+        Parts,
+        http_server,
+        make_service,
+        prepared_process,
+    )
 
-    documents = {
-        f"d{number}": Document(f"d{number}", f"Mill {number}", "A mill on the river. " * 60)
+    documents = (
+        Document(f"d{number}", f"Mill {number}", "A mill on the river. " * 60)
         for number in range(1, _DEPTH + 1)
-    }
+    )
     backend = TimedBackend(backend_ms)
-    store = DictionaryStore(documents)
+    store = SqliteStore.in_memory(documents)
     parts = Parts(RankedBrowsing(), lambda qid: backend, store, {}, Ledger())
     # Every client may be in a search at once: what is measured is not the wait for a thread.
     options = ServerOptions(port=0, threads=64, max_calls=10**9)

@@ -1,4 +1,5 @@
-"""`python -m experiments.bench.splade`: speed of impact search on passages that look like SPLADE's.
+"""`python -m soundingline.experiments.bench.splade`: speed of impact search on passages that look
+like SPLADE's.
 
 Arguments: `--documents` (default 100000), `--seed`, `--write` (put the tables into
 docs/benchmarks.md). The passages are drawn (see `splade_corpus`); they and the indexes are kept in
@@ -17,7 +18,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy import sparse
 
-from experiments.bench.harness import (
+from soundingline.experiments.bench.harness import (
     DATA,
     Arguments,
     Latency,
@@ -30,8 +31,8 @@ from experiments.bench.harness import (
     run,
     size_mb,
 )
-from experiments.bench.rivals import rival, silenced
-from experiments.bench.splade_corpus import (
+from soundingline.experiments.bench.rivals import rival, silenced
+from soundingline.experiments.bench.splade_corpus import (
     SIZES,
     VOCABULARY,
     Query,
@@ -39,9 +40,9 @@ from experiments.bench.splade_corpus import (
     encoding,
     term,
 )
-from pipelines.learned.impact_scoring import scaled
-from pipelines.learned.impacts import ImpactIndex
-from pipelines.learned.shards import Shards
+from soundingline.pipelines.learned.impact_scoring import scaled
+from soundingline.pipelines.learned.impacts import ImpactIndex
+from soundingline.pipelines.learned.shards import Shards
 
 DEPTH, COMPARED, CHECKED, ROUNDS = 1000, 100, 20, 5
 FORMS = {"x100": 100.0, "exact": None}
@@ -58,7 +59,6 @@ class BruteForce:
         arrays = index._arrays
         kind = np.float32 if index.scale is None else np.int64
         values: Any = arrays.frequencies.astype(kind)
-        values[arrays.large_positions] = arrays.large_values
         shape = (len(index), VOCABULARY)
         by_term = sparse.csc_array((values, arrays.documents, arrays.offsets), shape=shape)
         self._matrix: Any = by_term.tocsr()
@@ -193,8 +193,7 @@ def described(encoded: Shards, index: ImpactIndex, queries: Queries) -> str:
     )
     return (
         f"{documents:,} drawn passages of {encoded.counts['rows'] / documents:.0f} terms, from a "
-        f"vocabulary of {VOCABULARY:,}; {counts['postings']:,} postings, of which "
-        f"{counts['large_impacts'] / counts['postings']:.1%} hold more than 255; the most frequent "
+        f"vocabulary of {VOCABULARY:,}; {counts['postings']:,} postings; the most frequent "
         f"term is in {most / documents:.0%} of the passages. Queries of {SIZES[0]}, {SIZES[1]} and "
         f"{SIZES[2]} terms share {overlaps} of them with a passage on average. Depth {DEPTH}, one "
         f"thread; {ROUNDS} rounds, in which ours and PISA take turns. The first {COMPARED} are "

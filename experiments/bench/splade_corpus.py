@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipelines.learned import shards
-from pipelines.learned.encoding import SPARSE
-from pipelines.learned.shards import Shards
-from toolkit.progress import track
+from soundingline.pipelines.learned import shards
+from soundingline.pipelines.learned.encoding import SPARSE
+from soundingline.pipelines.learned.shards import Shards
+from soundingline.toolkit.console import track
 
 VOCABULARY = 30_522  # BERT's
 SHARD, QUERIES = 2048, 100

@@ -1,4 +1,4 @@
-"""`python -m experiments.bench.startup`: how long a command takes to start.
+"""`python -m soundingline.experiments.bench.startup`: how long a command takes to start.
 
 Each command runs in a fresh process, in turns, with the files in the system's cache; medians, and
 their ratio to importing PyTerrier and Hydra in the same turn, which every command does. Argument:
@@ -14,7 +14,7 @@ import sys
 from collections.abc import Sequence
 from functools import partial
 
-from experiments.bench.harness import (
+from soundingline.experiments.bench.harness import (
     ROOT,
     Arguments,
     Section,
@@ -29,10 +29,10 @@ BASE = "import pyterrier, hydra"
 # The arguments of Python, and the ratio that is to be kept.
 COMMANDS: dict[str, tuple[tuple[str, ...], float | None]] = {
     f'python -c "{BASE}"': (("-c", BASE), None),
-    "python -m experiments.run --help": (("-m", "experiments.run", "--help"), 1.5),
-    'python -c "import pipelines"': (("-c", "import pipelines"), 0.3),
-    'python -c "from experiments import Experiment"': (
-        ("-c", "from experiments import Experiment"),
+    "soundingline run --help": (("-m", "soundingline.experiments", "run", "--help"), 1.5),
+    'python -c "import soundingline.pipelines"': (("-c", "import soundingline.pipelines"), 0.3),
+    'python -c "from soundingline.experiments import Experiment"': (
+        ("-c", "from soundingline.experiments import Experiment"),
         1.5,
     ),
 }

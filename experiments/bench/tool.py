@@ -1,8 +1,8 @@
-"""`python -m experiments.bench.tool`: milliseconds of a tool call on a large index.
+"""`python -m soundingline.experiments.bench.tool`: milliseconds of a tool call on a large index.
 
 A search call ranks 1000 documents and shows five excerpts; a read call shows 200 lines of one of
-the documents that a search showed. Arguments are those of `experiments.bench.lexical`, whose corpus
-and index it uses and makes if they are not there.
+the documents that a search showed. Arguments are those of `soundingline.experiments.bench.lexical`,
+whose corpus and index it uses and makes if they are not there.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import random
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from experiments.bench.corpus import corpus_file, units
-from experiments.bench.harness import (
+from soundingline.experiments.bench.corpus import corpus_file, units
+from soundingline.experiments.bench.harness import (
     DATA,
     Arguments,
     Section,
@@ -22,13 +22,13 @@ from experiments.bench.harness import (
     report,
     run,
 )
-from pipelines.backend import PipelineBackend
-from pipelines.lexical import LexicalIndex
-from toolkit.benchmarks import FictionalWorld
-from toolkit.contracts import Document
-from toolkit.corpus import SqliteStore
-from toolkit.progress import track
-from toolkit.search import RankedBrowsing
+from soundingline.pipelines.backend import PipelineBackend
+from soundingline.pipelines.lexical import LexicalIndex
+from soundingline.toolkit.benchmarks.fictional import FictionalWorld
+from soundingline.toolkit.console import track
+from soundingline.toolkit.corpus import SqliteStore
+from soundingline.toolkit.data import Document
+from soundingline.toolkit.search import RankedBrowsing
 
 QUESTIONS = 60
 HEAD = ("call", "ms, median of 5 rounds (lowest–highest round)", "target")
@@ -40,7 +40,7 @@ def store_of(corpus: Path, documents: int) -> SqliteStore:
     if not path.exists():
         reading = track(_documents(corpus), "storing", documents)
         SqliteStore.build(path, reading, corpus_fingerprint="bench").close()
-    return SqliteStore.open(path)
+    return SqliteStore(path)
 
 
 def _documents(corpus: Path) -> Iterator[Document]:
@@ -67,11 +67,11 @@ def tool_rows(
 
     def search(query: str) -> None:
         # A session of its own: a repeated query would be served from the session's cache.
-        session = interface.session(backend, store)
+        session = interface.open(backend, store)
         result = session.call("search", {"reason": "", "query": query})
         docids.update(dict.fromkeys(result.call.shown))
 
-    reader = interface.session(backend, store)
+    reader = interface.open(backend, store)
 
     def read(docid: str) -> None:
         reader.call("read_document", {"reason": "", "docid": docid})

@@ -1,4 +1,5 @@
-"""`python -m experiments.bench.tuning`: the whole (k1, b) grid in one pass, beside a search a cell.
+"""`python -m soundingline.experiments.bench.tuning`: the whole (k1, b) grid in one pass, beside a
+search a cell.
 
 Arguments: `--documents` (default 100000), `--questions` (100), `--rounds` in which the systems take
 turns (5), `--cells` measured one by one in a round (4), `--seed`, `--write` (put the table into
@@ -22,8 +23,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from experiments.bench.corpus import corpus_file, units
-from experiments.bench.harness import (
+from soundingline.experiments.bench.corpus import corpus_file, units
+from soundingline.experiments.bench.harness import (
     DATA,
     Arguments,
     Section,
@@ -33,15 +34,15 @@ from experiments.bench.harness import (
     spread,
     take_turns,
 )
-from pipelines.lexical import LexicalIndex
-from pipelines.lexical.grid import GridBM25, JudgedQuery
-from toolkit.console import Console
-from toolkit.errors import InputError
-from toolkit.evaluation.retrieval import measure_rankings
-from toolkit.evaluation.tuning import Grid, RankTable, measure_table
-from toolkit.progress import track
+from soundingline.pipelines.lexical import LexicalIndex
+from soundingline.pipelines.lexical.grid import GridBM25, JudgedQuery
+from soundingline.toolkit.console import Console, track
+from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.evaluation.grid import Grid, RankTable, measure_table
+from soundingline.toolkit.evaluation.retrieval import measure_rankings
 
 GRID = Grid("0:32:1", "0:1:0.1", "pi_serini")
+PAIRS = [(k1, b) for k1, b in GRID.points]
 TERMS, DEPTH, JUDGED, BROWSECOMP = 60, 1000, 6, 830
 MEASURES = ("nDCG@10", "AP", "R@1000")
 HEAD = ("system", "cells a round", "s, all cells", "ms a question", "ms a search", "times slower")
@@ -97,7 +98,7 @@ def whole_grid(
     queries = [JudgedQuery(str(n), q.terms, q.docids) for n, q in enumerate(questions)]
 
     def rank(cells: object) -> dict[str, NDArray[np.int32]]:
-        return dict(GridBM25(index, GRID.pairs).ranks(queries, threads))
+        return dict(GridBM25(index, PAIRS).ranks(queries, threads))
 
     return rank
 
@@ -109,7 +110,7 @@ def ours(
 
     def rank(cells: Sequence[int]) -> list[list[tuple[Any, Any]]]:
         rankings = []
-        for k1, b in (GRID.pairs[cell] for cell in cells):
+        for k1, b in (PAIRS[cell] for cell in cells):
             search = partial(index.search, k1=k1, b=b, depth=DEPTH)
             rankings.append(list(pool.map(search, [question.terms for question in questions])))
         return rankings
@@ -127,7 +128,7 @@ def check_same(
     scores within 1e-5."""
     judged = {str(n): dict.fromkeys(q.docids, 1) for n, q in enumerate(questions)}
     docids = {qid: list(judged[qid]) for qid in judged}
-    rank_table = RankTable(GRID.pairs, docids, {qid: ranks[qid] for qid in judged})
+    rank_table = RankTable(PAIRS, docids, {qid: ranks[qid] for qid in judged})
     table = measure_table(rank_table, judged, MEASURES)
     for cell, hits in single.items():
         rankings = {
@@ -138,7 +139,7 @@ def check_same(
             ours = dict(zip(table.qids, table.of(measure)[:, cell].tolist(), strict=True))
             if ours != expected[measure]:
                 raise RuntimeError(f"{measure} differs between grid and single run of {cell}")
-    grid = GridBM25(index, GRID.pairs)
+    grid = GridBM25(index, PAIRS)
     for number, question in enumerate(questions[:10]):
         scores = grid.scores(JudgedQuery("", question.terms, question.docids))
         for cell, hits in single.items():
@@ -153,7 +154,7 @@ def anserini(
 ) -> Callable[[Sequence[int]], Any] | None:
     """Ranks all questions in some cells by Anserini's `SimpleSearcher`; None where it is not
     installed."""
-    from pipelines.engines.anserini import AnseriniEngine
+    from soundingline.pipelines.engines.anserini import AnseriniEngine
 
     engine = AnseriniEngine(document_vectors=False)
     path = folder / "anserini"
@@ -168,7 +169,7 @@ def anserini(
         return None
 
     def rank(cells: Sequence[int]) -> Any:
-        for k1, b in (GRID.pairs[cell] for cell in cells):
+        for k1, b in (PAIRS[cell] for cell in cells):
             index.search(list(texts), DEPTH, {"k1": k1, "b": b}, threads)
 
     return rank

@@ -1,4 +1,4 @@
-"""`python -m experiments.bench.vectors`: exact search over vectors, ours and others'.
+"""`python -m soundingline.experiments.bench.vectors`: exact search over vectors, ours and others'.
 
 Arguments: `--documents` (default 100000), `--dimensions` (384), `--depth` (1000), `--rounds` (5),
 `--seed`, `--device` (of torch; default: a GPU where there is one), `--write` (put the table into
@@ -20,7 +20,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from experiments.bench.harness import (
+from soundingline.experiments.bench.harness import (
     LIMITS,
     Arguments,
     Section,
@@ -30,10 +30,11 @@ from experiments.bench.harness import (
     run,
     spread,
     take_turns,
+    unit,
 )
-from experiments.bench.rivals import installed
-from pipelines.learned.vector_search import DocumentVectors, NumpySearch, TorchSearch
-from pipelines.neural.devices import choose_device
+from soundingline.experiments.bench.rivals import installed
+from soundingline.pipelines.learned.vector_search import DocumentVectors, NumpySearch, TorchSearch
+from soundingline.pipelines.models import choose_device
 
 BATCHES = {1: 32, 16: 4, 64: 2}  # queries a call, and calls a round
 COMPARED = 100
@@ -51,11 +52,6 @@ def draw(documents: int, dimensions: int, seed: int) -> tuple[Matrix, Matrix]:
     near = vectors[chance.integers(0, documents, count)]
     noise = chance.standard_normal((count, dimensions), np.float32) / np.float32(dimensions**0.5)
     return vectors, unit(near + noise)
-
-
-def unit(vectors: Matrix) -> Matrix:
-    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-    return np.asarray(vectors / lengths, np.float32)
 
 
 def ours(search: NumpySearch | TorchSearch, depth: int) -> System:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from toolkit.search import format_answer, parse_answer
+from soundingline.toolkit.search import format_answer, parse_answer
 
 HOW = (
     "The short exact answer, with explanation and confidence beside it; or one text with the three "

@@ -7,14 +7,14 @@ from typing import Any
 
 from starlette.responses import Response
 
-from experiments.serving import browsecomp_plus, pi_serini
-from experiments.serving.answers import HOW, answer_text
-from experiments.serving.endpoint import Body, Endpoint, Schema, record
-from experiments.serving.errors import RequestRefused
-from experiments.serving.json_bodies import text_reply
-from experiments.serving.service import Handout, Service
-from experiments.serving.sessions import ServedSession
-from toolkit.search.schemas import FAR, MAX_CHARACTERS
+from soundingline.experiments.serving import browsecomp_plus, pi_serini
+from soundingline.experiments.serving.answers import HOW, answer_text
+from soundingline.experiments.serving.endpoint import Body, Endpoint, Schema, record
+from soundingline.experiments.serving.errors import RequestRefused
+from soundingline.experiments.serving.json_bodies import reply, text_reply
+from soundingline.experiments.serving.service import Handout, Service
+from soundingline.experiments.serving.sessions import ServedSession
+from soundingline.toolkit.search.tool import LARGEST_OFFSET, MAX_CHARACTERS
 
 _HANDLE: Schema = {"type": "string", "description": "The handle of a session."}
 _INTERFACE: Schema = {
@@ -24,7 +24,7 @@ _INTERFACE: Schema = {
 _TEXT: Schema = {"type": "string"}
 _DOCID: Schema = {"type": "string", "minLength": 1, "maxLength": MAX_CHARACTERS}
 _QUERY: Schema = {"type": "string", "minLength": 1, "maxLength": MAX_CHARACTERS}
-_COUNT: Schema = {"type": "integer", "minimum": 1, "maximum": FAR}
+_COUNT: Schema = {"type": "integer", "minimum": 1, "maximum": LARGEST_OFFSET}
 _NUMBER: Schema = {"type": "integer", "minimum": 0}
 
 
@@ -61,7 +61,7 @@ async def _close(service: Service, body: Body, query: Mapping[str, str]) -> Any:
 async def _call(service: Service, body: Body, query: Mapping[str, str]) -> Any:
     session = service.sessions.get(body["session"])
     result = await service.call(session, body["tool"], body["arguments"], body.get("reasoning", ""))
-    shown = [] if result.details is None else list(getattr(result.details, "shown", ()))
+    shown = [] if result.page is None else list(getattr(result.page, "shown", ()))
     return {
         "text": result.text,
         "error": result.call.error,
@@ -82,10 +82,13 @@ async def _submit(service: Service, body: Body, query: Mapping[str, str]) -> Any
 
 
 async def _bcp_search(service: Service, body: Body, query: Mapping[str, str]) -> Any:
-    k = body.get("k", 10)
-    text = body["query"]
+    k, text, most = body.get("k", 10), body["query"], service.options.max_result_bytes
+    # The reply is written in the thread as well: where the event loop wrote it, it would fall
+    # behind, and results of many megabytes would wait for it.
     return await service.run(
-        lambda: browsecomp_plus.whole_hits(service.backend, service.store, text, k)
+        lambda: reply(
+            browsecomp_plus.whole_hits(service.backend, service.store, text, k), most=most
+        )
     )
 
 

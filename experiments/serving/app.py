@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
+from mcp.server.sse import SseServerTransport
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -14,26 +15,29 @@ from starlette.responses import HTMLResponse, Response
 from starlette.routing import Mount, Route
 from starlette.types import ASGIApp
 
-from experiments.serving import openapi
-from experiments.serving.api import ENDPOINTS
-from experiments.serving.endpoint import Endpoint
-from experiments.serving.errors import RequestRefused
-from experiments.serving.guard import DEFECT, Guard
-from experiments.serving.json_bodies import reply
-from experiments.serving.mcp_doors import McpTools, SseDoor, StreamableDoor
-from experiments.serving.service import Service
+from soundingline.experiments.serving import openapi
+from soundingline.experiments.serving.api import ENDPOINTS
+from soundingline.experiments.serving.endpoint import Endpoint
+from soundingline.experiments.serving.errors import RequestRefused
+from soundingline.experiments.serving.guard import DEFECT, Guard
+from soundingline.experiments.serving.json_bodies import reply
+from soundingline.experiments.serving.mcp_doors import McpDoor, McpTools, SseDoor, StreamableDoor
+from soundingline.experiments.serving.service import Service
 
-SSE, MESSAGES, STREAMABLE = "/mcp", "/mcp-messages/", "/mcp-http"
+MCP, SSE, MESSAGES = "/mcp", "/sse", "/messages/"
 _TITLE = "Soundingline search server"
 
 
-def application(service: Service, sse_interface: str = "tool") -> ASGIApp:
-    """The application. `sse_interface` is the one whose tools stand at `/mcp`; those at `/mcp-http`
-    are the configured ones."""
-    sse = SseDoor(
-        McpTools(service, sse_interface, handles=False), MESSAGES, service.options.max_request_bytes
+def application(service: Service, mcp_interface: str = "tool") -> ASGIApp:
+    """The application. `mcp_interface` is the one whose tools stand at `/mcp`; those at `/sse` are
+    the configured ones."""
+    transport = SseServerTransport(
+        MESSAGES, max_request_body_size=service.options.max_request_bytes
     )
-    streamable = StreamableDoor(McpTools(service, "tool", handles=True), service)
+    sse = SseDoor(McpTools(service, "tool", named=True), transport, service.in_flight)
+    streamable = StreamableDoor(McpTools(service, mcp_interface, handles=True, named=True), service)
+    mcp_sse = SseDoor(McpTools(service, mcp_interface, named=True), transport, service.in_flight)
+    mcp = McpDoor(streamable, mcp_sse)
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -54,12 +58,12 @@ def application(service: Service, sse_interface: str = "tool") -> ASGIApp:
     routes += [
         Route("/", _page, methods=["GET"]),
         Route("/openapi.json", _description, methods=["GET"]),
+        Route(MCP, mcp),
         Route(SSE, sse, methods=["GET"]),
-        Mount(MESSAGES, app=sse.transport.handle_post_message),
-        Route(STREAMABLE, streamable),
+        Mount(MESSAGES, app=sse.messages),
     ]
     app = Starlette(routes=routes, lifespan=lifespan, exception_handlers=_HANDLERS)
-    return Guard(app, service.options)
+    return Guard(app, service.options, service.in_flight)
 
 
 def _handler(endpoint: Endpoint, service: Service) -> Callable[[Request], Awaitable[Response]]:

@@ -7,77 +7,59 @@ its readers look for quoted ones.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from typing import Any
 
-from experiments.serving.json_bodies import dump_json, finite
-from toolkit.contracts import (
-    DocumentPage,
-    DocumentStore,
-    Hit,
-    ResultsPage,
-    SearchBackend,
-    SearchRequest,
-    parent,
-)
-from toolkit.search import Page, TextParameter, Tool, ToolError, ToolSpec, TopK, TopKSession
+from soundingline.experiments.serving.json_bodies import dump_json, finite
+from soundingline.toolkit.data import DocumentStore, Hit, SearchBackend, SearchRequest, parent
+from soundingline.toolkit.search import Parameter, Tool, ToolError, ToolOutput, ToolSpec, TopK
+from soundingline.toolkit.search.tool import DocumentPage, ResultsPage
 
 MOST_HITS = 1000
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True, eq=False)
 class BrowseCompPlusTools(TopK):
-    """The settings of `TopK` for an interface whose pages are JSON. A document of more than
-    `max_bytes` is cut to its first lines, and says so by `"truncated": true`."""
+    """`TopK` with JSON instead of texts.
+
+    A document of more than `max_bytes` is cut to its first lines and has `"truncated": true`.
+    """
 
     @classmethod
     def like(cls, other: object) -> BrowseCompPlusTools:
-        """With the settings of another interface, where that is a `TopK`."""
+        """With the settings of another interface, if that is a `TopK`."""
         if not isinstance(other, TopK):
             return cls(get_document=True)
-        return cls(**{field.name: getattr(other, field.name) for field in fields(TopK)})
-
-    def session(
-        self,
-        backend: SearchBackend,
-        store: DocumentStore,
-        clock: Callable[[], float] = time.perf_counter,
-    ) -> BrowseCompPlusSession:
-        """A session for one question."""
-        return self.open_session(BrowseCompPlusSession, backend, store, clock, depth=self.k)
-
-
-class BrowseCompPlusSession(TopKSession):
-    """One question's session: see `BrowseCompPlusTools`."""
+        return cls(
+            **{field.name: getattr(other, field.name) for field in fields(TopK) if field.init}
+        )
 
     def tools(self) -> Iterable[Tool]:
         for tool in super().tools():
             if tool.searches_by:
                 yield tool
             else:
-                docid = TextParameter("docid", "A docid as search results show it.")
+                docid = Parameter("docid", "A docid as search results show it.")
                 spec = ToolSpec(tool.spec.name, "Return the whole text of a document.", (docid,))
                 yield Tool(spec, self._document, reads_by="docid")
 
-    def _search(self, query: str) -> Page:
-        page = super()._search(query)
-        assert isinstance(page.details, ResultsPage)
-        return page._replace(text=dump_json([_row(hit) for hit in page.details.hits]))
+    def _search(self, query: str) -> ToolOutput:
+        output = super()._search(query)
+        assert isinstance(output.page, ResultsPage)
+        return output._replace(text=dump_json([_row(hit) for hit in output.page.hits]))
 
-    def _document(self, docid: str) -> Page:
+    def _document(self, docid: str) -> ToolOutput:
         try:
-            page = self._get_document(docid, None)
+            output = self._get_document(docid, None)
         except ToolError:
-            return Page("null")
-        assert isinstance(page.details, DocumentPage)
-        details = page.details
-        text = {"docid": details.docid, "text": "\n".join([details.title, *details.lines])}
-        if not details.title:
-            text["text"] = "\n".join(details.lines)
-        cut = {"truncated": True} if details.continuation else {}
-        return page._replace(text=dump_json({**text, **cut}))
+            return ToolOutput("null")
+        page = output.page
+        assert isinstance(page, DocumentPage)
+        lines = [page.title, *page.lines] if page.title else page.lines
+        cut = {"truncated": True} if page.continuation else {}
+        row = {"docid": page.docid, "text": "\n".join(lines), **cut}
+        return output._replace(text=dump_json(row))
 
 
 def _row(hit: Hit) -> dict[str, Any]:

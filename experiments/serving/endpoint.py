@@ -11,9 +11,9 @@ from jsonschema import Draft202012Validator
 from starlette.requests import Request
 from starlette.responses import Response
 
-from experiments.serving.errors import RequestRefused
-from experiments.serving.json_bodies import read_json, reply
-from experiments.serving.service import Service
+from soundingline.experiments.serving.errors import RequestRefused
+from soundingline.experiments.serving.json_bodies import read_json, reply
+from soundingline.experiments.serving.service import Service
 
 Schema = Mapping[str, Any]
 Body = dict[str, Any]

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from experiments.serving.errors import RequestRefused
+from soundingline.experiments.serving.errors import RequestRefused
 
 _SECONDS = 60.0  # in which a body must have come
 _DEEPEST = 20  # nested lists and objects; ours have four

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from html import escape
 from typing import Any
 
-from experiments.serving.endpoint import Endpoint
+from soundingline.experiments.serving.endpoint import Endpoint
 
 _REFUSAL = {
     "description": "What was wrong, in one line.",
@@ -52,8 +52,8 @@ def page(endpoints: Iterable[Endpoint], title: str) -> str:
     return (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
         f"<style>{_STYLE}</style></head><body><h1>{escape(title)}</h1>"
-        '<p>Described by <a href="openapi.json">openapi.json</a>. MCP: SSE at <code>/mcp</code>, '
-        "streamable HTTP at <code>/mcp-http</code>.</p>" + "".join(blocks) + "</body></html>"
+        '<p>Described by <a href="openapi.json">openapi.json</a>. MCP: streamable HTTP at '
+        "<code>/mcp</code>, SSE at <code>/sse</code>.</p>" + "".join(blocks) + "</body></html>"
     )
 
 

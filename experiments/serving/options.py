@@ -6,7 +6,7 @@ import ipaddress
 from dataclasses import dataclass
 from functools import lru_cache
 
-from toolkit.errors import InputError
+from soundingline.toolkit.errors import InputError
 
 
 @dataclass(frozen=True)
@@ -20,9 +20,12 @@ class ServerOptions:
     - `stdio`: speak MCP on standard input and output, and nothing else.
     - `client`: what the agents are called in tables and reports.
     - `threads`: searches at once.
-    - `max_sessions`: sessions at once; one that was idle for `idle_seconds` is dropped.
+    - `max_sessions`: sessions at once; one that was idle for `idle_seconds` is dropped. Sessions
+      to which only search ids lead back are dropped earlier, where a new one needs the room.
     - `max_calls`: tool calls of one question.
     - `max_request_bytes`, `max_result_bytes`: size of a request's and of a reply's body.
+    - `max_bytes_in_flight`: bytes of all larger requests and replies together that are under way;
+      what would exceed it is refused with status 503.
     """
 
     host: str = "127.0.0.1"
@@ -37,13 +40,15 @@ class ServerOptions:
     max_calls: int = 1000
     max_request_bytes: int = 1_000_000
     max_result_bytes: int = 32_000_000
+    max_bytes_in_flight: int = 256_000_000
 
     def check(self) -> None:
         """`InputError` for the first value that is impossible."""
         for name, value in (("port", self.port), ("rpc_port", self.rpc_port or 0)):
             if not 0 <= value <= 65535:
                 raise InputError(f"{name}={value}", valid="0 to 65535")
-        for name in ("threads", "max_sessions", "max_calls", "max_request_bytes"):
+        counts = ("threads", "max_sessions", "max_calls", "max_request_bytes")
+        for name in (*counts, "max_bytes_in_flight"):
             if getattr(self, name) < 1:
                 raise InputError(f"{name}={getattr(self, name)}", valid="1 or more")
         if not self.client.strip() or not self.client.isprintable():

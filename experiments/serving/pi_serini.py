@@ -8,22 +8,14 @@ absent, never null. Ids are those of documents, each once in a ranking, at its b
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
-from experiments.serving.json_bodies import dump_json, finite
-from toolkit.contracts import DocumentPage, DocumentStore, Hit, Lines, SearchBackend, parent
-from toolkit.search import (
-    IntegerParameter,
-    Page,
-    RankedBrowsing,
-    RankedBrowsingSession,
-    TextParameter,
-    Tool,
-    ToolSpec,
-)
-from toolkit.search.schemas import FAR
+from soundingline.experiments.serving.json_bodies import dump_json, finite
+from soundingline.toolkit.data import DocumentStore, Hit, Lines, parent
+from soundingline.toolkit.search import Parameter, RankedBrowsing, Tool, ToolOutput, ToolSpec
+from soundingline.toolkit.search.tool import LARGEST_OFFSET, DocumentPage
 
 SEARCH, READ = "search", "read_document"
 
@@ -48,47 +40,34 @@ class ReadLines(NamedTuple):
         return self.last + 1 if self.lines and self.last < self.total else None
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True, eq=False)
 class PiSeriniTools(RankedBrowsing):
-    """The settings of `RankedBrowsing` (`depth`, excerpts, size of an output) for Pi-Serini's own
-    client, which does the browsing."""
+    """`RankedBrowsing` for Pi-Serini's own client, which pages through rankings by itself."""
 
     @classmethod
     def like(cls, other: object) -> PiSeriniTools:
-        """With the settings of another interface, where that is a `RankedBrowsing`."""
+        """With the settings of another interface, if that is a `RankedBrowsing`."""
         if not isinstance(other, RankedBrowsing):
             return cls(excerpt="first_match")
-        return cls(**{field.name: getattr(other, field.name) for field in fields(RankedBrowsing)})
-
-    def session(
-        self,
-        backend: SearchBackend,
-        store: DocumentStore,
-        clock: Callable[[], float] = time.perf_counter,
-    ) -> PiSeriniSession:
-        """A session for one question."""
-        return self.open_session(PiSeriniSession, backend, store, clock, depth=self.depth)
-
-
-class PiSeriniSession(RankedBrowsingSession):
-    """One question's session: see `PiSeriniTools`."""
+        named = {each.name for each in fields(RankedBrowsing) if each.init}
+        return cls(**{name: getattr(other, name) for name in named})
 
     def tools(self) -> Iterable[Tool]:
-        limit = IntegerParameter("limit", "How many, at most.", 1, FAR)
-        offset = IntegerParameter("offset", "The first one.", 1, FAR)
-        search = ToolSpec(SEARCH, "Rank.", (TextParameter("query", "The query."), limit, offset))
+        limit = Parameter("limit", "How many, at most.", bounds=(1, LARGEST_OFFSET))
+        offset = Parameter("offset", "The first one.", bounds=(1, LARGEST_OFFSET))
+        search = ToolSpec(SEARCH, "Rank.", (Parameter("query", "The query."), limit, offset))
         yield Tool(search, self._ranked, searches_by="query")
-        read = ToolSpec(READ, "Read lines.", (TextParameter("docid", "A docid."), offset, limit))
+        read = ToolSpec(READ, "Read lines.", (Parameter("docid", "A docid."), offset, limit))
         yield Tool(read, self._read, reads_by="docid")
 
-    def _ranked(self, query: str, limit: int | None, offset: int | None) -> Page:
+    def _ranked(self, query: str, limit: int | None, offset: int | None) -> ToolOutput:
         began = time.perf_counter()
-        _, ranking = self.rank(query)
-        hits = once_each(ranking.hits)
-        first, count = offset or 1, limit or self.settings.depth
+        _, ranked = self.rank(query, self.depth)
+        hits = once_each(ranked.hits)
+        first, count = offset or 1, limit or self.depth
         shown = hits[first - 1 : first - 1 + count]
-        head = max(0, self.settings.excerpt_depth - first + 1)
-        rows = [_row(hit) for hit in self.filled(ranking.request.query, first, shown[:head])]
+        head = max(0, self.excerpt_depth - first + 1)
+        rows = [_row(hit) for hit in self.filled(ranked.request.query, first, shown[:head])]
         rows += [_row(hit) for hit in shown[head:]]
         more = first - 1 + count < len(hits)
         page = {
@@ -97,14 +76,14 @@ class PiSeriniSession(RankedBrowsingSession):
             **({"nextOffset": first + count} if more else {}),
             "timingMs": {"request": milliseconds(began)},
         }
-        return Page(dump_json(page), None, ranking)
+        return ToolOutput(dump_json(page), None, ranked)
 
-    def _read(self, docid: str, offset: int | None, limit: int | None) -> Page:
+    def _read(self, docid: str, offset: int | None, limit: int | None) -> ToolOutput:
         began = time.perf_counter()
-        count = limit or self.settings.read_limit
-        result = read_lines(self.store, docid, offset or 1, count, self.settings)
+        count = limit or self.read_limit
+        result = read_lines(self.store, docid, offset or 1, count, self)
         if result is None:
-            return Page(dump_json({"found": False, "docid": docid}))
+            return ToolOutput(dump_json({"found": False, "docid": docid}))
         following = result.following
         page = {
             "found": True,
@@ -119,10 +98,10 @@ class PiSeriniSession(RankedBrowsingSession):
             **({"nextOffset": following} if following else {}),
             "timingMs": {"request": milliseconds(began)},
         }
-        details = DocumentPage(
+        shown = DocumentPage(
             result.docid, result.title, tuple(result.lines), result.total, result.offset
         )
-        return Page(dump_json(page), details if result.lines else None)
+        return ToolOutput(dump_json(page), shown if result.lines else None)
 
 
 def read_lines(
@@ -178,9 +157,9 @@ def _row(hit: Hit) -> dict[str, Any]:
         row["score"] = score
     if hit.title:
         row["title"] = hit.title
-    if hit.excerpt:
+    if hit.snippet:
         row |= {
-            "snippet": hit.excerpt,
-            "snippetTruncated": "…" in (hit.excerpt[0], hit.excerpt[-1]),
+            "snippet": hit.snippet,
+            "snippetTruncated": "…" in (hit.snippet[0], hit.snippet[-1]),
         }
     return row

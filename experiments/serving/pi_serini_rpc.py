@@ -13,14 +13,20 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
-from experiments.serving.errors import RequestRefused
-from experiments.serving.json_bodies import dump_json, finite, parse_json
-from experiments.serving.pi_serini import PiSeriniTools, milliseconds, once_each, read_lines
-from experiments.serving.service import Service
-from toolkit.checks import is_number
-from toolkit.contracts import SearchRequest, parent
-from toolkit.search.excerpts import METHODS, Query
-from toolkit.search.schemas import MAX_CHARACTERS
+from soundingline.experiments.serving import flight
+from soundingline.experiments.serving.errors import RequestRefused
+from soundingline.experiments.serving.json_bodies import dump_json, finite, parse_json
+from soundingline.experiments.serving.pi_serini import (
+    PiSeriniTools,
+    milliseconds,
+    once_each,
+    read_lines,
+)
+from soundingline.experiments.serving.service import Service
+from soundingline.toolkit.data import SearchRequest, parent
+from soundingline.toolkit.errors import is_number
+from soundingline.toolkit.search.snippets import QueryTerms, first_match
+from soundingline.toolkit.search.tool import MAX_CHARACTERS
 
 HOST = "127.0.0.1"
 _IDLE_SECONDS = 60.0
@@ -80,14 +86,14 @@ class RpcDoor:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._open[writer] = asyncio.current_task()
+        writer.transport.set_write_buffer_limits(high=0)
         try:
             with suppress(OSError, asyncio.TimeoutError):
                 if len(self._open) > _MOST_CONNECTIONS:
                     refusal = RequestRefused(503, "busy", "too many connections are open")
-                    writer.write(_refused(None, "unknown", str(refusal)))
+                    await self._send(writer, _refused(None, "unknown", str(refusal)))
                 else:
                     await self._lines(reader, writer)
-                await writer.drain()
         finally:
             del self._open[writer]
             writer.close()
@@ -98,13 +104,26 @@ class RpcDoor:
                 line = await asyncio.wait_for(reader.readline(), _IDLE_SECONDS)
             except ValueError:  # longer than the limit; what follows it cannot be found
                 most = self._service.options.max_request_bytes
-                writer.write(_refused(None, "unknown", f"a line has at most {most} bytes"))
+                refusal = _refused(None, "unknown", f"a line has at most {most} bytes")
+                await self._send(writer, refusal)
                 return
             if not line:
                 return
             if line.strip():
-                writer.write(await self._reply(line))
-                await writer.drain()
+                await self._send(writer, await self._reply(line))
+
+    async def _send(self, writer: asyncio.StreamWriter, line: bytes) -> None:
+        """Send a reply; the connection of a client that does not read it is dropped."""
+        in_flight = self._service.in_flight
+        in_flight.hold(len(line))
+        try:
+            writer.write(line)
+            await asyncio.wait_for(writer.drain(), flight.READ_SECONDS)
+        except asyncio.TimeoutError:
+            writer.transport.abort()
+            raise
+        finally:
+            in_flight.give_back(len(line))
 
     async def _reply(self, line: bytes) -> bytes:
         identifier: Any = None
@@ -129,7 +148,10 @@ class RpcDoor:
             )
             timing = {"command": milliseconds(began), "server_uptime": milliseconds(self._began)}
             data["timing_ms"] = {**timing, "init": self._init}
-            return _line(identifier, name, {"success": True, "data": data})
+            reply = _line(identifier, name, {"success": True, "data": data})
+            if len(reply) > flight.CHUNK:
+                self._service.in_flight.check(len(reply))
+            return reply
         except RequestRefused as refusal:
             return _refused(identifier, name, str(refusal))
 
@@ -160,13 +182,13 @@ class RpcDoor:
             else []
         )
         words = " ".join(text for text in texts if isinstance(text, str))[:MAX_CHARACTERS]
-        query = Query(words)
+        query = QueryTerms(words)
         terms = list(dict.fromkeys(words.casefold().split()))
         rows = [self._row(docid, query, terms, characters) for docid in docids]
         return {"mode": "render_search_results", "docids": docids, "results": rows}
 
     def _row(
-        self, docid: object, query: Query, terms: list[str], characters: int
+        self, docid: object, query: QueryTerms, terms: list[str], characters: int
     ) -> dict[str, Any]:
         if not isinstance(docid, str) or not docid.strip():
             raise RequestRefused(400, "wrong_docids", "docids must be texts")
@@ -175,7 +197,7 @@ class RpcDoor:
         except KeyError:
             missing = {"excerpt": "[Document not found]", "excerpt_truncated": False}
             return {"docid": docid, "title": None, "matched_terms": [], **missing}
-        excerpt = METHODS["first_match"](query, document.text, characters)
+        excerpt = first_match(query, document.text, characters)
         cut = (
             excerpt.replace("…", _ELLIPSIS)
             if excerpt[:1] == "…" or excerpt[-1:] == "…"

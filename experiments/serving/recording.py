@@ -6,8 +6,9 @@ import asyncio
 from collections import deque
 from collections.abc import Sequence
 
-from toolkit.contracts import Topic, Trajectory
-from toolkit.runs import RunFolder
+from soundingline.toolkit.data import Topic
+from soundingline.toolkit.runs import RunFolder
+from soundingline.toolkit.trajectory import Trajectory
 
 
 class QuestionQueue:

@@ -16,34 +16,38 @@ from typing import Any, NamedTuple
 
 import uvicorn
 
-from experiments.serving.app import SSE, STREAMABLE, application
-from experiments.serving.browsecomp_plus import BrowseCompPlusTools
-from experiments.serving.mcp_doors import serve_stdio, taken_names
-from experiments.serving.options import ServerOptions
-from experiments.serving.pi_serini import PiSeriniTools
-from experiments.serving.pi_serini_rpc import HOST, RpcDoor
-from experiments.serving.recording import QuestionQueue
-from experiments.serving.service import Service
-from toolkit.console import VisibleFormatter, tell
-from toolkit.contracts import DocumentStore, SearchBackend, ToolInterface, Topic
-from toolkit.errors import InputError
-from toolkit.llm.ledger import Ledger
-from toolkit.runs import RunFolder
-from toolkit.search import TopK
-from toolkit.search.excerpts import prepare as prepare_excerpts
+from soundingline.experiments.serving.app import MCP, SSE, application
+from soundingline.experiments.serving.browsecomp_plus import BrowseCompPlusTools
+from soundingline.experiments.serving.flight import ReadingClients
+from soundingline.experiments.serving.mcp_doors import serve_stdio, taken_names
+from soundingline.experiments.serving.options import ServerOptions
+from soundingline.experiments.serving.pi_serini import PiSeriniTools
+from soundingline.experiments.serving.pi_serini_rpc import HOST, RpcDoor
+from soundingline.experiments.serving.recording import QuestionQueue
+from soundingline.experiments.serving.service import Service
+from soundingline.toolkit.console import EscapingFormatter, notify
+from soundingline.toolkit.data import DocumentStore, SearchBackend, Topic
+from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.llm.blocking import run_coroutine
+from soundingline.toolkit.llm.ledger import Ledger
+from soundingline.toolkit.runs import RunFolder
+from soundingline.toolkit.search import TopK
+from soundingline.toolkit.search.session import SearchTool
+from soundingline.toolkit.search.snippets import prepare as prepare_snippets
 
 _GRACE = 5  # seconds that open connections have at the end
 # Worker threads hold the interpreter for this long before the event loop gets its turn; the
 # default of 5 ms is longer than a short request takes.
 _SWITCH_SECONDS = 0.0005
 _BACKLOG = 2048
+_MORE_CONNECTIONS = 100
 
 
 class Parts(NamedTuple):
     """What is served: the configured tool, the pipeline of a question, the documents, the plain
     values of the retriever, and the ledger of the stages."""
 
-    interface: ToolInterface
+    interface: SearchTool
     backend: Callable[[str], SearchBackend]
     store: DocumentStore
     retriever: Mapping[str, Any]
@@ -57,7 +61,7 @@ def run_server(
     of each of the `topics` that is answered."""
     questions = QuestionQueue(folder, topics) if folder else None
     with prepared_process(), suppress(KeyboardInterrupt):
-        asyncio.run(_serve(parts, options, questions))
+        run_coroutine(_serve(parts, options, questions))
 
 
 async def _serve(parts: Parts, options: ServerOptions, questions: QuestionQueue | None) -> None:
@@ -72,9 +76,21 @@ async def _serve(parts: Parts, options: ServerOptions, questions: QuestionQueue 
             started = asyncio.create_task(_tell_address(server, options))
             try:
                 with _ended_by_signals():
-                    await server.serve([listener])
+                    await _serve_until_ended(server, listener)
             finally:
                 started.cancel()
+
+
+async def _serve_until_ended(server: uvicorn.Server, listener: socket.socket) -> None:
+    """uvicorn ends at a signal, which it receives in the main thread only; elsewhere, as in a
+    notebook, this task is cancelled, and uvicorn must still close its connections."""
+    serving = asyncio.ensure_future(server.serve([listener]))
+    try:
+        await asyncio.shield(serving)
+    except asyncio.CancelledError:
+        server.should_exit = True
+        await serving
+        raise
 
 
 @contextmanager
@@ -115,9 +131,12 @@ def http_server(service: Service) -> uvicorn.Server:
     options = service.options
     return uvicorn.Server(
         uvicorn.Config(
-            application(service, sse_interface(service.interfaces["tool"])),
+            application(service, mcp_interface(service.interfaces["tool"])),
             host=options.host,
             port=options.port,
+            http=ReadingClients,
+            # A session over SSE has two connections; the rest is for clients without sessions.
+            limit_concurrency=2 * options.max_sessions + _MORE_CONNECTIONS,
             log_config=None,
             access_log=False,
             backlog=_BACKLOG,
@@ -127,7 +146,7 @@ def http_server(service: Service) -> uvicorn.Server:
     )
 
 
-def sse_interface(interface: ToolInterface) -> str:
+def mcp_interface(interface: SearchTool) -> str:
     """The interface at `/mcp`: for `TopK` it is BrowseComp-Plus's form of the same."""
     return "browsecomp_plus" if isinstance(interface, TopK) else "tool"
 
@@ -155,21 +174,21 @@ async def _tell_address(server: uvicorn.Server, options: ServerOptions) -> None:
     port = server.servers[0].sockets[0].getsockname()[1]
     name = f"[{options.host}]" if ":" in options.host else options.host
     address = f"http://{name}:{port}"
-    tell(f"serving at {address}/ (MCP: {address}{SSE} by SSE, {address}{STREAMABLE})")
+    notify(f"serving at {address}/ (MCP: {address}{MCP}, and {address}{SSE} by SSE)")
 
 
 @contextmanager
 def prepared_process() -> Iterator[None]:
     """What a server of many connections wants of its process, and as it was behind it."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(VisibleFormatter("%(name)s: %(message)s"))
+    handler.setFormatter(EscapingFormatter("%(name)s: %(message)s"))
     log = logging.getLogger()
     level, switch = log.level, sys.getswitchinterval()
     log.addHandler(handler)
     log.setLevel(logging.ERROR)
     sys.setswitchinterval(_SWITCH_SECONDS)
     # What importing made lives as long as the process; walking it would hold up every request.
-    prepare_excerpts()
+    prepare_snippets()
     gc.collect()
     gc.freeze()
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -4,31 +4,25 @@ from __future__ import annotations
 
 import logging
 import time
-import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar
 
-from agents.base import Episode
-from experiments.answering import stops_run
-from experiments.serving.errors import RequestRefused
-from experiments.serving.options import ServerOptions
-from experiments.serving.recording import QuestionQueue
-from experiments.serving.sessions import NO_TOPIC, ServedSession, SessionTable
-from experiments.serving.threads import Threads
-from toolkit.contracts import (
-    RUN_OUT_OF_MONEY,
-    Answer,
-    DocumentStore,
-    SearchBackend,
-    SearchTool,
-    ToolInterface,
-    ToolResult,
-    Topic,
-)
-from toolkit.errors import InputError
-from toolkit.llm.errors import OutOfMoney
-from toolkit.llm.ledger import Ledger
+from soundingline.agents.base import Episode
+from soundingline.experiments.rollouts import stops_run
+from soundingline.experiments.serving.errors import RequestRefused
+from soundingline.experiments.serving.flight import BytesInFlight
+from soundingline.experiments.serving.options import ServerOptions
+from soundingline.experiments.serving.recording import QuestionQueue
+from soundingline.experiments.serving.sessions import NO_TOPIC, ServedSession, SessionTable
+from soundingline.experiments.serving.threads import Threads
+from soundingline.toolkit.data import DocumentStore, SearchBackend, Topic
+from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.llm.ledger import Ledger
+from soundingline.toolkit.search.ranked_browsing import Browsing
+from soundingline.toolkit.search.session import SearchTool
+from soundingline.toolkit.search.tool import ToolResult
+from soundingline.toolkit.trajectory import Answer
 
 T = TypeVar("T")
 _LOG = logging.getLogger(__name__)
@@ -57,7 +51,7 @@ class Service:
 
     def __init__(
         self,
-        interfaces: Mapping[str, ToolInterface],
+        interfaces: Mapping[str, SearchTool],
         backend: Callable[[str], SearchBackend],
         store: DocumentStore,
         options: ServerOptions,
@@ -71,25 +65,42 @@ class Service:
         self.options = options
         self.questions = questions
         self.ledger = ledger or Ledger()
+        self.in_flight = BytesInFlight(options.max_bytes_in_flight)
         self.began = time.perf_counter()
         self._backend_of = backend
         self._threads = Threads(options.threads)
         self.sessions = SessionTable(options.max_sessions, options.idle_seconds, self._ended)
 
-    def open(self, interface: str = "tool", connection: str = "") -> ServedSession:
-        """A new session without a question; `connection` is the one that it belongs to."""
+    def open(
+        self, interface: str = "tool", connection: str = "", *, named: bool = False
+    ) -> ServedSession:
+        """A new session without a question; `connection` is the one that it belongs to. `named`:
+        its search ids carry its handle (`s1@<handle>`), so that they lead back to it."""
         if interface not in self.interfaces:
             names = ", ".join(self.interfaces)
             raise RequestRefused(400, "unknown_interface", f"the interfaces are: {names}")
         self.sessions.make_room()
-        episode = Episode(NO_TOPIC, self._tool(interface, ""))
+        tool = self._tool(interface, "")
+        episode = Episode(NO_TOPIC, tool)
         session = ServedSession(self.interfaces[interface], episode, connection=connection)
+        if named and isinstance(tool, Browsing):
+            tool.search_id_suffix = f"@{session.handle}"
+        tool.keeps_calls = self.questions is not None
         self.sessions.add(session)
         return session
 
-    def of_connection(self, connection: str, interface: str = "tool") -> ServedSession:
-        """The session of a connection, opened with its first call."""
-        return self.sessions.of_connection(connection) or self.open(interface, connection)
+    def of_connection(
+        self, connection: str, interface: str = "tool", *, named: bool = False
+    ) -> ServedSession:
+        """The session of a connection, opened with its first call as `open` does."""
+        return self.sessions.of_connection(connection) or self.open(
+            interface, connection, named=named
+        )
+
+    def of_search_id(self, search_id: object) -> ServedSession | None:
+        """The session whose handle a search id carries; None where it carries none that is open."""
+        _, _, handle = search_id.rpartition("@") if isinstance(search_id, str) else ("", "", "")
+        return self.sessions.find(handle)
 
     async def close(self) -> None:
         """Let what has begun end. Trajectories that were being written are on disk."""
@@ -158,11 +169,12 @@ class Service:
             )
 
     async def _served(self, session: ServedSession, name: str, arguments: Any) -> ToolResult:
-        episode = session.episode
+        # Without a run, nobody asks for the messages, and their texts would fill the memory.
+        call = session.episode.call if self.questions is not None else session.episode.tool.call
         named = name if isinstance(name, str) else repr(name)
         mapping = arguments if isinstance(arguments, Mapping) else {"arguments": arguments}
         try:
-            return await self._threads.run(lambda: episode.call(named, mapping))
+            return await self._threads.run(lambda: call(named, mapping))
         except RequestRefused:
             raise
         except Exception as error:
@@ -177,16 +189,9 @@ class Service:
     async def _failed(self, session: ServedSession, error: Exception) -> None:
         """End a question whose pipeline is broken, as a run does: with its traceback on record."""
         assert self.questions is not None
-        if isinstance(error, OutOfMoney):
-            reason = RUN_OUT_OF_MONEY if error.scope == "run" else "dollars"
-            session.episode.conclude("", status="out_of_money", reason=reason)
-            trajectory = session.episode.trajectory()
-        else:
-            reason = str(getattr(error, "code", "")) or "defect"
-            lines = "".join(traceback.format_exception(error))
-            trajectory = session.episode.trajectory(failure=lines, reason=reason)
-        if stops_run(reason):
-            self.questions.stopped = reason
+        trajectory = session.episode.ended_by(error)
+        if stops_run(trajectory.reason):
+            self.questions.stopped = trajectory.reason
         await self.questions.record(trajectory)
         session.begin(None, self._tool_of(session.interface, ""))
 
@@ -261,8 +266,8 @@ class Service:
     def _tool(self, interface: str, qid: str) -> SearchTool:
         return self._tool_of(self.interfaces[interface], qid)
 
-    def _tool_of(self, interface: ToolInterface, qid: str) -> SearchTool:
-        return interface.session(self._backend_of(qid), self.store)
+    def _tool_of(self, interface: SearchTool, qid: str) -> SearchTool:
+        return interface.open(self._backend_of(qid), self.store)
 
     async def _guarded(self, work: Callable[[], T]) -> T:
         """Work in a thread; what it raises is told in one line."""

@@ -8,7 +8,7 @@ from queue import SimpleQueue
 from threading import Thread
 from typing import Any, NamedTuple, TypeVar
 
-from experiments.serving.errors import RequestRefused
+from soundingline.experiments.serving.errors import RequestRefused
 
 T = TypeVar("T")
 _MOST_PENDING = 2000  # pieces of work that run or wait
@@ -39,18 +39,22 @@ class Threads:
         for thread in self._threads:
             thread.start()
         self._pending = 0
+        self._free = asyncio.Semaphore(count)
         self._tasks: set[asyncio.Task[Any]] = set()
 
     async def run(self, work: Callable[[], T]) -> T:
-        """What `work` gives or raises, in a thread."""
+        """What `work` gives or raises, in a thread. A thread begins nothing new before the event
+        loop has taken what it gave, so that no more results wait for the loop than there are
+        threads."""
         if self._pending >= _MOST_PENDING:
             raise RequestRefused(503, "busy", "the server has too much to do. Try again later.")
         self._pending += 1
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[T] = loop.create_future()
-        self._pieces.put(_Piece(loop, future, work))
         try:
-            return await future
+            async with self._free:
+                loop = asyncio.get_running_loop()
+                future: asyncio.Future[T] = loop.create_future()
+                self._pieces.put(_Piece(loop, future, work))
+                return await future
         finally:
             self._pending -= 1
 

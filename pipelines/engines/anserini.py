@@ -14,16 +14,17 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar
 
-from pipelines.engines.anserini_process import AnseriniProcess
-from pipelines.index_folder import Checked, OpenedIndex, read_manifest, write_manifest
-from pipelines.index_retriever import IndexRetriever, RankedList, checked_weights
-from pipelines.lexical import Analyzer, make_analyzer
-from pipelines.lexical.rm3 import check_feedback
-from pipelines.lexical.top_documents import check_likelihood, check_settings
-from toolkit.contracts import Unit
-from toolkit.errors import InputError
-from toolkit.files import fingerprint, folder_made_whole
-from toolkit.progress import track
+from soundingline.pipelines.engines.anserini_process import AnseriniProcess
+from soundingline.pipelines.engines.engine import RankedList
+from soundingline.pipelines.index_folder import Checked, OpenedIndex, read_manifest, write_manifest
+from soundingline.pipelines.lexical import Analyzer, make_analyzer
+from soundingline.pipelines.lexical.bm25 import check_settings
+from soundingline.pipelines.lexical.likelihood import check_likelihood
+from soundingline.pipelines.retrieve import BM25, RM3, QueryLikelihood
+from soundingline.toolkit.console import track
+from soundingline.toolkit.data import Unit
+from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.files import atomic_folder, fingerprint
 
 NAME = "anserini"
 _LUCENE = "lucene"
@@ -37,8 +38,8 @@ class AnseriniEngine:
     """Builds and opens Anserini indexes.
 
     `document_vectors` keeps what RM3 needs. `jar`, `java_home`: other ones than those found (see
-    `pipelines.engines.java`); `heap`: the machine's memory, such as `2g`. The three change no
-    index, so they are not part of the fingerprint.
+    `soundingline.pipelines.engines.java`); `heap`: the machine's memory, such as `2g`. The three
+    change no index, so they are not part of the fingerprint.
     """
 
     document_vectors: bool = True
@@ -61,7 +62,7 @@ class AnseriniEngine:
         checked = Checked(track(units, "indexing (anserini)"))
         process = self.process()
         try:
-            with folder_made_whole(Path(path)) as folder:
+            with atomic_folder(Path(path)) as folder:
                 vectors = ["-storeDocvectors"] if self.document_vectors else []
                 arguments = ["-input", str(folder), "-index", str(folder / _LUCENE)]
                 process.ask("create", arguments=[*_INDEXING, *arguments, *vectors])
@@ -119,15 +120,38 @@ class AnseriniIndex(OpenedIndex):
         """In how many documents an index term occurs."""
         return int(self._process.ask("frequencies", terms=[term])[0])
 
-    def bm25(self, k1: float = 0.9, b: float = 0.4, depth: int = 1000) -> AnseriniRetriever:
-        """Lucene's BM25."""
-        check_settings(k1, b, depth, "lucene")
-        return AnseriniRetriever(self, k1=float(k1), b=float(b), depth=depth)
+    def bm25(self, k1: float = 0.9, b: float = 0.4, depth: int = 1000) -> BM25:
+        """Lucene's BM25; see `BM25`."""
+        return BM25(k1=float(k1), b=float(b), depth=depth, index=self)
 
-    def ql(self, mu: float = 1000.0, depth: int = 1000) -> AnseriniRetriever:
-        """Query likelihood with Dirichlet smoothing; `mu` above 0."""
-        check_likelihood(mu, depth, "lucene")
-        return AnseriniRetriever(self, mu=float(mu), depth=depth)
+    def ql(self, mu: float = 1000.0, depth: int = 1000) -> QueryLikelihood:
+        """Query likelihood with Dirichlet smoothing; see `QueryLikelihood`."""
+        return QueryLikelihood(mu=float(mu), depth=depth, index=self)
+
+    def check_model(self, model: Any) -> None:
+        """`InputError` for RM3 over an index without document vectors."""
+        if isinstance(model, RM3) and not self.manifest["document_vectors"]:
+            raise InputError(
+                f"the index at '{self.path}' has no document vectors, which RM3 needs",
+                do="build it with engine.document_vectors=true",
+            )
+
+    def rank(self, queries: Sequence[Any], model: Any, depth: int) -> Sequence[RankedList]:
+        """See `soundingline.pipelines.engines.engine.Index`. Anserini's `SimpleSearcher` rounds
+        scores to four decimals, orders equal ones by docno, and then lowers them by a millionth a
+        place."""
+        settings: dict[str, Any] = (
+            {"k1": float(model.k1), "b": float(model.b)}
+            if getattr(model, "mu", None) is None
+            else {"mu": float(model.mu)}
+        )
+        if isinstance(model, RM3):
+            settings["rm3"] = model.fb_terms, model.fb_docs, float(model.original_weight)
+            if not all(isinstance(query, str) for query in queries):
+                raise InputError(
+                    "query_toks came to RM3", valid="query text", do="drop the column query_toks"
+                )
+        return self.search(list(map(_positive, queries)), depth, settings)
 
     def search(
         self, queries: list[Any], depth: int, model: dict[str, Any], threads: int = 1
@@ -150,14 +174,14 @@ class AnseriniIndex(OpenedIndex):
     ) -> list[RankedList]:
         """BM25 by Lucene's own searcher, with the scores that `SimpleSearcher` would round: what
         another implementation is to be compared with."""
-        check_settings(k1, b, depth, "lucene")
+        check_settings(k1, b, depth)
         return self._lucene(queries, depth, {"k1": float(k1), "b": float(b)})
 
     def lucene_ql(
         self, queries: list[str], mu: float = 1000.0, depth: int = 1000
     ) -> list[RankedList]:
         """As `lucene`, by query likelihood."""
-        check_likelihood(mu, depth, "lucene")
+        check_likelihood(mu, depth)
         return self._lucene(queries, depth, {"mu": float(mu)})
 
     def _lucene(self, queries: list[str], depth: int, model: dict[str, float]) -> list[RankedList]:
@@ -168,54 +192,8 @@ class AnseriniIndex(OpenedIndex):
         ]
 
 
-class AnseriniRetriever(IndexRetriever):
-    """Anserini's `SimpleSearcher` as a transformer.
-
-    In: `qid` and `query` (text), or `query_toks` (index term -> weight), which is taken where both
-    are there. Out: every column of the input, and `docno`, `score`, `rank` (from 0). Anserini
-    rounds scores to four decimals, orders equal ones by docno, and then lowers them by a millionth
-    a place.
-
-    It ranks by BM25 where `k1` and `b` are given, by query likelihood where `mu` is. `feedback`:
-    terms, documents and weight, as of the method `rm3`.
-    """
-
-    def __init__(
-        self,
-        index: AnseriniIndex,
-        *,
-        k1: float | None = None,
-        b: float | None = None,
-        mu: float | None = None,
-        feedback: tuple[int, int, float] | None = None,
-        depth: int = 1000,
-    ) -> None:
-        self.index, self.k1, self.b, self.mu = index, k1, b, mu
-        self.feedback, self.depth = feedback, depth
-
-    def rm3(
-        self, fb_terms: int = 10, fb_docs: int = 10, original_weight: float = 0.5
-    ) -> AnseriniRetriever:
-        """The same with RM3 feedback (Anserini's defaults): terms and documents of feedback, and
-        the weight of the original query, 0 to 1."""
-        if not self.index.manifest["document_vectors"]:
-            raise InputError(
-                f"the index at '{self.index.path}' has no document vectors, which RM3 needs",
-                do="build it with engine.document_vectors=true",
-            )
-        check_feedback(fb_terms, fb_docs, original_weight)
-        feedback = int(fb_terms), int(fb_docs), float(original_weight)
-        return AnseriniRetriever(**{**self._arguments(), "feedback": feedback})
-
-    def given(self, value: Any) -> Mapping[str, float]:
-        if self.feedback is not None:
-            raise InputError(
-                "query_toks came to RM3", valid="query text", do="drop the column query_toks"
-            )
-        weights = checked_weights(value)
-        return {term: float(weight) for term, weight in weights.items() if weight > 0}
-
-    def rank(self, queries: Sequence[str | Mapping[str, float]]) -> Sequence[RankedList]:
-        settings = {"k1": self.k1, "b": self.b, "mu": self.mu, "rm3": self.feedback}
-        model = {name: value for name, value in settings.items() if value is not None}
-        return self.index.search(list(queries), self.depth, model)
+def _positive(query: str | Mapping[str, float]) -> str | dict[str, float]:
+    """A text as it is; of weights those above 0."""
+    if isinstance(query, str):
+        return query
+    return {term: float(weight) for term, weight in query.items() if weight > 0}

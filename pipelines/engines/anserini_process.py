@@ -13,8 +13,8 @@ from pathlib import Path
 from threading import Lock
 from typing import IO, Any, cast
 
-from pipelines.engines.java import INSTALL, find_jar, find_java, java_needed
-from toolkit.errors import InputError
+from soundingline.pipelines.engines.java import INSTALL, find_jar, find_java, java_needed
+from soundingline.toolkit.errors import InputError
 
 _WORKER = Path(__file__).with_name("anserini_worker.py")
 _LOG_SHOWN = 600

@@ -17,7 +17,7 @@ from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
 
-from toolkit.errors import InputError
+from soundingline.toolkit.errors import InputError
 
 INSTALL = "run make anserini"
 _PROBE = "io/anserini/search/SimpleSearcher.class"

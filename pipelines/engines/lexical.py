@@ -1,4 +1,4 @@
-"""Our own inverted index as an engine: the default."""
+"""Our inverted index as an engine: the default."""
 
 from __future__ import annotations
 
@@ -7,34 +7,32 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from pipelines.lexical import LexicalIndex, make_analyzer
-from pipelines.lexical.build import BYTES_A_UNIT, LEAST_MEMORY_MB
-from pipelines.lexical.top_documents import searches_at_once
-from toolkit.checks import check_integer
-from toolkit.contracts import Unit
-from toolkit.files import fingerprint
+from soundingline.pipelines.lexical import LexicalIndex, make_analyzer
+from soundingline.pipelines.lexical.bm25 import searches_at_once
+from soundingline.pipelines.lexical.build import BYTES_A_UNIT, LEAST_MEMORY_MB
+from soundingline.toolkit.data import Unit
+from soundingline.toolkit.errors import check_int
+from soundingline.toolkit.files import fingerprint
 
 _MANY = 1_000_000
 
 
 @dataclass(frozen=True)
 class LexicalEngine:
-    """Settings of `pipelines.lexical.LexicalIndex`.
+    """Settings of `soundingline.pipelines.lexical.LexicalIndex`.
 
-    `analyzer`: name of the analyzer (default Lucene's English). `memory_mb`: bound of the build's
-    postings buffers. `processes`: analysing processes, default all cores. Memory and processes
-    change no byte of the index, so they are not part of its fingerprint.
+    `analyzer`: name of the analyzer (default Lucene's English). `memory_mb`: bound of the memory of
+    a build. It changes no byte of the index, so it is not part of the fingerprint.
     """
 
     analyzer: str = "english"
     memory_mb: int = 1024
-    processes: int | None = None
     name: str = "lexical"
-    offers: ClassVar[frozenset[str]] = frozenset({"bm25", "ql", "rm3", "grid", "overlay"})
+    offers: ClassVar[frozenset[str]] = frozenset({"bm25", "ql", "rm3", "grid", "enrichment"})
 
     def __post_init__(self) -> None:
         make_analyzer(self.analyzer)
-        check_integer("engine.memory_mb", self.memory_mb, least=LEAST_MEMORY_MB)
+        check_int("engine.memory_mb", self.memory_mb, ge=LEAST_MEMORY_MB)
 
     @property
     def fingerprint(self) -> str:
@@ -46,7 +44,6 @@ class LexicalEngine:
             path,
             analyzer=self.analyzer,
             memory_mb=self.memory_mb,
-            processes=self.processes,
             keep_texts=False,  # the run's document store has them
             corpus_fingerprint=corpus_fingerprint,
         )

@@ -22,15 +22,20 @@ from typing import Any, ClassVar
 import numpy as np
 import pandas as pd
 
-from pipelines.index_folder import REBUILD, Checked, OpenedIndex, read_manifest, write_manifest
-from pipelines.index_retriever import NOTHING, IndexRetriever, RankedList, checked_weights
-from pipelines.lexical import Analyzer, make_analyzer
-from pipelines.lexical.top_documents import check_settings
-from toolkit.checks import check_integer
-from toolkit.contracts import Unit
-from toolkit.errors import InputError
-from toolkit.files import fingerprint, folder_made_whole, waiting_lock, write_json
-from toolkit.progress import track
+from soundingline.pipelines.engines.engine import NOTHING, RankedList
+from soundingline.pipelines.index_folder import (
+    REBUILD,
+    Checked,
+    OpenedIndex,
+    read_manifest,
+    write_manifest,
+)
+from soundingline.pipelines.lexical import Analyzer, make_analyzer
+from soundingline.pipelines.retrieve import BM25
+from soundingline.toolkit.console import track
+from soundingline.toolkit.data import Unit
+from soundingline.toolkit.errors import InputError, check_int
+from soundingline.toolkit.files import atomic_folder, building_lock, fingerprint
 
 NAME = "pisa"
 _INDEX = "pisa"
@@ -64,7 +69,7 @@ class PisaEngine:
 
     def __post_init__(self) -> None:
         make_analyzer(self.analyzer)
-        check_integer("engine.threads", self.threads)
+        check_int("engine.threads", self.threads)
 
     @property
     def fingerprint(self) -> str:
@@ -78,7 +83,7 @@ class PisaEngine:
         """
         pisa, analyzer = _pisa(), make_analyzer(self.analyzer)
         checked = Checked(track(units, "indexing (pisa)"))
-        with folder_made_whole(Path(path)) as folder:
+        with atomic_folder(Path(path)) as folder:
             index = pisa.PisaIndex(str(folder / _INDEX), text_field="toks", stemmer="none")
             with (
                 (folder / _UNITS).open("w", encoding="utf-8") as names,
@@ -133,7 +138,7 @@ class PisaIndex(OpenedIndex):
         super().__init__(path, manifest)
         self.engine = engine
         self.analyzer: Analyzer = make_analyzer(engine.analyzer)
-        self._retrievers: dict[tuple[float, float, int], Any] = {}
+        self._searchers: dict[tuple[float, float, int], Any] = {}
 
     @cached_property
     def docnos(self) -> np.ndarray[Any, np.dtype[Any]]:
@@ -160,38 +165,74 @@ class PisaIndex(OpenedIndex):
             position += 1 + frequencies[term]
         return frequencies
 
-    def bm25(self, k1: float = 0.9, b: float = 0.4, depth: int = 1000) -> PisaRetriever:
-        """PISA's BM25 with exact lengths and its own idf."""
-        check_settings(k1, b, depth, "lucene")
-        return PisaRetriever(self, k1=float(k1), b=float(b), depth=depth)
+    def bm25(self, k1: float = 0.9, b: float = 0.4, depth: int = 1000) -> BM25:
+        """PISA's BM25, with exact lengths and its own idf; equal scores in the order of the index.
+        See `BM25`."""
+        return BM25(k1=float(k1), b=float(b), depth=depth, index=self)
 
-    def search(self, frame: pd.DataFrame, k1: float, b: float, depth: int) -> pd.DataFrame:
-        """PISA's ranking of a frame with `qid` and `query_toks`; `docno` is a number as text."""
-        key = k1, b, depth
-        if key not in self._retrievers:
-            self._retrievers[key] = self._retriever(*key)
-        ranking: pd.DataFrame = self._retrievers[key].transform(frame)
-        return ranking
+    def rank(self, queries: Sequence[Any], model: BM25, depth: int) -> Sequence[RankedList]:
+        """See `soundingline.pipelines.engines.engine.Index`."""
+        rankings = [NOTHING] * len(queries)
+        terms = ((str(number), self._known(query)) for number, query in enumerate(queries))
+        rows = [(number, weights) for number, weights in terms if weights]
+        if rows:
+            frame = pd.DataFrame(rows, columns=["qid", "query_toks"])
+            hits_of_all = self._searcher(model.k1, model.b, depth).transform(frame)
+            for number, hits in hits_of_all.groupby("qid", sort=False):
+                rankings[int(str(number))] = self._ranking(hits)
+        return rankings
 
-    def _retriever(self, k1: float, b: float, depth: int) -> Any:
-        folder = self._prepared(k1, b)
-        return _retriever(folder, k1, b, depth, self.engine.algorithm, self.engine.threads)
+    def _known(self, query: str | Mapping[str, float]) -> dict[str, float]:
+        """The weights above 0 of terms that the index has."""
+        weights = Counter(self.analyzer.terms(query)) if isinstance(query, str) else query
+        return {
+            term: float(weight)
+            for term, weight in weights.items()
+            if weight > 0 and self.document_frequency(term)
+        }
+
+    def _ranking(self, hits: pd.DataFrame) -> RankedList:
+        numbers = hits["docno"].astype(np.int64).to_numpy()
+        scores = hits["score"].to_numpy(dtype=np.float64)
+        order = np.lexsort((numbers, -scores))
+        return RankedList(self.docnos[numbers[order]].tolist(), scores[order].tolist())
+
+    def _searcher(self, k1: float, b: float, depth: int) -> Any:
+        key = float(k1), float(b), depth
+        if key not in self._searchers:
+            folder, engine = self._prepared(*key[:2]), self.engine
+            self._searchers[key] = _searcher(folder, *key, engine.algorithm, engine.threads)
+        return self._searchers[key]
 
     def _prepared(self, k1: float, b: float) -> Path:
         """The folder in which PISA has compressed the lists for (k1, b)."""
         folder = self.path / _PREPARED / f"k1={k1!r},b={b!r}"
-        with waiting_lock(self.path / f".{_PREPARED}.lock"):
-            if not (folder / "done.json").is_file():
-                with folder_made_whole(folder) as unfinished:
+        if self._is_prepared(folder):
+            return folder
+        with building_lock(self.path / f".{_PREPARED}.lock", f"PISA's '{folder.name}'"):
+            if not self._is_prepared(folder):
+                with atomic_folder(folder) as unfinished:
                     for file in (self.path / _INDEX).iterdir():
                         (unfinished / file.name).symlink_to(Path("..", "..", _INDEX, file.name))
                     with _quiet():
-                        _retriever(unfinished, k1, b, 1, self.engine.algorithm, 1)
-                    write_json(unfinished / "done.json", {"k1": k1, "b": b})
+                        _searcher(unfinished, k1, b, 1, self.engine.algorithm, 1)
+                    write_manifest(unfinished, _PREPARED, {"corpus_fingerprint": self._checksum})
         return folder
 
+    def _is_prepared(self, folder: Path) -> bool:
+        """Whether the folder is whole and of this index."""
+        try:
+            read_manifest(folder, _PREPARED, self._checksum)
+        except InputError:
+            return False
+        return True
 
-def _retriever(folder: Path, k1: float, b: float, depth: int, algorithm: str, threads: int) -> Any:
+    @property
+    def _checksum(self) -> str:
+        return str(self.manifest["checksum"])
+
+
+def _searcher(folder: Path, k1: float, b: float, depth: int, algorithm: str, threads: int) -> Any:
     pisa = _pisa()
     return pisa.PisaIndex(str(folder), stemmer="none", stops="none", threads=threads).bm25(
         k1=k1,
@@ -201,48 +242,6 @@ def _retriever(folder: Path, k1: float, b: float, depth: int, algorithm: str, th
         query_weighted=True,  # without it, PISA takes a repeated word for one
         toks_scale=1,
     )
-
-
-class PisaRetriever(IndexRetriever):
-    """PISA's BM25 as a transformer.
-
-    In: `qid` and `query` (text, analysed as the index was), or `query_toks` (index term -> weight),
-    which is taken where both are there. Out: every column of the input, and `docno`, `score`,
-    `rank` (from 0); equal scores in the order of the index.
-    """
-
-    def __init__(self, index: PisaIndex, *, k1: float, b: float, depth: int) -> None:
-        self.index, self.k1, self.b, self.depth = index, k1, b, depth
-
-    def analysed(self, texts: Sequence[str]) -> Sequence[Mapping[str, float]]:
-        return [self._known(Counter(self.index.analyzer.terms(text))) for text in texts]
-
-    def given(self, value: Any) -> Mapping[str, float]:
-        return self._known(checked_weights(value))
-
-    def rank(self, queries: Sequence[Mapping[str, float]]) -> Sequence[RankedList]:
-        rankings = [NOTHING] * len(queries)
-        rows = [(str(number), weights) for number, weights in enumerate(queries) if weights]
-        if rows:
-            frame = pd.DataFrame(rows, columns=["qid", "query_toks"])
-            hits_of_all = self.index.search(frame, self.k1, self.b, self.depth)
-            for number, hits in hits_of_all.groupby("qid", sort=False):
-                rankings[int(str(number))] = self._ranking(hits)
-        return rankings
-
-    def _known(self, weights: Mapping[str, float]) -> dict[str, float]:
-        """The weights above 0 of terms that the index has."""
-        return {
-            term: float(weight)
-            for term, weight in weights.items()
-            if weight > 0 and self.index.document_frequency(term)
-        }
-
-    def _ranking(self, hits: pd.DataFrame) -> RankedList:
-        numbers = hits["docno"].astype(np.int64).to_numpy()
-        scores = hits["score"].to_numpy(dtype=np.float64)
-        order = np.lexsort((numbers, -scores))
-        return RankedList(self.index.docnos[numbers[order]].tolist(), scores[order].tolist())
 
 
 class _Silent:

@@ -1,37 +1,39 @@
-"""The document-frequency filter: which phrases can tell documents apart.
+"""The document-frequency filter: keeps the phrases that discriminate between documents.
 
-A phrase is looked at through its sub-n-grams: its terms, and its n-grams where the index has them.
-The limit is tau times the number of documents, rounded down. Two readings of the method differ:
+A phrase is judged by its parts: its index terms, and its n-grams if the index has them. The limit
+is tau times the number of documents, rounded down. The paper and the released code of SIRA differ:
 
                  corpus side                              query side
-    paper        keep unless the phrase's rarest          keep where every sub-n-gram is in the
-                 sub-n-gram is above the limit            index and the rarest is within the limit
-    released     the same, over the sub-n-grams that      keep where any sub-n-gram is in the index
-                 the index knows; all unknown: keep       and within the limit
+    none         keep                                     keep
+    paper        keep unless the rarest part of the       keep if every part is in the index and
+                 phrase is above the limit                the rarest is within the limit
+    released     the same over the parts that are in      keep if any part is in the index and
+                 the index; none is: keep                 within the limit
 
-`paper` takes a phrase for as frequent as its rarest sub-n-gram, which bounds its frequency from
-above. A phrase without any index term (stop words) is never kept. Where tau times the number of
-documents is below one, the limit is 0: every phrase that the index knows is too frequent, and
-`note` says so. (The released code then has no limit on one side, and keeps nothing on the other.)
+The paper does not define the frequency of a phrase; that of its rarest part is an upper bound. A
+phrase without any index term (stop words) is never kept. If tau times the number of documents is
+below one, the limit is 0: every phrase in the index is too frequent, and `note` reports it. (The
+released code then has no limit on one side, and keeps nothing on the other.)
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from toolkit.errors import InputError
+from soundingline.toolkit.errors import InputError
 
-RULES = ("paper", "released")
+RULES = ("paper", "released", "none")
 UNSEEN = ("keep", "drop")
 REASONS = ("kept", "too frequent", "not in the index", "no index term")
 KEPT, TOO_FREQUENT, UNKNOWN, NO_TERMS = REASONS
 
 
-class Decision(NamedTuple):
-    """What became of a phrase and why. `frequencies` are the document frequencies of its
-    sub-n-grams, in the order of `terms`."""
+class FilterDecision(NamedTuple):
+    """Whether a phrase is kept, and the reason. `frequencies` has the document frequency of each of
+    its `terms`."""
 
     phrase: str
     kept: bool
@@ -39,24 +41,39 @@ class Decision(NamedTuple):
     terms: tuple[str, ...]
     frequencies: tuple[int, ...]
 
+    def row(self) -> dict[str, Any]:
+        """The decision as it is written to disk; `df` is that of the rarest part."""
+        df = min(self.frequencies, default=0)
+        return {"phrase": self.phrase, "kept": self.kept, "reason": self.reason, "df": df}
 
+
+@dataclass(frozen=True)
 class DfFilter:
-    """Keeps phrases that stand in few documents.
+    """Keeps phrases that occur in few documents.
 
-    `tau` (above 0, at most 1) is the largest share of the documents. `rule` is `paper` or
-    `released` (see the module's text). `unseen`: what becomes of a phrase of which the index knows
-    nothing: `keep`, `drop`, or None, which keeps it on the corpus side and drops it on the query
-    side. `InputError` for other values.
+    Args:
+        tau: The largest share of the documents, above 0 and at most 1.
+        rule: `paper`, `released` or `none` (see the module).
+        unseen: What happens to a phrase of which no part is in the index: `keep` or `drop`. None
+            keeps it on the corpus side and drops it on the query side. The rule `none` ignores it.
+
+    Raises:
+        InputError: For other values.
     """
 
-    def __init__(self, tau: float = 0.05, rule: str = "paper", unseen: str | None = None) -> None:
-        if not 0 < tau <= 1:
-            raise InputError(f"tau is {tau!r}", valid="above 0, at most 1 (no limit)")
-        if rule not in RULES:
-            raise InputError(f"rule is {rule!r}", valid=" or ".join(RULES))
-        if unseen is not None and unseen not in UNSEEN:
-            raise InputError(f"unseen is {unseen!r}", valid="keep, drop or null")
-        self.tau, self.rule, self.unseen = float(tau), rule, unseen
+    tau: float = 0.05
+    rule: str = "paper"
+    unseen: str | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 < self.tau <= 1:
+            raise InputError(f"tau is {self.tau!r}", valid="above 0, at most 1 (no limit)")
+        if self.rule not in RULES:
+            raise InputError(f"rule is {self.rule!r}", valid=", ".join(RULES))
+        if self.unseen is not None and self.unseen not in UNSEEN:
+            raise InputError(f"unseen is {self.unseen!r}", valid="keep, drop or null")
+        # The representation is part of the fingerprint of an index: 1 and 1.0 are the same tau.
+        object.__setattr__(self, "tau", float(self.tau))
 
     def limit(self, documents: int) -> int:
         """The largest document frequency that is kept, in a collection of so many documents."""
@@ -64,62 +81,44 @@ class DfFilter:
         return math.floor(round(self.tau * documents, 9))
 
     def note(self, documents: int) -> str:
-        """A line where the limit keeps nothing that the index knows; empty otherwise."""
-        if self.limit(documents) >= 1:
+        """A warning if the limit keeps nothing that is in the index; otherwise empty."""
+        if self.rule == "none" or self.limit(documents) >= 1:
             return ""
         return (
             f"tau={self.tau:g} of {documents:,} documents is below one document: every phrase that "
             "the index knows is too frequent; raise tau"
         )
 
-    def decide(self, phrases: Sequence[str], index: Any, *, corpus_side: bool) -> list[Decision]:
+    def decide(
+        self, phrases: Sequence[str], index: Any, *, corpus_side: bool
+    ) -> list[FilterDecision]:
         """A decision for each phrase. `index` has `analyzer`, `document_frequency` and a length."""
         limit = self.limit(len(index))
-        rule = _RULES[self.rule, corpus_side]
-        keep_unseen = corpus_side if self.unseen is None else self.unseen == "keep"
         decisions = []
         for phrase in phrases:
             terms = tuple(dict.fromkeys(index.analyzer.terms(phrase)))
             frequencies = tuple(int(index.document_frequency(term)) for term in terms)
-            if not terms:
-                keep, reason = False, NO_TERMS
-            elif not any(frequencies):
-                keep, reason = keep_unseen, UNKNOWN
-            else:
-                keep, reason = rule(frequencies, limit)
-            decisions.append(Decision(phrase, keep, KEPT if keep else reason, terms, frequencies))
+            keep, reason = self._decision(frequencies, limit, corpus_side)
+            decisions.append(
+                FilterDecision(phrase, keep, KEPT if keep else reason, terms, frequencies)
+            )
         return decisions
 
-    def __repr__(self) -> str:
-        return f"DfFilter(tau={self.tau}, rule={self.rule!r}, unseen={self.unseen!r})"
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, DfFilter) and repr(self) == repr(other)
-
-    def __hash__(self) -> int:
-        return hash(repr(self))
-
-
-def _corpus_paper(frequencies: Sequence[int], limit: int) -> tuple[bool, str]:
-    return min(frequencies) <= limit, TOO_FREQUENT
-
-
-def _corpus_released(frequencies: Sequence[int], limit: int) -> tuple[bool, str]:
-    return min(filter(None, frequencies)) <= limit, TOO_FREQUENT
+    def _decision(
+        self, frequencies: Sequence[int], limit: int, corpus_side: bool
+    ) -> tuple[bool, str]:
+        """Whether a phrase with these frequencies is kept, and the reason if it is not."""
+        if not frequencies:
+            return False, NO_TERMS
+        if self.rule == "none":
+            return True, KEPT
+        known = [frequency for frequency in frequencies if frequency]
+        if not known:
+            return corpus_side if self.unseen is None else self.unseen == "keep", UNKNOWN
+        if self.rule == "paper" and len(known) < len(frequencies):
+            return corpus_side, UNKNOWN
+        return min(known) <= limit, TOO_FREQUENT
 
 
-def _query_paper(frequencies: Sequence[int], limit: int) -> tuple[bool, str]:
-    rarest = min(frequencies)
-    return 0 < rarest <= limit, TOO_FREQUENT if rarest else UNKNOWN
-
-
-def _query_released(frequencies: Sequence[int], limit: int) -> tuple[bool, str]:
-    return any(0 < frequency <= limit for frequency in frequencies), TOO_FREQUENT
-
-
-_RULES: dict[tuple[str, bool], Callable[[Sequence[int], int], tuple[bool, str]]] = {
-    ("paper", True): _corpus_paper,
-    ("released", True): _corpus_released,
-    ("paper", False): _query_paper,
-    ("released", False): _query_released,
-}
+NO_FILTER = DfFilter(tau=1.0, rule="none")
+"""Keeps every phrase that has an index term."""

@@ -1,88 +1,92 @@
-"""Doc2Query: questions that a document answers, written by a T5 that was trained on MS MARCO
-(Nogueira and Lin, "From doc2query to docTTTTTquery", 2019; Nogueira et al., arXiv 1904.08375)."""
+"""Doc2Query: questions that a document answers, written by a T5."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 from typing import Any
 
-from pipelines.caching import ResultCache
-from pipelines.enrich.phrases import Limits, clean_text
-from pipelines.enrich.sources import PhraseSource, Query
-from pipelines.neural.checkpoints import (
+from soundingline.pipelines.cache import ResultCache
+from soundingline.pipelines.counts import Counts, MadeOnce
+from soundingline.pipelines.enrich.phrases import PhraseSource, QueryContext, clean_text
+from soundingline.pipelines.models import (
+    Placement,
     check_kind,
     checkpoint_config,
     checkpoint_fingerprint,
+    t5_model,
+    t5_tokenizer,
     within_memory,
 )
-from pipelines.neural.devices import Placed
-from pipelines.neural.t5 import t5_model, t5_tokenizer
-from pipelines.stage import Collection
-from toolkit.checks import check_integer
-from toolkit.contracts import Unit
-from toolkit.counts import Counts, MadeOnce
-from toolkit.errors import InputError
-from toolkit.extras import require
-from toolkit.files import fingerprint
-from toolkit.progress import track
+from soundingline.pipelines.stage import Collection
+from soundingline.toolkit.console import track
+from soundingline.toolkit.data import Unit
+from soundingline.toolkit.errors import InputError, check_int
+from soundingline.toolkit.files import fingerprint
+from soundingline.toolkit.optional import import_optional
 
 MODEL = "castorini/doc2query-t5-base-msmarco"
-_BATCH = 64  # documents that are looked up in the cache together
-# Characters of a text that are looked at for each token that is read; English has 4 or 5.
+_BATCH = 64  # documents of one lookup in the cache
+# Characters of a text that are cleaned for each token that is read; English has 4 or 5.
 _CHARACTERS = 12
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class Doc2Query(PhraseSource):
-    """`phrases` questions for each document, sampled as published: top-k sampling with `top_k` 10,
-    texts cut after `max_length` 512 tokens, questions of at most `question_length` 64. Repeated
-    questions count as often as they come, as in the published collections.
+    """Questions that a T5, trained on MS MARCO, writes for each document.
 
-    - `model`, `revision`, `tokenizer`: a T5 checkpoint, as in `MonoT5Scorer`. SIRA's paper took
-      `doc2query/msmarco-t5-base-v1`.
-    - `device`, `dtype`: see `choose_device` and `choose_dtype`.
-    - `seed`: with the text it seeds the sampling, a document at a time, so that neither the order
-      of the documents nor the others change what one gets. Another device or precision may.
+    Questions are sampled by top-k sampling, as published. Repeated questions are kept, as in the
+    published collections, so that their terms count more often. Questions are cached by checkpoint,
+    settings and text as soon as they are written. Queries have no questions.
 
-    Questions are kept in the collection's caches by checkpoint, settings and text, each when it is
-    written. `counts`: `texts`, of them `empty` ones (without questions); `cache_hits` and
-    `cache_misses`. Queries have no questions.
+    The `counts` are `texts`, of these `empty` ones (without questions), and with a folder of caches
+    `cache_hits` and `cache_misses`.
+
+    Args:
+        model, revision, tokenizer: A T5 checkpoint, as in `MonoT5`. SIRA's paper uses
+            `doc2query/msmarco-t5-base-v1`.
+        phrases: Questions of a document.
+        top_k: Tokens from which each next token is sampled.
+        max_length: Tokens of a text; the rest is cut.
+        question_length: Most tokens of a question.
+        seed: Seeds the sampling of each document, together with its text, so that the questions do
+            not depend on other documents and their order. They may depend on device and precision.
+        device, dtype: See `choose_device` and `choose_dtype`.
+
+    Raises:
+        InputError: For impossible arguments, and for a checkpoint that cannot be loaded or is not a
+            T5.
+
+    Sources: Nogueira and Lin, "From doc2query to docTTTTTquery", 2019; Nogueira et al., "Document
+    Expansion by Query Prediction", 2019, arXiv 1904.08375.
     """
 
-    def __init__(
-        self,
-        *,
-        model: str = MODEL,
-        revision: str | None = None,
-        tokenizer: str | None = None,
-        phrases: int = 40,
-        top_k: int = 10,
-        max_length: int = 512,
-        question_length: int = 64,
-        seed: int = 42,
-        device: str | None = None,
-        dtype: str | None = None,
-    ) -> None:
-        lengths = {"max_length": max_length, "question_length": question_length}
-        for name, value in {"phrases": phrases, "top_k": top_k, **lengths}.items():
-            check_integer(name, value)
-        check_integer("seed", seed, least=0)
-        self.model, self.revision, self.tokenizer = model, revision, tokenizer
-        self.phrases, self.top_k, self.seed = phrases, top_k, seed
-        self.max_length, self.question_length = max_length, question_length
-        self.device, self.dtype = device, dtype
-        self.limits = Limits(phrases, question_length)
-        self._placed = Placed(device, dtype)
+    model: str = MODEL
+    revision: str | None = None
+    tokenizer: str | None = None
+    phrases: int = 40
+    top_k: int = 10
+    max_length: int = 512
+    question_length: int = 64
+    seed: int = 42
+    device: str | None = None
+    dtype: str | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("phrases", "top_k", "max_length", "question_length"):
+            check_int(name, getattr(self, name))
+        check_int("seed", self.seed, ge=0)
+        self._placed = Placement(self.device, self.dtype)
         self._counts = Counts("texts", "empty")
         self._caches = MadeOnce()
         self._computing = threading.Lock()
 
     @cached_property
     def fingerprint(self) -> str:  # type: ignore[override]
-        """Of the checkpoint, the tokenizer, the precision and the settings. `InputError` where the
-        checkpoint cannot be had or is no T5."""
+        """Hash of the checkpoint, the tokenizer, the precision and the settings."""
         return fingerprint(
             "doc2query",
             checkpoint_fingerprint(self.model, self.revision),
@@ -93,18 +97,21 @@ class Doc2Query(PhraseSource):
 
     @property
     def counts(self) -> Mapping[str, float]:
+        """See the class."""
         lookups = [cache.lookups for cache in self._caches.values() if cache.path]
         return {**self._counts(), **(lookups[-1] if lookups else {})}
 
     def for_documents(
         self, units: Iterable[Unit], collection: Collection
     ) -> Iterator[tuple[str, Sequence[str]]]:
+        """Unit id and questions of each unit, written now or from the cache."""
         folder = collection.caches
         path = folder / f"doc2query-{self.fingerprint}.sqlite" if folder else None
         cache: ResultCache = self._caches.get(path, lambda: ResultCache(path))
         tracked = iter(track(units, "Writing questions", total=len(collection.index)))
+        longest = self.max_length * _CHARACTERS
         while batch := list(islice(tracked, _BATCH)):
-            texts = [self._read(unit.contents) for unit in batch]
+            texts = [clean_text(unit.contents[:longest], self.max_length) for unit in batch]
             known = cache.get([(text,) for text in texts])
             for unit, text, questions in zip(batch, texts, known, strict=True):
                 self._counts.add(texts=1, empty=not text)
@@ -113,26 +120,24 @@ class Doc2Query(PhraseSource):
                     cache.put([((text,), questions)])
                 yield unit.unit_id, tuple(questions or ())
 
-    def for_queries(self, queries: Sequence[Query], collection: Collection) -> list[Sequence[str]]:
-        """`InputError`: what is written here is written for documents."""
+    def for_queries(
+        self, queries: Sequence[QueryContext], collection: Collection
+    ) -> list[Sequence[str]]:
+        """`InputError`: questions are for documents."""
         raise InputError(
             "doc2query writes questions for documents, and not for queries",
             do="set enrichment.query=null, or another source for it",
         )
 
-    def _read(self, contents: str) -> str:
-        """What the model may see of a text."""
-        return clean_text(contents[: self.max_length * _CHARACTERS], self.max_length)
-
     def _questions(self, text: str) -> list[str]:
-        torch, device = require("torch"), self._placed.device
+        torch, device = import_optional("torch"), self._placed.device
         coded = self._tokenizer(
             text, truncation=True, max_length=self.max_length, return_tensors="pt"
         ).to(device)
         seed = int(fingerprint(self.seed, text), 16)
         devices = [device] if device.type == "cuda" else []
         what = f"{self.phrases} questions for a text of {coded.input_ids.shape[1]} tokens"
-        # One at a time: the random numbers of torch are the process's.
+        # One at a time, because the random numbers of torch belong to the process.
         with self._computing, torch.random.fork_rng(devices), within_memory(device, what):
             torch.manual_seed(seed)
             with torch.inference_mode():

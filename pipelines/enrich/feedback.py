@@ -1,10 +1,10 @@
-"""Phrases from the documents that a search finds: a reference that needs no model, and that a model
-must beat."""
+"""Phrases from pseudo-relevance feedback: a baseline without a model."""
 
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 from typing import Any, NamedTuple
@@ -12,71 +12,81 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from pipelines.enrich.phrases import Limits
-from pipelines.enrich.sources import PhraseSource, Query
-from pipelines.lexical.analyzer import is_ngram
-from pipelines.lexical.rm3 import Vector, check_feedback
-from pipelines.lexical.scoring import idf
-from pipelines.stage import Collection, Texts
-from toolkit.checks import check_integer
-from toolkit.contracts import Unit
-from toolkit.errors import InputError
-from toolkit.files import fingerprint
+from soundingline.pipelines.enrich.phrases import PhraseSource, QueryContext
+from soundingline.pipelines.lexical import LexicalIndex
+from soundingline.pipelines.lexical.analyzers import is_ngram
+from soundingline.pipelines.lexical.bm25 import idf
+from soundingline.pipelines.lexical.rm3 import Vector, check_feedback
+from soundingline.pipelines.stage import Collection, Texts
+from soundingline.toolkit.data import Unit
+from soundingline.toolkit.errors import InputError, check_int
+from soundingline.toolkit.files import fingerprint
 
-_BATCH = 512  # documents whose neighbours' terms are read in one walk through the postings
+_BATCH = 512  # documents whose neighbours' terms are read together
 _UNITS_KEPT = 256
 
 Numbers = NDArray[np.int32]
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class FeedbackPhrases(PhraseSource):
-    """The heaviest words of the documents that a search finds.
+    """The words of highest weight in the documents that a BM25 search finds.
 
-    A query is searched with BM25 (`k1`, `b`); a document is searched with the `query_terms` of its
-    terms of highest tf-idf. Of the best `fb_docs` other documents, the words, numbers aside, are
-    weighted as RM3 weighs terms (share of the document's words times the document's score), and the
-    `phrases` heaviest ones that the text lacks are proposed. Each is written as in the first
-    document of the index that has it, where in several ways as most often there.
+    A query is searched as it is; a document is searched with its terms of highest tf-idf, and is
+    not among its own results. The words of the best documents are weighted as in RM3: the share of
+    the word in the document times the document's score, summed over the documents. Numbers, n-grams
+    and words that the text already has are left out. A word is spelled as in the first document of
+    the index that has it, in its most frequent spelling there.
+
+    Args:
+        phrases: Words of a text.
+        fb_docs: Feedback documents of a search.
+        query_terms: Terms with which a document is searched.
+        k1, b: Parameters of BM25.
+
+    Raises:
+        InputError: For impossible arguments, and for a collection without texts.
     """
 
-    def __init__(
-        self,
-        *,
-        phrases: int = 10,
-        fb_docs: int = 10,
-        query_terms: int = 20,
-        k1: float = 0.9,
-        b: float = 0.4,
-    ) -> None:
-        self.limits = Limits(phrases, 1).checked()
-        check_feedback(phrases, fb_docs, 0.5)
-        self.phrases, self.fb_docs, self.query_terms = phrases, fb_docs, query_terms
-        self.k1, self.b = k1, b
-        check_integer("query_terms", query_terms)
-        # By collection: how terms are written, and which ones may be proposed.
+    phrases: int = 10
+    fb_docs: int = 10
+    query_terms: int = 20
+    k1: float = 0.9
+    b: float = 0.4
+
+    def __post_init__(self) -> None:
+        check_int("phrases", self.phrases)
+        check_feedback(self.phrases, self.fb_docs, 0.5)
+        check_int("query_terms", self.query_terms)
+        # By collection: spellings of terms, and which terms may be proposed.
         self._spellings: dict[tuple[str, str], str] = {}
         self._words: dict[str, NDArray[np.bool_]] = {}
 
     @property
     def fingerprint(self) -> str:
+        """Hash of the arguments."""
         settings = (self.phrases, self.fb_docs, self.query_terms, self.k1, self.b)
         return fingerprint("feedback", 2, *settings)
 
     def for_documents(
         self, units: Iterable[Unit], collection: Collection
     ) -> Iterator[tuple[str, Sequence[str]]]:
+        """See `PhraseSource`."""
         feedback = _Feedback(self, collection)
         unit_ids = (unit.unit_id for unit in units)
         while batch := list(islice(unit_ids, _BATCH)):
             yield from zip(batch, feedback.of_documents(batch), strict=True)
 
-    def for_queries(self, queries: Sequence[Query], collection: Collection) -> list[Sequence[str]]:
+    def for_queries(
+        self, queries: Sequence[QueryContext], collection: Collection
+    ) -> list[Sequence[str]]:
+        """See `PhraseSource`."""
         return list(_Feedback(self, collection).of_queries([query.text for query in queries]))
 
 
 class _Search(NamedTuple):
-    """What is searched for, and the terms that are not proposed. `own`: the number of a document
-    that is not to be found, else -1."""
+    """The terms of a search, those that are not proposed, and the number of the document that must
+    not be among the results (-1: none)."""
 
     terms: Sequence[str]
     excluded: Numbers
@@ -90,15 +100,15 @@ class _Feedback:
         if collection.texts is None:
             raise InputError("phrases from feedback need the texts of the collection")
         self._source, self._texts = source, collection.texts
-        self._index: Any = collection.index
-        # Words are those of the documents themselves, also where phrases enrich them.
-        self._base: Any = getattr(collection.index, "base", collection.index)
+        self._index: LexicalIndex = collection.index
+        # The words of the documents themselves, if phrases enrich them.
+        self._base: LexicalIndex = collection.index.base
         self._spelled = _Spelling(source, collection, collection.texts)
         self._collection = collection.fingerprint
 
     @property
     def _is_word(self) -> NDArray[np.bool_]:
-        """Which terms of the vocabulary may be proposed: no n-gram and no number."""
+        """Which terms of the vocabulary may be proposed: neither n-grams nor numbers."""
         known = self._source._words
         if self._collection not in known:
             vocabulary = self._base.vocabulary
@@ -111,7 +121,7 @@ class _Feedback:
         return _idf_of_terms(self._base.document_frequencies, len(self._base))
 
     def of_documents(self, unit_ids: Sequence[str]) -> list[list[str]]:
-        """The phrases of each unit; none of one that the index lacks."""
+        """The phrases of each unit; none if the index lacks it."""
         numbers = self._base.docnos.numbers(unit_ids)
         known = numbers[numbers >= 0]
         vectors = dict(zip(known.tolist(), self._base.vectors(known), strict=True))
@@ -120,11 +130,12 @@ class _Feedback:
         for number in numbers.tolist():
             terms, frequencies = vectors.get(number, (nothing, nothing))
             weights = frequencies * self._idf[terms]
-            telling = self._heaviest(terms, weights, self._source.query_terms)
-            searches.append(_Search(telling, terms, number))
+            heaviest = self._heaviest(terms, weights, self._source.query_terms)
+            searches.append(_Search(heaviest, terms, number))
         return self._phrases(searches)
 
     def of_queries(self, texts: Sequence[str]) -> list[list[str]]:
+        """The phrases of each query."""
         searches = []
         for text in texts:
             terms = self._index.analyzer.terms(text)
@@ -147,7 +158,7 @@ class _Feedback:
         return phrases
 
     def _words(self, vector: Vector) -> Vector:
-        """What may be proposed of a document's terms."""
+        """The terms of a document that may be proposed."""
         terms, frequencies = vector
         usable = self._is_word[terms]
         return terms[usable], frequencies[usable]
@@ -164,7 +175,7 @@ class _Feedback:
     def _weighted(
         self, numbers: Numbers, scores: NDArray[np.float32], vectors: dict[int, Any]
     ) -> tuple[Numbers, NDArray[np.float64]]:
-        """The terms of the documents, ascending, and what each weighs in all of them."""
+        """The terms of the documents, ascending, and the weight of each over all of them."""
         if not len(numbers):
             return np.empty(0, np.int32), np.empty(0, np.float64)
         of_documents = [vectors[number] for number in numbers.tolist()]
@@ -177,13 +188,8 @@ class _Feedback:
         weights: NDArray[Any] = np.bincount(positions, np.concatenate(shares), len(terms))
         return terms, weights
 
-    def _heaviest(
-        self,
-        numbers: Numbers,
-        weights: NDArray[np.float64],
-        count: int,
-    ) -> list[str]:
-        """The `count` heaviest words, n-grams aside; equal ones in the order of the index."""
+    def _heaviest(self, numbers: Numbers, weights: NDArray[np.float64], count: int) -> list[str]:
+        """The `count` heaviest terms that are not n-grams; equal ones in the order of the index."""
         heaviest: list[str] = []
         for index in np.lexsort((numbers, -weights)).tolist():
             if len(heaviest) == count or weights[index] <= 0:
@@ -195,12 +201,11 @@ class _Feedback:
 
 
 class _Spelling:
-    """How index terms are written, which the index does not know: a text is read for that, and
-    what it gives is kept with the source."""
+    """Spellings of index terms, from the texts of documents. They are stored in the source."""
 
     def __init__(self, source: FeedbackPhrases, collection: Collection, texts: Texts) -> None:
         self._texts, self._known = texts, source._spellings
-        self._base: Any = getattr(collection.index, "base", collection.index)
+        self._base: LexicalIndex = collection.index.base
         self._collection = collection.fingerprint
         self._words: OrderedDict[int, dict[str, str]] = OrderedDict()
 
@@ -212,7 +217,7 @@ class _Spelling:
         return self._known[key]
 
     def _of_document(self, number: int) -> dict[str, str]:
-        """How each term of a document is most often written there."""
+        """The most frequent spelling of each term of a document."""
         if number not in self._words:
             analyzer = self._base.analyzer
             spellings: dict[str, Counter[str]] = {}
@@ -231,8 +236,7 @@ class _Spelling:
 
 
 def _idf_of_terms(frequencies: NDArray[np.int64], documents: int) -> NDArray[np.float64]:
-    """idf of every term of a vocabulary; 0 for one that a single document has, which finds no
-    other."""
+    """idf of every term of a vocabulary; 0 for a term of one document, which finds no other."""
     distinct, positions = np.unique(frequencies, return_inverse=True)
     values = [
         idf(documents, frequency) if frequency > 1 else 0.0 for frequency in distinct.tolist()

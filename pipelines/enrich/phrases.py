@@ -1,38 +1,51 @@
-"""Phrases that enrich a text: reading them out of a model's answer, and cleaning them."""
+"""Phrases that enrich texts: limits, cleaning, the base class of their sources, and phrases from a
+file."""
 
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Iterable
-from typing import Any, NamedTuple
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
 
-from toolkit.checks import check_integer
-from toolkit.llm.json_answers import json_values
+import pandas as pd
+from pydantic import BaseModel
+
+from soundingline.pipelines.arguments import ByArguments
+from soundingline.pipelines.counts import Counts, MadeOnce
+from soundingline.pipelines.stage import Collection
+from soundingline.toolkit.benchmarks.formats import rows
+from soundingline.toolkit.console import notify
+from soundingline.toolkit.data import Unit
+from soundingline.toolkit.errors import InputError, check_int
+from soundingline.toolkit.files import file_hash, fingerprint
+from soundingline.toolkit.llm.prompts import json_values
 
 KEY = "keywords"
+LEFT_OUT = ("repeated", "too_long", "beyond", "empty")
 _LONGEST_CHARACTERS = 200
 _CONTROL = ("Cc", "Cf", "Cs", "Co", "Cn")
 
 
 class Limits(NamedTuple):
-    """At most `phrases` a text, each of at most `words` words."""
+    """At most `phrases` for a text, each of at most `words` words."""
 
     phrases: int = 10
     words: int = 4
 
     def checked(self) -> Limits:
-        """These limits; `InputError` where they have no meaning."""
+        """These limits; `InputError` for numbers below 1."""
         for name, value in self._asdict().items():
-            check_integer(name, value)
+            check_int(name, value)
         return self
 
 
-LEFT_OUT = ("repeated", "too_long", "beyond", "empty")
-
-
 class Cleaned(NamedTuple):
-    """`phrases` that may be used, and how many were left out: `repeated`, `too_long` (in words or
-    characters), `beyond` the number allowed, `empty` (or no text at all)."""
+    """`phrases` that can be used, and how many were left out: `repeated`, `too_long` (in words or
+    characters), `beyond` the number allowed, `empty` (or not a text)."""
 
     phrases: tuple[str, ...]
     repeated: int = 0
@@ -47,25 +60,25 @@ class Cleaned(NamedTuple):
 
 
 def clean(phrases: Iterable[Any], limits: Limits) -> Cleaned:
-    """Phrases with single spaces and without control or format characters, each once (whatever its
-    case), within `limits`."""
+    """Phrases with single spaces and without control or format characters, without repetitions
+    (regardless of case), within `limits`."""
     usable: dict[str, str] = {}
-    repeated = too_long = beyond = empty = 0
+    left_out = Counter[str]()
     for phrase in phrases:
-        # Beyond that it is too long, however much of it is white space.
+        # A longer text is too long, even if most of it is white space.
         text = _visible(phrase[: 10 * _LONGEST_CHARACTERS]) if isinstance(phrase, str) else ""
         words = len(text.split())
         if not words:
-            empty += 1
+            left_out["empty"] += 1
         elif words > limits.words or len(text) > _LONGEST_CHARACTERS:
-            too_long += 1
+            left_out["too_long"] += 1
         elif text.casefold() in usable:
-            repeated += 1
+            left_out["repeated"] += 1
         elif len(usable) == limits.phrases:
-            beyond += 1
+            left_out["beyond"] += 1
         else:
             usable[text.casefold()] = text
-    return Cleaned(tuple(usable.values()), repeated, too_long, beyond, empty)
+    return Cleaned(tuple(usable.values()), **left_out)
 
 
 def clean_text(text: str, words: int) -> str:
@@ -75,16 +88,12 @@ def clean_text(text: str, words: int) -> str:
 
 
 def read_phrases(answer: str) -> list[Any] | None:
-    """The phrases of a model's answer: the list under `keywords` of its last JSON object, else its
-    last JSON list; None where it has neither. What stands in the list is not looked at."""
-    newest_list: list[Any] | None = None
-    newest_object: list[Any] | None = None
-    for value in json_values(answer):
-        if isinstance(value, dict) and isinstance(value.get(KEY), list):
-            newest_object = value[KEY]
-        elif isinstance(value, list):
-            newest_list = value
-    return newest_object if newest_object is not None else newest_list
+    """The phrases in a model's answer: the list under `keywords` of its last JSON object, else its
+    last JSON list; None if it has neither. The elements are not checked."""
+    values = list(json_values(answer))
+    named = [value.get(KEY) for value in values if isinstance(value, dict)]
+    lists = [value for value in (*values, *named) if isinstance(value, list)]
+    return lists[-1] if lists else None
 
 
 def _visible(text: str) -> str:
@@ -94,3 +103,162 @@ def _visible(text: str) -> str:
         if character.isspace() or unicodedata.category(character) not in _CONTROL
     )
     return " ".join("".join(characters).split())
+
+
+class QueryContext(NamedTuple):
+    """A query, the id of its question, and the newest reasoning of its agent."""
+
+    text: str
+    qid: str = ""
+    reasoning: str = ""
+
+
+def query_contexts(frame: pd.DataFrame) -> list[QueryContext]:
+    """The queries of a frame with the columns `qid`, `query` and, if known, `reasoning`.
+
+    Raises:
+        InputError: If a query is not a text.
+    """
+    texts = frame["query"].tolist()
+    for text in texts:
+        if not isinstance(text, str):
+            raise InputError(f"a query is {text!r}", valid="text")
+    thoughts = frame["reasoning"].tolist() if "reasoning" in frame.columns else [""] * len(texts)
+    reasoning = [thought if isinstance(thought, str) else "" for thought in thoughts]
+    return list(map(QueryContext, texts, map(str, frame["qid"].tolist()), reasoning))
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class PhraseSource(ByArguments, ABC):
+    """Proposes phrases for documents or for queries. Thread-safe.
+
+    Making one is cheap and checks its arguments. A subclass declares its arguments as fields of a
+    dataclass with the same decorator.
+    """
+
+    asks_model: ClassVar[bool] = False
+    """Whether it needs a language model in the collection."""
+
+    @property
+    @abstractmethod
+    def fingerprint(self) -> str:
+        """Hash of everything in the source that decides which phrases a text gets."""
+
+    @property
+    def counts(self) -> Mapping[str, float]:
+        """Cumulative counts of texts and of phrases that were left out."""
+        return {}
+
+    def content(self, collection: Collection) -> str:
+        """Hash of everything that decides which phrases the documents of a collection get. For a
+        source that asks the model of the collection, this includes the model."""
+        return self.fingerprint
+
+    def provenance(self, collection: Collection) -> Mapping[str, Any]:
+        """The origin of the phrases for readers, as JSON."""
+        return {"kind": type(self).__name__, **self._arguments()}
+
+    @abstractmethod
+    def for_documents(
+        self, units: Iterable[Unit], collection: Collection
+    ) -> Iterator[tuple[str, Sequence[str]]]:
+        """Unit id and phrases of each unit, in the order of the units."""
+
+    @abstractmethod
+    def for_queries(
+        self, queries: Sequence[QueryContext], collection: Collection
+    ) -> list[Sequence[str]]:
+        """The phrases of each query."""
+
+
+class PhraseRow(BaseModel):
+    """A line of a `PhraseFile`."""
+
+    id: str
+    phrases: list[Any]
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class PhraseFile(PhraseSource):
+    """Phrases that were made elsewhere.
+
+    An id that comes twice has the phrases of both lines. Ids that are not those of a document are
+    reported. The `counts` are the phrases of the file that were left out (see `Cleaned`), the
+    `texts` that were looked up, and of these those with `no_phrase`.
+
+    Args:
+        path: JSON lines, each with an `id` (of a unit; for queries the qid or the query itself)
+            and its `phrases`, a list.
+        phrases: Most phrases of a text.
+        words: Most words of a phrase.
+
+    Raises:
+        InputError: For a file with other lines, and if it has phrases for none of the documents.
+    """
+
+    path: str
+    phrases: int = 10
+    words: int = 4
+
+    def __post_init__(self) -> None:
+        self.limits = Limits(self.phrases, self.words).checked()
+        self._counts = Counts("texts", "no_phrase", *LEFT_OUT)
+        self._files = MadeOnce()
+
+    @property
+    def counts(self) -> Mapping[str, float]:
+        """See the class."""
+        return self._counts()
+
+    @property
+    def fingerprint(self) -> str:
+        """Hash of the file and the limits."""
+        if not Path(self.path).is_file():
+            raise InputError(f"there is no file '{self.path}'", do="give a file of JSON lines")
+        return fingerprint("file", file_hash(Path(self.path)), *self.limits)
+
+    def for_documents(
+        self, units: Iterable[Unit], collection: Collection
+    ) -> Iterator[tuple[str, Sequence[str]]]:
+        """See `PhraseSource`."""
+        by_id = self._by_id
+        matched = 0
+        unit_id = ""
+        for unit in units:
+            unit_id = unit.unit_id
+            matched += unit_id in by_id
+            yield unit_id, self._counted(by_id.get(unit_id, ()))
+        if not matched:
+            raise InputError(
+                f"'{self.path}' has phrases for none of the documents",
+                valid=f'lines with ids of documents, as {{"id": "{unit_id}", "phrases": [...]}}',
+            )
+        if matched < len(by_id):
+            lacking = f"{len(by_id) - matched:,} of {len(by_id):,} ids of '{self.path}'"
+            notify(f"{lacking} are no document's; their phrases are left out")
+
+    def for_queries(
+        self, queries: Sequence[QueryContext], collection: Collection
+    ) -> list[Sequence[str]]:
+        """See `PhraseSource`."""
+        by_id = self._by_id
+        return [self._counted(by_id.get(query.qid, by_id.get(query.text, ()))) for query in queries]
+
+    def _counted(self, phrases: Sequence[str]) -> Sequence[str]:
+        self._counts.add(texts=1, no_phrase=not phrases)
+        return phrases
+
+    @property
+    def _by_id(self) -> Mapping[str, Sequence[str]]:
+        return self._files.get(self.path, self._read)
+
+    def _read(self) -> Mapping[str, Sequence[str]]:
+        listed: dict[str, list[Any]] = {}
+        for _, row in rows(Path(self.path), PhraseRow):
+            listed.setdefault(row.id, []).extend(row.phrases)
+        by_id = {}
+        for key, phrases in listed.items():
+            cleaned = clean(phrases, self.limits)
+            self._counts.add(**cleaned.left_out)
+            by_id[key] = cleaned.phrases
+        return by_id

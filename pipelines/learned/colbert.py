@@ -20,18 +20,23 @@ from typing import Any
 import numpy as np
 from numpy.lib.format import open_memmap
 
-from pipelines.index_retriever import Docnos
-from pipelines.learned.colbert_encoder import STORAGES, ColbertEncoder
-from pipelines.learned.encoding import work_folder
-from pipelines.learned.shards import Shards, load_array
-from pipelines.learned.vector_index import VectorEngine
-from pipelines.learned.vector_search import DocumentVectors
-from pipelines.lexical.strings import Names, StringTable, StringWriter, to_bytes
-from pipelines.neural.checkpoints import gigabytes
-from pipelines.retrievers import OwnIndexRetriever
-from toolkit.checks import check_integer
-from toolkit.contracts import Unit
-from toolkit.errors import InputError
+from soundingline.pipelines.learned.colbert_encoder import STORAGES, ColbertEncoder
+from soundingline.pipelines.learned.encoding import work_folder
+from soundingline.pipelines.learned.shards import Shards, load_array
+from soundingline.pipelines.learned.vector_index import VectorEngine
+from soundingline.pipelines.learned.vector_search import DocumentVectors
+from soundingline.pipelines.lexical.storage import (
+    Docnos,
+    StringTable,
+    StringWriter,
+    check_offsets,
+    check_table,
+    to_bytes,
+)
+from soundingline.pipelines.models import gigabytes
+from soundingline.pipelines.retrieve import OwnIndexRetriever
+from soundingline.toolkit.data import Unit
+from soundingline.toolkit.errors import InputError, check_int
 
 _UNITS, _VECTORS, _OFFSETS = "units", "vectors.npy", "offsets.npy"
 _SAMPLE = 1024  # units whose tokens tell the size of all
@@ -72,11 +77,21 @@ class ColbertEngine(VectorEngine):
         counts = {name: shards.counts[name] for name in ("units", "rows", "empty")}
         return {"dimensions": int(vectors.shape[1]), "counts": counts}
 
+    def check(self, folder: Path, manifest: Mapping[str, Any]) -> None:
+        """See `VectorEngine`."""
+        check_table(folder / _UNITS, manifest["counts"]["units"])
+        vectors, offsets = load_array(folder / _VECTORS, mapped=True), load_array(folder / _OFFSETS)
+        if vectors.ndim != 2 or vectors.shape[1] != manifest["dimensions"]:
+            raise ValueError(f"{_VECTORS} has the shape {list(vectors.shape)}")
+        check_offsets(offsets, len(vectors), _OFFSETS)
+        if len(offsets) != manifest["counts"]["units"] + 1 or not np.diff(offsets).all():
+            raise ValueError(f"{_OFFSETS} does not give each unit a vector")
+
     def load(self, folder: Path) -> tuple[Docnos, DocumentVectors]:
         """See `VectorEngine`."""
         vectors = np.asarray(load_array(folder / _VECTORS, mapped=True))
         return (
-            Names(StringTable(folder / _UNITS)),
+            Docnos(StringTable(folder / _UNITS)),
             DocumentVectors(vectors, load_array(folder / _OFFSETS)),
         )
 
@@ -103,7 +118,7 @@ class ColbertRetriever(OwnIndexRetriever):
         depth: int = 1000,
         compute: str = "numpy",
     ) -> None:
-        check_integer("depth", depth)
+        check_int("depth", depth)
         self.model, self.revision = model, revision
         self.max_length, self.query_max_length = max_length, query_max_length
         self.storage, self.depth, self.compute = storage, depth, compute

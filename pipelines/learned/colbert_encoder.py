@@ -11,22 +11,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipelines.learned.encoding import PlacedEncoder
-from pipelines.neural.checkpoints import (
+from soundingline.pipelines.learned.encoding import PlacedEncoder
+from soundingline.pipelines.models import (
     NO_CODE,
     check_memory,
     checkpoint_fingerprint,
+    cut,
     opening,
+    readable,
     stored_config,
     stored_file,
     weight_bytes,
     within_memory,
 )
-from pipelines.neural.text_windows import cut, readable
-from toolkit.checks import check_integer
-from toolkit.errors import InputError
-from toolkit.extras import require
-from toolkit.files import fingerprint
+from soundingline.toolkit.errors import InputError, check_int
+from soundingline.toolkit.files import fingerprint
+from soundingline.toolkit.optional import import_optional
 
 STORAGES = {"float16": np.float16, "float32": np.float32}
 _FEWEST = 8
@@ -47,8 +47,8 @@ class ColbertEncoder(PlacedEncoder):
       own (ColBERTv2's are 180 and 32). Queries that are filled are filled to that many.
     - `storage`: how documents' vectors are kept: `float16` (default; half the space, scores differ
       in the fourth digit) or `float32`.
-    - `device`, `dtype`: see `pipelines.neural.devices`. `batch_tokens`: bound of a padded batch;
-      None: 2048 on a CPU, 16,384 on a GPU.
+    - `device`, `dtype`: see `soundingline.pipelines.models`. `batch_tokens`: bound of a
+      padded batch; None: 2048 on a CPU, 16,384 on a GPU.
 
     Safe for threads, one at a time. The model is loaded by the first text, not before.
     `InputError` for a setting out of range and a checkpoint that cannot be had, that does not fit,
@@ -72,7 +72,7 @@ class ColbertEncoder(PlacedEncoder):
         counts = {"max_length": max_length, "query_max_length": query_max_length}
         for name, count in {**counts, "batch_tokens": batch_tokens}.items():
             if count is not None:
-                check_integer(name, count, least=_FEWEST)
+                check_int(name, count, ge=_FEWEST)
         self.model, self.revision = model, revision
         self.storage = storage
         self._limits = counts
@@ -136,7 +136,7 @@ class ColbertEncoder(PlacedEncoder):
     def encode_tokenized(self, items: Sequence[Sequence[int]]) -> list[NDArray[Any]]:
         """The vectors of each document of a batch, [tokens, dimensions] in the type of `storage`; a
         document of which every token is left out keeps one vector of zeros."""
-        torch, pad = require("torch"), require("torch").nn.utils.rnn.pad_sequence
+        torch, pad = import_optional("torch"), import_optional("torch").nn.utils.rnn.pad_sequence
         rows = [torch.tensor(ids, device=self.device) for ids in items]
         with (
             self._lock,
@@ -201,7 +201,7 @@ class ColbertEncoder(PlacedEncoder):
 
     @cached_property
     def _model(self) -> Any:
-        library = require("sentence_transformers")
+        library = import_optional("sentence_transformers")
         _check_kind(self.model, self.revision)
         check_memory(weight_bytes(self.model, self.revision) or 0, self.device, self.model)
         with opening(self.model), within_memory(self.device, f"the encoder '{self.model}'"):

@@ -18,16 +18,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipelines.index_retriever import Docnos
-from pipelines.learned.dense_encoder import DenseEncoder
-from pipelines.learned.shards import Shard, Shards
-from pipelines.learned.vector_index import VectorEngine
-from pipelines.learned.vector_search import DocumentVectors
-from pipelines.retrievers import OwnIndexRetriever
-from toolkit.checks import check_integer
-from toolkit.errors import InputError
-from toolkit.extras import check_installed, require
-from toolkit.files import write_json
+from soundingline.pipelines.learned.dense_encoder import DenseEncoder
+from soundingline.pipelines.learned.shards import Shard, Shards
+from soundingline.pipelines.learned.vector_index import VectorEngine
+from soundingline.pipelines.learned.vector_search import DocumentVectors
+from soundingline.pipelines.lexical.storage import Docnos
+from soundingline.pipelines.retrieve import OwnIndexRetriever
+from soundingline.toolkit.errors import InputError, check_int
+from soundingline.toolkit.files import write_json
+from soundingline.toolkit.optional import check_optional, import_optional
 
 _INDEX = "flex"
 Vectors = NDArray[np.float32]
@@ -43,17 +42,27 @@ class DenseEngine(VectorEngine):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_installed("pyterrier_dr")
+        check_optional("pyterrier_dr")
 
     def write(self, shards: Shards, folder: Path) -> Mapping[str, Any]:
         """See `VectorEngine`."""
         counts = {"units": len(shards), "empty": shards.counts["empty"]}
         return {"dimensions": write_flex(folder / _INDEX, shards), "counts": counts}
 
+    def check(self, folder: Path, manifest: Mapping[str, Any]) -> None:
+        """See `VectorEngine`."""
+        units, dimensions = manifest["counts"]["units"], manifest["dimensions"]
+        docnos, vectors = read_flex(folder / _INDEX)
+        if vectors.shape != (units, dimensions) or len(docnos) != units:
+            raise ValueError(
+                f"{_INDEX} has {len(docnos)} unit ids and vectors of the shape "
+                f"{list(vectors.shape)}, and not {units} of {dimensions} dimensions"
+            )
+
     def load(self, folder: Path) -> tuple[Docnos, DocumentVectors]:
         """See `VectorEngine`."""
         docnos, vectors = read_flex(folder / _INDEX)
-        return docnos, DocumentVectors(vectors)
+        return Docnos(docnos), DocumentVectors(vectors)
 
 
 class DenseRetriever(OwnIndexRetriever):
@@ -85,7 +94,7 @@ class DenseRetriever(OwnIndexRetriever):
         depth: int = 1000,
         compute: str = "numpy",
     ) -> None:
-        check_integer("depth", depth)
+        check_int("depth", depth)
         self.model, self.base, self.revision = model, base, revision
         self.query_prefix, self.document_prefix = query_prefix, document_prefix
         self.pooling, self.append_eos, self.normalise = pooling, append_eos, normalise
@@ -126,7 +135,7 @@ def write_flex(folder: Path, shards: Iterable[Shard]) -> int:
 @contextmanager
 def _id_file(path: Path) -> Iterator[Any]:
     """A builder of npids whose ids are written when the block ends, for both directions."""
-    builders, codecs = require("npids.builder"), require("npids.codecs")
+    builders, codecs = import_optional("npids.builder"), import_optional("npids.codecs")
     builder = builders.FwdLookupBuilder(path)
     for name in ("intsequence", "intsequencepad", "intstored"):
         builder.formats[name] = _without_percent(codecs.fwd[name])()
@@ -156,5 +165,5 @@ def read_flex(folder: Path) -> tuple[NDArray[Any], Vectors]:
     meta = json.loads((folder / "pt_meta.json").read_text("utf-8"))
     shape = (meta["doc_count"], meta["vec_size"])
     vectors = np.memmap(folder / "vecs.f4", np.float32, mode="r", shape=shape)
-    docnos = require("npids").Lookup(folder / "docnos.npids")
+    docnos = import_optional("npids").Lookup(folder / "docnos.npids")
     return np.array(list(docnos), dtype=object), np.asarray(vectors)

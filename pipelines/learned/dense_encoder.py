@@ -10,17 +10,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipelines.learned.dense_model import LENGTH, DenseModel, Side
-from pipelines.learned.encoding import PlacedEncoder
-from pipelines.learned.pooled import POOLINGS, PooledModel
-from pipelines.learned.sentence_model import SentenceModel, check_pooled
-from pipelines.neural.adapters import Checkpoint
-from pipelines.neural.batches import in_batches
-from pipelines.neural.checkpoints import check_length, within_memory
-from pipelines.neural.text_windows import readable
-from toolkit.checks import check_integer
-from toolkit.errors import InputError
-from toolkit.files import fingerprint
+from soundingline.pipelines.learned.dense_model import DenseModel, Side
+from soundingline.pipelines.learned.encoding import PlacedEncoder
+from soundingline.pipelines.learned.pooled import POOLINGS, PooledModel
+from soundingline.pipelines.learned.sentence_model import SentenceModel, check_pooled
+from soundingline.pipelines.models import (
+    Checkpoint,
+    check_length,
+    in_batches,
+    readable,
+    within_memory,
+)
+from soundingline.toolkit.errors import InputError, check_int
+from soundingline.toolkit.files import fingerprint
 
 _FEWEST = 8  # tokens, below which a prefix leaves no room for a text
 Vectors = NDArray[np.float32]
@@ -37,10 +39,10 @@ class DenseEncoder(PlacedEncoder):
       itself (Llama's does not, Qwen3-Embedding's does). Never cut off.
     - `normalise`: vectors of length 1, so that their dot product is the cosine. True by default.
     - `max_length`, `query_max_length`: tokens of a text and of a query, prefix and special ones
-      included. None: what a sentence-transformers checkpoint was made for (`max_seq_length`); 512
-      where it does not say, and with `pooling`.
-    - `device`, `dtype`: see `pipelines.neural.devices`. `batch_tokens`: bound of a padded batch;
-      None: 2048 on a CPU, 16,384 on a GPU.
+      included. None: what the checkpoint was made for (`max_seq_length` of sentence-transformers;
+      with `pooling` see `own_length`), 512 where it does not say.
+    - `device`, `dtype`: see `soundingline.pipelines.models`. `batch_tokens`: bound of a
+      padded batch; None: 2048 on a CPU, 16,384 on a GPU.
 
     Padding stands behind the text and is masked, so that in float32 neither the batch nor the order
     of the texts changes a vector by more than rounding. Safe for threads, one at a time. The model
@@ -76,9 +78,7 @@ class DenseEncoder(PlacedEncoder):
         counts = {"max_length": max_length, "query_max_length": query_max_length}
         for name, count in {**counts, "batch_tokens": batch_tokens}.items():
             if count is not None:
-                check_integer(name, count, least=_FEWEST)
-        if pooling is not None:
-            max_length, query_max_length = max_length or LENGTH, query_max_length or LENGTH
+                check_int(name, count, ge=_FEWEST)
         self.model, self._weights = model, Checkpoint(model, base, revision)
         self.pooling, self.append_eos, self.normalise = pooling, append_eos, normalise
         self.queries = Side("query", query_prefix, query_max_length)

@@ -8,9 +8,6 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-LENGTH = 512
-"""Tokens of a text that are read where neither a setting nor the checkpoint says how many."""
-
 
 class Side(NamedTuple):
     """How a query or a text goes into the model. `prefix` None: the checkpoint's own, or none;

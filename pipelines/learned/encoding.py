@@ -17,16 +17,13 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.progress import Progress
 
-from pipelines.index_folder import Checked
-from pipelines.learned import shards
-from pipelines.learned.shards import Head, Shards
-from pipelines.neural.batches import in_batches
-from pipelines.neural.devices import Placed
-from pipelines.neural.text_windows import readable
-from toolkit.checks import check_integer
-from toolkit.contracts import Unit
-from toolkit.errors import InputError
-from toolkit.progress import bar
+from soundingline.pipelines.index_folder import Checked
+from soundingline.pipelines.learned import shards
+from soundingline.pipelines.learned.shards import Head, Shards
+from soundingline.pipelines.models import Placement, in_batches, readable
+from soundingline.toolkit.console import progress_bar
+from soundingline.toolkit.data import Unit
+from soundingline.toolkit.errors import InputError, check_int
 
 # With the largest rows there are (128 float32 a token), a shard's values stay below 1 GB.
 _SHARD_CHARACTERS = 1 << 22
@@ -34,10 +31,6 @@ _SHARD_CHARACTERS = 1 << 22
 # then half a minute is aimed at, so that none takes more than a minute. Tokens tell what a text
 # costs; its characters do not, because a model leaves out the end of a long one.
 _FIRST_TOKENS, _GROWTH, _SHARD_SECONDS = 1 << 9, 4, 30.0
-
-
-# What keeps a device busy; a CPU's caches hold no more.
-_BATCH_TOKENS = {"cpu": 2048, "cuda": 16_384}
 
 
 class TextEncoder(Protocol):
@@ -77,17 +70,8 @@ class TextEncoder(Protocol):
         ...
 
 
-class PlacedEncoder(Placed, ABC):
+class PlacedEncoder(Placement, ABC):
     """What our encoders share: a device and a precision, batches, and texts as they are."""
-
-    def __init__(self, device: str | None, dtype: str | None, batch_tokens: int | None) -> None:
-        super().__init__(device, dtype)
-        self._batch_tokens = batch_tokens
-
-    @property
-    def batch_tokens(self) -> int:
-        """Tokens of a batch: those given, else 2048 on a CPU and 16,384 on a GPU."""
-        return self._batch_tokens or _BATCH_TOKENS[self.device.type]
 
     @abstractmethod
     def tokenized(self, texts: Sequence[str]) -> tuple[list[Any], list[int]]:
@@ -134,12 +118,12 @@ def encode_corpus(
     `total`, the number of units if they do not tell it, and `description` are for the progress
     bar. One process a folder: the caller holds a lock.
     """
-    check_integer("shard_units", shard_units)
+    check_int("shard_units", shard_units)
     encoder.tokenized([""])
     shards.prepare(folder, encoder.fingerprint, corpus_fingerprint, shard_units)
     heads: list[Head] = []
     reused = 0
-    with bar() as progress:
+    with progress_bar() as progress:
         work = _Work(encoder, folder, progress, description, total or length_hint(units) or None)
         queue = _Queue(units)
         while queue.more():

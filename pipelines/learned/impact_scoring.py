@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipelines.lexical.scoring import BLOCK, first_at, large_frequencies
-from pipelines.lexical.storage import Postings
-from toolkit.checks import check_number
-from toolkit.jit import compiled
+from soundingline.pipelines.lexical.bm25 import BLOCK, first_at
+from soundingline.pipelines.lexical.storage import Postings
+from soundingline.toolkit.errors import check_number
+from soundingline.toolkit.jit import compiled
 
 _LARGEST_SCALE = 100_000  # beyond, float32 would round what the scale has kept
 
@@ -19,7 +19,7 @@ def check_scale(scale: float | None) -> None:
     """`InputError` for a scale that impacts cannot have."""
     if scale is not None:
         do = "set scale=null for exact weights"
-        check_number("scale", scale, most=_LARGEST_SCALE, above=True, do=do)
+        check_number("scale", scale, le=_LARGEST_SCALE, gt=0, do=do)
 
 
 def scaled(weights: NDArray[np.float32], scale: float | None) -> NDArray[Any]:
@@ -37,10 +37,7 @@ def add_impacts(
     sums: NDArray[np.float32],
 ) -> None:
     """Add weight times impact of every term to `sums` (one a document)."""
-    lists = postings.offsets, postings.documents, postings.frequencies
-    _add(*lists, terms, weights, sums)
-    owners, documents, impacts = large_frequencies(postings, terms)
-    np.add.at(sums, documents, weights[owners] * impacts)
+    _add(*postings, terms, weights, sums)
 
 
 @compiled

@@ -2,48 +2,48 @@
 
     score(d) = sum over terms t of  weight of t in the query * impact of t in d
 
-The postings are kept and searched as those of `pipelines.lexical`: impacts stand where frequencies
-do. The folder holds, beside the manifest, `offsets, documents, frequencies, large_positions,
-large_values` as `pipelines.lexical.storage` tells (`frequencies` are float32 where impacts are not
-small whole numbers), and the vocabulary and the unit ids as tables of strings.
+The postings are stored and searched as those of `soundingline.pipelines.lexical`, with impacts in
+the place of frequencies. The folder holds the manifest, `offsets`, `documents` and `frequencies` as
+`soundingline.pipelines.lexical.storage` describes them (`frequencies` are float32 where impacts are
+no small whole numbers), and the vocabulary and the unit ids as tables of strings.
 """
 
 from __future__ import annotations
 
 import platform
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pipelines.index_folder import OpenedIndex, read_manifest, write_manifest
-from pipelines.index_retriever import IndexRetriever, RankedList, named
-from pipelines.learned.impact_scoring import add_impacts, check_scale, scaled
-from pipelines.learned.shards import Shard
-from pipelines.lexical.invert import DocumentPostings, invert
-from pipelines.lexical.storage import TERMS, TYPES, UNITS, load_array
-from pipelines.lexical.strings import Names, StringTable, StringWriter, to_bytes
-from pipelines.lexical.top_documents import ScoreSums
-from toolkit.checks import check_integer, check_weights
-from toolkit.errors import InputError
-from toolkit.files import folder_made_whole
+from soundingline.pipelines.engines.engine import RankedList, ranked_lists
+from soundingline.pipelines.index_folder import OpenedIndex, read_manifest, write_manifest
+from soundingline.pipelines.learned.impact_scoring import add_impacts, check_scale, scaled
+from soundingline.pipelines.learned.shards import Shard
+from soundingline.pipelines.lexical.bm25 import ScoreBuffers
+from soundingline.pipelines.lexical.invert import DocumentPostings, invert
+from soundingline.pipelines.lexical.storage import (
+    TERMS,
+    UNITS,
+    Docnos,
+    StringTable,
+    StringWriter,
+    check_postings,
+    check_table,
+    load_postings,
+    to_bytes,
+)
+from soundingline.pipelines.retrieve import Retriever
+from soundingline.toolkit.errors import InputError, check_int, check_weights
+from soundingline.toolkit.files import atomic_folder
 
 KIND = "impacts"
-_FINEST = 100.0  # up to this scale nearly every impact fits in one byte
+_FINEST = 100.0  # up to this scale nearly every impact fits into 16 bits
 _MB = 1 << 20
-
-
-class Impacts(NamedTuple):
-    """The arrays of an index; see `pipelines.lexical.storage`."""
-
-    offsets: NDArray[np.int64]
-    documents: NDArray[np.uint32]
-    frequencies: NDArray[Any]
-    large_positions: NDArray[np.int64]
-    large_values: NDArray[np.int32]
 
 
 class ImpactIndex(OpenedIndex):
@@ -56,12 +56,11 @@ class ImpactIndex(OpenedIndex):
     def __init__(self, path: Path, manifest: Mapping[str, Any]) -> None:
         super().__init__(path, manifest)
         self.scale: float | None = manifest["scale"]
-        self.docnos = Names(StringTable(path / UNITS))
+        self.docnos = Docnos(StringTable(path / UNITS))
         self.vocabulary = list(StringTable(path / TERMS))
         self._numbers = {term: number for number, term in enumerate(self.vocabulary)}
-        kinds = {name: TYPES[name] for name in Impacts._fields} | {"frequencies": manifest["type"]}
-        self._arrays = Impacts(**{name: load_array(path, name, kinds[name]) for name in kinds})
-        self._sums = ScoreSums(self._arrays, len(self.docnos))
+        self._arrays = load_postings(path, manifest)
+        self._sums = ScoreBuffers(self._arrays, len(self.docnos))
 
     @classmethod
     def build(
@@ -81,20 +80,23 @@ class ImpactIndex(OpenedIndex):
         appears when it is whole. `memory_mb` bounds what the build keeps beside one shard.
         """
         check_scale(scale)
-        kind = "|u1" if scale is not None and scale <= _FINEST else "<f4"
+        exact = scale is None or scale > _FINEST
         path = Path(path)
-        with folder_made_whole(path) as folder:
+        with atomic_folder(path) as folder:
             documents = _write_names(shards, vocabulary, folder)
             read = partial(_read, shards, scale)
-            postings, large = invert(
-                read, len(vocabulary), folder, memory_mb * _MB, np.dtype(kind).type
+            postings, kind = invert(
+                read, len(vocabulary), folder, memory_mb * _MB, "<f4" if exact else None
             )
-            counts = {"documents": documents, "postings": postings, "large_impacts": large}
             content = {
                 "corpus_fingerprint": corpus_fingerprint,
                 "scale": scale,
                 "type": kind,
-                "counts": counts,
+                "counts": {
+                    "documents": documents,
+                    "postings": postings,
+                    "terms": len(vocabulary),
+                },
                 "versions": {"python": platform.python_version(), "numpy": np.__version__},
             }
             write_manifest(folder, KIND, content)
@@ -102,10 +104,10 @@ class ImpactIndex(OpenedIndex):
 
     @classmethod
     def open(cls, path: str | Path, *, corpus_fingerprint: str | None = None) -> ImpactIndex:
-        """Map an index. `InputError` if there is none, if it is not whole, of another version, or
+        """Map an index. `InputError` if there is none, if it is damaged, of another version, or
         not of the corpus `corpus_fingerprint`."""
         path = Path(path)
-        return cls(path, read_manifest(path, KIND, corpus_fingerprint))
+        return cls(path, read_manifest(path, KIND, corpus_fingerprint, _check))
 
     def __len__(self) -> int:
         return len(self.docnos)
@@ -124,10 +126,8 @@ class ImpactIndex(OpenedIndex):
         if number is None:
             return np.empty(0, np.int32), np.empty(0, np.float32)
         first, last = arrays.offsets[number : number + 2].tolist()
-        impacts = arrays.frequencies[first:last].astype(np.float32)
-        large = slice(*np.searchsorted(arrays.large_positions, [first, last]).tolist())
-        impacts[arrays.large_positions[large] - first] = arrays.large_values[large]
-        return arrays.documents[first:last].astype(np.int32), impacts
+        part = slice(first, last)
+        return arrays.documents[part].astype(np.int32), arrays.frequencies[part].astype(np.float32)
 
     def search(
         self, query: Mapping[str, float], depth: int = 1000
@@ -138,24 +138,65 @@ class ImpactIndex(OpenedIndex):
         `query`: weights by term, as they are (never scaled); unknown terms count nothing. Scores
         are float32 sums by ascending term number: exact for whole numbers below 2^24.
         """
-        check_integer("depth", depth)
-        known = sorted(self._known(query))
-        if not known:
+        check_int("depth", depth)
+        terms, weights = self._weighted(query)
+        if not len(terms):
             return np.empty(0, np.int32), np.empty(0, np.float32)
-        terms = np.array([number for number, _ in known], dtype=np.int64)
-        weights = np.array([weight for _, weight in known], dtype=np.float32)
         return self._sums.best(terms, partial(add_impacts, self._arrays, terms, weights), depth)
+
+    def scores(self, query: Mapping[str, float], numbers: NDArray[Any]) -> NDArray[np.float32]:
+        """The scores that `search` finds for the documents of these numbers, at whatever depth; 0
+        for one without a term of the query."""
+        terms, weights = self._weighted(query)
+        if not len(terms):
+            return np.zeros(len(numbers), np.float32)
+        return self._sums.of(numbers, terms, partial(add_impacts, self._arrays, terms, weights))
 
     def retriever(self, encoder: QueryEncoder | None = None, depth: int = 1000) -> ImpactRetriever:
         """A PyTerrier transformer over this index; see `ImpactRetriever`."""
-        return ImpactRetriever(self, encoder=encoder, depth=depth)
+        return ImpactRetriever(depth=depth, index=self, encoder=encoder)
 
-    def _known(self, query: Mapping[str, float]) -> Iterator[tuple[int, float]]:
+    def rank(self, queries: Sequence[Any], model: Any, depth: int) -> Sequence[RankedList]:
+        """See `soundingline.pipelines.engines.engine.Index`; `model.encoder` encodes texts."""
+        found = [self.search(query, depth) for query in self._encoded(queries, model.encoder)]
+        return ranked_lists(self.docnos, found)
+
+    def score(
+        self, queries: Sequence[Any], numbers: Sequence[NDArray[np.int32]], model: Any
+    ) -> Sequence[NDArray[Any]]:
+        """For each query, the scores of the documents of these numbers."""
+        encoded = self._encoded(queries, model.encoder)
+        return [self.scores(*pair) for pair in zip(encoded, numbers, strict=True)]
+
+    def _encoded(
+        self, queries: Sequence[Any], encoder: QueryEncoder | None
+    ) -> Sequence[Mapping[str, float]]:
+        if not all(isinstance(query, str) for query in queries):
+            return queries
+        if encoder is None:
+            raise InputError(
+                "there is no encoder for the queries",
+                valid="query_toks (a dict of terms to weights)",
+                do="give retriever(encoder=...)",
+            )
+        return [self._scaled(weights) for weights in encoder.queries(queries)]
+
+    def _scaled(self, weights: Mapping[str, float]) -> Mapping[str, float]:
+        values = np.fromiter(weights.values(), np.float32, len(weights))
+        return dict(zip(weights, scaled(values, self.scale).tolist(), strict=True))
+
+    def _weighted(
+        self, query: Mapping[str, float]
+    ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """Numbers of the known terms of weight above 0, ascending, and the weights."""
         check_weights(query)
-        for term, weight in query.items():
-            number = self._numbers.get(term)
-            if number is not None and weight > 0:
-                yield number, weight
+        known = sorted(
+            (self._numbers[term], weight)
+            for term, weight in query.items()
+            if term in self._numbers and weight > 0
+        )
+        terms = np.array([number for number, _ in known], dtype=np.int64)
+        return terms, np.array([weight for _, weight in known], dtype=np.float32)
 
 
 class QueryEncoder(Protocol):
@@ -164,36 +205,25 @@ class QueryEncoder(Protocol):
     def queries(self, texts: Sequence[str]) -> Sequence[Mapping[str, float]]: ...
 
 
-class ImpactRetriever(IndexRetriever):
-    """Ranks by the sum of query weight times impact (see `IndexRetriever` for the frames).
+@dataclass(kw_only=True, eq=False, repr=False)
+class ImpactRetriever(Retriever):
+    """Ranks by the sum of query weight times impact.
 
     `query` is encoded by `encoder`, all queries of a frame at once, and its weights are scaled and
     rounded as the index's impacts are. `query_toks` (term -> weight) is taken as it is. Without an
     encoder only `query_toks` can be searched. Bad settings, or a missing encoder: `InputError`.
     """
 
-    def __init__(
-        self, index: ImpactIndex, *, encoder: QueryEncoder | None = None, depth: int = 1000
-    ) -> None:
-        check_integer("depth", depth)
-        self.index, self.encoder, self.depth = index, encoder, depth
+    encoder: QueryEncoder | None = None
 
-    def analysed(self, texts: Sequence[str]) -> Sequence[Mapping[str, float]]:
-        if self.encoder is None:
-            raise InputError(
-                "there is no encoder for the queries",
-                valid="query_toks (a dict of terms to weights)",
-                do="give retriever(encoder=...)",
-            )
-        return [self._scaled(weights) for weights in self.encoder.queries(texts)]
 
-    def rank(self, queries: Sequence[Mapping[str, float]]) -> Sequence[RankedList]:
-        rankings = [self.index.search(query, self.depth) for query in queries]
-        return named(self.index.docnos, rankings)
-
-    def _scaled(self, weights: Mapping[str, float]) -> Mapping[str, float]:
-        values = np.fromiter(weights.values(), np.float32, len(weights))
-        return dict(zip(weights, scaled(values, self.index.scale).tolist(), strict=True))
+def _check(folder: Path, manifest: Mapping[str, Any]) -> None:
+    """`ValueError` for an index whose files do not fit together."""
+    counts = manifest["counts"]
+    documents, terms = counts["documents"], counts["terms"]
+    check_postings(load_postings(folder, manifest), documents, terms, counts["postings"])
+    check_table(folder / UNITS, documents)
+    check_table(folder / TERMS, terms)
 
 
 def _write_names(shards: Iterable[Shard], vocabulary: Sequence[str], folder: Path) -> int:

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipelines.learned.dense_model import LENGTH, Side
-from pipelines.neural.adapters import Checkpoint
-from pipelines.neural.token_states import token_states
-from toolkit.errors import InputError
-from toolkit.extras import require
+from soundingline.pipelines.learned.dense_model import Side
+from soundingline.pipelines.models import Checkpoint, own_length
+from soundingline.pipelines.neural.token_states import token_states
+from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.optional import import_optional
 
 if TYPE_CHECKING:
     import torch
@@ -34,6 +34,7 @@ class PooledModel:
     ) -> None:
         self._tokenizer = weights.tokenizer()
         self._tokenizer.truncation_side = "right"
+        self._own = own_length(weights.config, self._tokenizer.model_max_length)
         self._eos: int | None = None
         if append_eos:
             self._eos = self._tokenizer.eos_token_id
@@ -49,7 +50,7 @@ class PooledModel:
 
     def read(self, texts: Sequence[str], side: Side) -> tuple[list[list[int]], list[int]]:
         """The token ids of each text and how many they are."""
-        room = (side.limit or LENGTH) - (self._eos is not None)
+        room = (side.limit or self._own) - (self._eos is not None)
         prefix = side.prefix or ""
         # An end token that is written in a text is text; one of the prefix is meant.
         meant = any(token in prefix for token in self._tokenizer.all_special_tokens)
@@ -67,7 +68,7 @@ class PooledModel:
 
     def vectors(self, items: Sequence[Sequence[int]], side: Side) -> NDArray[np.float32]:
         """One padded batch: [items, dimensions]."""
-        torch = require("torch")
+        torch = import_optional("torch")
         with torch.inference_mode():
             # Pooled and normalised in float32, whatever the network computes in.
             pooled = torch.stack([self._pool(states).float() for states in self._states(items)])

@@ -8,17 +8,21 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipelines.learned.dense_model import LENGTH, Side
-from pipelines.neural.checkpoints import NO_CODE, opening, stored_config, stored_file, within_memory
-from pipelines.neural.token_states import TokenStates, token_states
-from toolkit.errors import InputError
-from toolkit.extras import require
+from soundingline.pipelines.learned.dense_model import Side
+from soundingline.pipelines.models import (
+    NO_CODE,
+    opening,
+    own_length,
+    stored_config,
+    stored_file,
+    within_memory,
+)
+from soundingline.pipelines.neural.token_states import TokenStates, token_states
+from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.optional import import_optional
 
 if TYPE_CHECKING:
     import torch
-
-
-_UNBOUNDED = 1 << 20
 
 
 class SentenceModel:
@@ -35,7 +39,7 @@ class SentenceModel:
         device: torch.device,
         dtype: torch.dtype,
     ) -> None:
-        library = require("sentence_transformers")
+        library = import_optional("sentence_transformers")
         check_pooled(model, revision)
         with opening(model), within_memory(device, f"the encoder '{model}'"):
             self._model = library.SentenceTransformer(
@@ -46,9 +50,7 @@ class SentenceModel:
                 **NO_CODE,
             )
         self._normalise = normalise
-        # A tokenizer that names no length has one beyond all texts.
-        own = self._model.max_seq_length
-        own = own if own and own < _UNBOUNDED else LENGTH
+        own = own_length(None, self._model.max_seq_length)
         self._limits = {side.role: side.limit or own for side in sides}
         self._states: TokenStates | None = None
         if _reads_tokens(self._model):
@@ -77,7 +79,7 @@ class SentenceModel:
         """One padded batch: [items, dimensions]."""
         if self._states is None:
             return self._by_library(items, side)
-        torch = require("torch")
+        torch = import_optional("torch")
         pad = torch.nn.utils.rnn.pad_sequence
         with torch.inference_mode():
             states = self._states(items)
@@ -116,7 +118,7 @@ class SentenceModel:
 def _reads_tokens(model: Any) -> bool:
     """Whether a checkpoint is a transformer that reads one text as its tokens, and what follows it
     needs nothing else."""
-    if not isinstance(model[0], require("sentence_transformers.base.modules").Transformer):
+    if not isinstance(model[0], import_optional("sentence_transformers.base.modules").Transformer):
         return False
     kinds = model[0].modality_config
     plain = {"method": "forward", "method_output_name": "last_hidden_state"}

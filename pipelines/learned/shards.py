@@ -1,7 +1,8 @@
 """An encoded corpus on disk, in shards that are whole or absent.
 
     manifest.json      encoder, corpus, shard size; with the number of shards once all are there
-    000000/ids.json    unit ids in the corpus's order, a hash of the units, how many were empty
+    000000/ids.json    unit ids in the corpus's order, a hash of the units, how many were empty, and
+                       a checksum of the shard's files (absent in those of earlier versions)
     000000/values.npy  the rows of all units, one after the other, in the type of the encoder
     000000/offsets.npy int64 [units + 1], where each unit's rows begin
 
@@ -20,13 +21,21 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from toolkit.errors import InputError
-from toolkit.files import folder_made_whole, write_json
+from soundingline.toolkit.console import notify
+from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.files import (
+    atomic_folder,
+    file_hash,
+    fingerprint,
+    free_aside,
+    write_json,
+)
 
 FORMAT = "soundingline-encoding"
 VERSION = 1
 MANIFEST = "manifest.json"
 _IDS = "ids.json"
+_CHECKSUM = "checksum"
 
 
 class Shard(NamedTuple):
@@ -128,22 +137,32 @@ def write(
     values = np.concatenate(parts)
     offsets = np.concatenate([[0], np.cumsum([len(part) for part in parts])]).astype(np.int64)
     head = Head(digest, len(unit_ids), len(values), empty)
-    with folder_made_whole(_path(folder, number)) as unfinished:
+    with atomic_folder(_path(folder, number)) as unfinished:
         np.save(unfinished / "values.npy", values)
         np.save(unfinished / "offsets.npy", offsets)
         # ASCII, because an id may hold a lone surrogate, which JSON can carry and UTF-8 cannot.
-        text = json.dumps({**head._asdict(), "unit_ids": list(unit_ids)})
+        content = {**head._asdict(), "unit_ids": list(unit_ids)}
+        text = json.dumps({**content, _CHECKSUM: _checksum(unfinished, content)})
         (unfinished / _IDS).write_text(text, "ascii")
     return head
 
 
 def head(folder: Path, number: int) -> Head | None:
-    """What a finished shard tells; None where there is none."""
-    path = _path(folder, number) / _IDS
-    if not path.is_file():
+    """What a finished shard tells; None where there is none. A damaged one is moved aside, which
+    one line tells, and counts as none."""
+    path = _path(folder, number)
+    if not path.is_dir():
         return None
-    content = json.loads(path.read_text("ascii"))
-    return Head(*(content[name] for name in Head._fields))
+    try:
+        content = json.loads((path / _IDS).read_text("ascii"))
+        checksum = content.pop(_CHECKSUM, None)
+        if checksum in (None, _checksum(path, content)):
+            return Head(*(content[name] for name in Head._fields))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        pass
+    kept = path.rename(free_aside(path))
+    notify(f"the encoded shard {path} is damaged; it is kept as {kept.name} and encoded again")
+    return None
 
 
 def read(folder: Path, number: int) -> Shard:
@@ -168,6 +187,11 @@ def load_array(path: Path, *, mapped: bool = False) -> NDArray[Any]:
     raise InputError(
         f"cannot read {path}: {error}", do="delete that folder and run the command again"
     ) from error
+
+
+def _checksum(path: Path, content: Mapping[str, Any]) -> str:
+    """Of a shard's arrays and of what its ids.json holds beside the checksum."""
+    return fingerprint(content, file_hash(path / "values.npy", path / "offsets.npy"))
 
 
 def _path(folder: Path, number: int) -> Path:

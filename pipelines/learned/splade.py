@@ -8,18 +8,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import ClassVar
 
-import pyterrier as pt
-
-from pipelines.learned.encoding import encoded
-from pipelines.learned.impact_scoring import check_scale
-from pipelines.learned.impacts import ImpactIndex
-from pipelines.learned.splade_model import SpladeEncoder
-from pipelines.retrievers import OwnIndexRetriever
-from pipelines.stage import Collection
-from toolkit.checks import check_integer
-from toolkit.contracts import Unit
-from toolkit.errors import InputError
-from toolkit.files import fingerprint
+from soundingline.pipelines.learned.encoding import encoded
+from soundingline.pipelines.learned.impact_scoring import check_scale
+from soundingline.pipelines.learned.impacts import ImpactIndex
+from soundingline.pipelines.learned.splade_model import SpladeEncoder
+from soundingline.pipelines.retrieve import OwnIndexRetriever
+from soundingline.pipelines.stage import Bound, Collection
+from soundingline.toolkit.data import Unit
+from soundingline.toolkit.errors import InputError, check_int
+from soundingline.toolkit.files import fingerprint
 
 __all__ = ["SpladeEncoder", "SpladeEngine", "SpladeRetriever"]
 
@@ -40,14 +37,14 @@ class SpladeEngine:
     device: str | None = None
     dtype: str | None = None
     batch_tokens: int | None = None
-    max_length: int = 512
+    max_length: int | None = None
     memory_mb: int = 1024
     name: str = "splade"
     offers: ClassVar[frozenset[str]] = frozenset()
 
     def __post_init__(self) -> None:
         check_scale(self.scale)
-        check_integer("memory_mb", self.memory_mb, least=16)
+        check_int("memory_mb", self.memory_mb, ge=16)
         _ = self.encoder
 
     @cached_property
@@ -90,6 +87,8 @@ class SpladeRetriever(OwnIndexRetriever):
     differ.
     """
 
+    encoder: SpladeEncoder | None = None
+
     def __init__(
         self,
         model: str = "naver/splade-v3",
@@ -101,9 +100,9 @@ class SpladeRetriever(OwnIndexRetriever):
         device: str | None = None,
         dtype: str | None = None,
         batch_tokens: int | None = None,
-        max_length: int = 512,
+        max_length: int | None = None,
     ) -> None:
-        check_integer("depth", depth)
+        check_int("depth", depth)
         self.model, self.query_model, self.revision = model, query_model, revision
         self.scale, self.depth, self.max_length = scale, depth, max_length
         self.device, self.dtype, self.batch_tokens = device, dtype, batch_tokens
@@ -113,15 +112,19 @@ class SpladeRetriever(OwnIndexRetriever):
         """What builds and opens the index; checks the arguments."""
         return self._part(SpladeEngine)
 
-    def retriever(self, collection: Collection) -> pt.Transformer:
+    def bind(self: Bound, collection: Collection) -> Bound:
         """See `Retriever`."""
-        index: ImpactIndex = self.own_index(collection)
+        bound = super().bind(collection)
+        bound.encoder = self._query_encoder(bound.index)  # type: ignore[attr-defined]
+        return bound
+
+    def _query_encoder(self, index: ImpactIndex) -> SpladeEncoder:
         if self.query_model is None:
-            return index.retriever(self.engine().encoder, depth=self.depth)
+            return self.engine().encoder
         encoder = self._part(SpladeEncoder, model=self.query_model, revision=None)
         if encoder.vocabulary != index.vocabulary:
             raise InputError(
                 f"query_model='{self.query_model}' has another vocabulary than '{self.model}'",
                 do="choose a query model that was trained together with it",
             )
-        return index.retriever(encoder, depth=self.depth)
+        return encoder

@@ -10,14 +10,15 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
 from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pipelines.learned.encoding import SPARSE, PlacedEncoder
-from pipelines.neural.checkpoints import (
+from soundingline.pipelines.learned.encoding import SPARSE, PlacedEncoder
+from soundingline.pipelines.models import (
     DATA_ONLY,
     NO_CODE,
     check_kind,
@@ -25,18 +26,19 @@ from pipelines.neural.checkpoints import (
     check_memory,
     checkpoint_config,
     checkpoint_fingerprint,
+    linear,
     opening,
+    own_length,
+    readable,
     stored_config,
+    tokenizer_length,
     weight_bytes,
     within_memory,
 )
-from pipelines.neural.linear import linear
-from pipelines.neural.text_windows import readable
-from pipelines.neural.token_states import TokenStates, token_states
-from toolkit.checks import check_integer
-from toolkit.errors import InputError
-from toolkit.extras import require
-from toolkit.files import fingerprint
+from soundingline.pipelines.neural.token_states import TokenStates, token_states
+from soundingline.toolkit.errors import InputError, check_int
+from soundingline.toolkit.files import fingerprint
+from soundingline.toolkit.optional import import_optional
 
 if TYPE_CHECKING:
     import torch
@@ -54,8 +56,9 @@ class SpladeEncoder(PlacedEncoder):
 
     - `model`: name on the hub or folder; `revision`: branch, tag or commit on the hub.
     - `device`: `cpu`, `cuda`, ...; default the first GPU, else the CPU. `dtype`: `bfloat16` or
-      `float32`; default bfloat16 where the device computes in it.
-    - `max_length`: tokens of a text that are read, the special ones with them (512 as published).
+      `float32`; default see `choose_dtype`.
+    - `max_length`: tokens of a text that are read, the special ones with them; None: those that the
+      checkpoint was made to read (`own_length`; 512 for SPLADE-v3).
     - `batch_tokens`: tokens of a batch, padding included; default 2048 on a CPU, 16,384 on a GPU.
 
     Weights differ with the batch that a text is in by rounding alone: at the seventh digit in
@@ -75,12 +78,11 @@ class SpladeEncoder(PlacedEncoder):
         device: str | None = None,
         dtype: str | None = None,
         batch_tokens: int | None = None,
-        max_length: int = 512,
+        max_length: int | None = None,
     ) -> None:
-        if batch_tokens is not None:
-            check_integer("batch_tokens", batch_tokens)
-        check_integer("max_length", max_length, least=3, do="try 512")
         super().__init__(device, dtype, batch_tokens)
+        if max_length is not None:
+            check_int("max_length", max_length, ge=3, do="leave it out")
         self.model, self.revision, self.max_length = model, revision, max_length
         self._loaded: _Loaded | None = None
         self._loading, self._computing = Lock(), Lock()
@@ -93,10 +95,11 @@ class SpladeEncoder(PlacedEncoder):
         of another kind, or with fewer positions than `max_length`."""
         config = stored_config(self.model, self.revision)
         check_kind(config, self.model, tuple(_HEADS), "SPLADE")
-        check_length(config, self.model, self.max_length)
+        if self.max_length is not None:
+            check_length(config, self.model, self.max_length)
         checkpoint = checkpoint_fingerprint(self.model, self.revision)
         dtype = f"torch.{self.precision}"
-        return fingerprint("splade-max", checkpoint, dtype, self.max_length)
+        return fingerprint("splade-max", checkpoint, dtype, self._limit)
 
     @property
     def vocabulary(self) -> list[str]:
@@ -140,7 +143,7 @@ class SpladeEncoder(PlacedEncoder):
             coded = tokenizer(
                 list(texts),
                 truncation=True,
-                max_length=self.max_length,
+                max_length=self._limit,
                 split_special_tokens=True,  # `[MASK]` in a text is text
                 return_attention_mask=False,
                 return_token_type_ids=False,
@@ -152,9 +155,16 @@ class SpladeEncoder(PlacedEncoder):
         with self._loading:
             if self._loaded is None:
                 self._loaded = _load(
-                    self.model, self.revision, self.device, self.dtype, self.max_length
+                    self.model, self.revision, self.device, self.dtype, self._limit
                 )
         return self._loaded
+
+    @cached_property
+    def _limit(self) -> int:
+        if self.max_length is not None:
+            return self.max_length
+        told = tokenizer_length(self.model, self.revision)
+        return own_length(stored_config(self.model, self.revision), told)
 
     @property
     def _settings(self) -> dict[str, Any]:
@@ -193,7 +203,7 @@ class _Loaded(NamedTuple):
 
     def weights(self, tokens: Sequence[Sequence[int]]) -> Iterator[NDArray[Any]]:
         """Of each text, one batch."""
-        torch = require("torch")
+        torch = import_optional("torch")
         with torch.inference_mode():
             states = self.states(tokens)
             lengths = [len(text) for text in tokens]
@@ -251,7 +261,7 @@ _HEADS = {"bert": _bert_head, "distilbert": _distilbert_head}
 def _load(
     model: str, revision: str | None, device: torch.device, dtype: torch.dtype, max_length: int
 ) -> _Loaded:
-    transformers = require("transformers")
+    transformers = import_optional("transformers")
     config = checkpoint_config(model, revision)
     check_kind(config, model, tuple(_HEADS), "SPLADE")
     check_length(config, model, max_length)

@@ -13,20 +13,22 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from pipelines.index_folder import REBUILD, OpenedIndex, read_manifest, write_manifest
-from pipelines.index_retriever import Docnos, IndexRetriever, RankedList, named
-from pipelines.learned.encoding import TextEncoder, encoded
-from pipelines.learned.shards import Shards
-from pipelines.learned.vector_search import (
+from soundingline.pipelines.engines.engine import RankedList, ranked_lists
+from soundingline.pipelines.index_folder import REBUILD, OpenedIndex, read_manifest, write_manifest
+from soundingline.pipelines.learned.encoding import TextEncoder, encoded
+from soundingline.pipelines.learned.shards import Shards
+from soundingline.pipelines.learned.vector_search import (
     DocumentVectors,
     VectorSearch,
     check_search,
     make_search,
+    scores_of,
 )
-from toolkit.checks import check_integer
-from toolkit.contracts import Unit
-from toolkit.errors import InputError
-from toolkit.files import fingerprint, folder_made_whole
+from soundingline.pipelines.lexical.storage import Docnos
+from soundingline.pipelines.retrieve import Retriever
+from soundingline.toolkit.data import Unit
+from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.files import atomic_folder, fingerprint
 
 
 class VectorEncoder(TextEncoder, Protocol):
@@ -69,6 +71,10 @@ class VectorEngine:
         """Put the encoded units into `folder`; what its manifest tells of them."""
 
     @abstractmethod
+    def check(self, folder: Path, manifest: Mapping[str, Any]) -> None:
+        """`ValueError` for an index whose files do not fit together."""
+
+    @abstractmethod
     def load(self, folder: Path) -> tuple[Docnos, DocumentVectors]:
         """The unit ids of an index and its vectors, mapped from disk."""
 
@@ -79,7 +85,7 @@ class VectorEngine:
         """
         with (
             encoded(units, self.encoder, path, corpus_fingerprint=corpus_fingerprint) as shards,
-            folder_made_whole(path) as folder,
+            atomic_folder(path) as folder,
         ):
             content = {
                 "encoder": self.encoder.fingerprint,
@@ -93,7 +99,7 @@ class VectorEngine:
 
     def open(self, path: Path, *, corpus_fingerprint: str | None = None) -> VectorIndex:
         """`InputError` if there is no complete index of that corpus and encoder. Loads no model."""
-        manifest = read_manifest(path, self.name, corpus_fingerprint)
+        manifest = read_manifest(path, self.name, corpus_fingerprint, self.check)
         if manifest["encoder"] != self.encoder.fingerprint:
             raise InputError(
                 f"the {self.name} index at '{path}' was made by another encoder or with other "
@@ -108,6 +114,8 @@ class VectorIndex(OpenedIndex):
     """An opened index with the encoder of its queries. `docnos`: unit ids; `documents`: their
     vectors, mapped from disk. Equal where folder, corpus and way of searching are."""
 
+    query_columns = ("query_vec", "query")
+
     def __init__(self, path: Path, manifest: Mapping[str, Any], engine: VectorEngine) -> None:
         super().__init__(path, manifest)
         self.engine, self.encoder = engine, engine.encoder
@@ -118,9 +126,29 @@ class VectorIndex(OpenedIndex):
     def __len__(self) -> int:
         return len(self.docnos)
 
-    def retriever(self, depth: int = 1000) -> VectorRetriever:
-        """The best `depth` units of each query."""
-        return VectorRetriever(self, depth)
+    def retriever(self, depth: int = 1000) -> Retriever:
+        """The best `depth` units of each query; equal scores in the order of the index.
+
+        Products of matrices round by their shape: the last digit of a score may differ between a
+        query alone and in a frame of many, and between a ranking and units of a frame.
+        """
+        return Retriever(depth=depth, index=self)
+
+    def rank(self, queries: Sequence[Any], model: Any, depth: int) -> Sequence[RankedList]:
+        """See `soundingline.pipelines.engines.engine.Index`; `query_vec` is an array, of a
+        single-vector model [dimensions], of a multi-vector model [tokens, dimensions]."""
+        return self.search(self._vectors(queries), depth)
+
+    def score(
+        self, queries: Sequence[Any], numbers: Sequence[NDArray[np.int32]], model: Any
+    ) -> list[NDArray[np.float32]]:
+        """For each query, the scores of the units of these numbers."""
+        return self.scores(self._vectors(queries), numbers)
+
+    def _vectors(self, queries: Sequence[Any]) -> Sequence[NDArray[np.float32]]:
+        if all(isinstance(query, str) for query in queries):
+            return self.encode(queries)
+        return [np.asarray(query, dtype=np.float32) for query in queries]
 
     def encode(self, texts: Sequence[str]) -> Sequence[NDArray[np.float32]]:
         """Texts as queries that `search` takes."""
@@ -133,7 +161,16 @@ class VectorIndex(OpenedIndex):
         dimensions] and its score the MaxSim. `InputError` for a query of another shape.
         """
         self._check_shapes(queries)
-        return named(self.docnos, self._searching()(queries, depth))
+        return ranked_lists(self.docnos, self._searching()(queries, depth))
+
+    def scores(
+        self, queries: Sequence[NDArray[Any]], numbers: Sequence[NDArray[np.int32]]
+    ) -> list[NDArray[np.float32]]:
+        """The scores of the units of these numbers for each query, computed on the CPU from their
+        vectors alone. `InputError` as of `search`."""
+        self._check_shapes(queries)
+        pairs = zip(queries, numbers, strict=True)
+        return [scores_of(query, self.documents, of_query) for query, of_query in pairs]
 
     def _searching(self) -> VectorSearch:
         # Made by the first search: a torch search takes the device's memory.
@@ -157,31 +194,3 @@ class VectorIndex(OpenedIndex):
     @property
     def _identity(self) -> tuple[str, ...]:
         return *super()._identity, self.engine.search
-
-
-class VectorRetriever(IndexRetriever):
-    """Ranks the units of an index for each query.
-
-    In: `qid` and `query` (text, encoded with the index's model), or `query_vec` (an array: of a
-    single-vector model [dimensions], of a multi-vector model [tokens, dimensions]), which is taken
-    where both are there. Out: every column of the input, and `docno`, `score`, `rank` (from 0);
-    `depth` rows a query, or all units where they are fewer; equal scores in the order of the index.
-
-    Products of matrices round by their shape: the last digit of a score may differ between a query
-    alone and in a frame of many.
-    """
-
-    takes = ("query_vec", "query")
-
-    def __init__(self, index: VectorIndex, depth: int = 1000) -> None:
-        check_integer("depth", depth)
-        self.index, self.depth = index, depth
-
-    def analysed(self, texts: Sequence[str]) -> Sequence[NDArray[np.float32]]:
-        return self.index.encode(texts)
-
-    def given(self, value: Any) -> NDArray[np.float32]:
-        return np.asarray(value, dtype=np.float32)
-
-    def rank(self, queries: Sequence[NDArray[Any]]) -> Sequence[RankedList]:
-        return self.index.search(queries, self.depth)

@@ -17,11 +17,10 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from pipelines.lexical.build import cores
-from pipelines.neural.checkpoints import check_memory
-from toolkit.errors import InputError
-from toolkit.extras import require
-from toolkit.jit import compiled_for_sums
+from soundingline.pipelines.models import check_memory
+from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.jit import compiled_for_sums, cores
+from soundingline.toolkit.optional import import_optional
 
 SEARCHES = ("numpy", "torch")
 Vectors = NDArray[Any]
@@ -140,12 +139,30 @@ def _multiply(
             products[number, row] = product
 
 
+def scores_of(
+    query: Vectors, documents: DocumentVectors, numbers: NDArray[np.int32]
+) -> NDArray[np.float32]:
+    """The scores of the documents of these numbers: those of `maxsim`, but for the rounding of
+    matrix products in float32, which depends on their shapes."""
+    if documents.offsets is None:
+        return _products(query[None].astype(np.float32), documents.vectors[numbers])[0]
+    first, sizes = documents.offsets[numbers], np.diff(documents.offsets)[numbers]
+    bounds = np.concatenate([[0], np.cumsum(sizes)])
+    scores = np.empty(len(numbers), np.float32)
+    for begin, end in _blocks(bounds, _PRODUCTS // max(1, len(query))):
+        own = bounds[begin : end + 1] - bounds[begin]
+        rows = np.repeat(first[begin:end] - own[:-1], sizes[begin:end]) + np.arange(own[-1])
+        part = DocumentVectors(documents.vectors[rows], own)
+        scores[begin:end] = maxsim([query], part)[0]
+    return scores
+
+
 class TorchSearch:
     """The same on a device that holds all vectors, in the type in which they are stored; products
     are computed in float32. Thread-safe: one thread at a time computes."""
 
     def __init__(self, documents: DocumentVectors, device: Any) -> None:
-        torch = require("torch")
+        torch = import_optional("torch")
         rows, dimensions = documents.vectors.shape
         what = f"an index of {rows} vectors in {dimensions} dimensions"
         check_memory(documents.vectors.nbytes, device, what)
@@ -158,13 +175,13 @@ class TorchSearch:
 
     def __call__(self, queries: Sequence[Vectors], depth: int) -> list[TopDocuments]:
         rankings = []
-        with self._turn, require("torch").inference_mode():
+        with self._turn, import_optional("torch").inference_mode():
             for part in _parts(queries, len(self._documents)):
                 rankings += best_of_rows(self._scores(part), depth)
         return rankings
 
     def _scores(self, queries: Sequence[Vectors]) -> Any:
-        torch, offsets = require("torch"), self._documents.offsets
+        torch, offsets = import_optional("torch"), self._documents.offsets
         tokens = torch.tensor(np.vstack(queries), dtype=torch.float32, device=self._vectors.device)
         if offsets is None:
             return tokens @ self._vectors.T

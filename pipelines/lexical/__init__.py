@@ -1,8 +1,7 @@
 """The lexical engine: analyzer, inverted index, retrievers, feedback. Tuning is elsewhere.
 
 `LexicalIndex.build(units, path)` writes an index and `LexicalIndex.open(path)` maps it;
-`index.bm25(k1, b, depth)` and `index.ql(mu, depth)` are PyTerrier transformers over it, and either
-one's `.rm3()` is the same with feedback.
+`index.bm25(k1, b, depth)` and `index.ql(mu, depth)` are PyTerrier transformers over it.
 """
 
 from __future__ import annotations
@@ -10,20 +9,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pipelines.lexical.analyzer import Analyzer, make_analyzer
-    from pipelines.lexical.index import LexicalIndex
-    from pipelines.lexical.retriever import BM25, QueryLikelihood
-    from pipelines.lexical.rm3 import RM3
+    from soundingline.pipelines.lexical.analyzers import Analyzer, make_analyzer
+    from soundingline.pipelines.lexical.index import LexicalIndex
 
-__all__ = ["BM25", "RM3", "Analyzer", "LexicalIndex", "QueryLikelihood", "make_analyzer"]
+__all__ = ["Analyzer", "LexicalIndex", "make_analyzer"]
 
 _HOMES = {
-    "BM25": "retriever",
-    "QueryLikelihood": "retriever",
-    "RM3": "rm3",
     "LexicalIndex": "index",
-    "Analyzer": "analyzer",
-    "make_analyzer": "analyzer",
+    "Analyzer": "analyzers",
+    "make_analyzer": "analyzers",
 }
 
 

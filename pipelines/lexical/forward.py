@@ -1,324 +1,294 @@
-"""First half of a build: text to (term, frequency) pairs of each document, in several processes.
+"""From the inverted index back to documents: which terms some documents hold, and how often.
 
-Every process numbers the terms it meets in order and appends what it finds to a *segment*: a file
-of postings by document, and a file of its terms. A segment ends when its vocabulary has grown to
-the allowed size, so that memory does not grow with the corpus.
+One walk through the postings finds them for any number of documents at once: a long list is
+searched for each document, a short one is read through. Where postings are many, feedback's terms,
+those in at most a tenth of the documents, are found by document in files beside the index:
+
+    forward/manifest.json    written last: the index that the files are of
+    forward/offsets.bin      int64 [documents + 1]  where each document's terms begin
+    forward/terms.bin        int32 [entries]        numbers of terms, ascending within a document
+    forward/frequencies.bin  uint16 [entries]       of the type that the index has
+
+They are written when they are first asked for, in about the time of a few walks, and appear whole.
+Where they cannot be written (a folder of somebody else's, a full disk), each query walks.
 """
 
 from __future__ import annotations
 
-import multiprocessing
-import multiprocessing.connection
-import os
-import threading
-from array import array
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from functools import partial
-from itertools import chain
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from threading import Lock
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pipelines.lexical.analyzer import Analyzer, is_ngram, make_analyzer
-from pipelines.lexical.piece_table import PieceTable
-from pipelines.lexical.strings import to_bytes
-from toolkit.jit import compiled
+from soundingline.pipelines.index_folder import MANIFEST, read_manifest, write_manifest
+from soundingline.pipelines.lexical.storage import (
+    Arrays,
+    array_path,
+    check_offsets,
+    check_range,
+    load_array,
+)
+from soundingline.toolkit.console import track
+from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.files import atomic_folder, file_hash, file_lock
+from soundingline.toolkit.jit import compiled
 
-DROPPED = -1
-_PIECE_BYTES = 64  # of a piece that is longer than nearly all are
-AHEAD = 2  # batches: one that is being cut, and one that the cutter finds when it is done
+_SEARCH_PAYS = 8  # where a list has so many postings for each document that is looked for
+_FILES_PAY = 1 << 21  # postings: fewer are walked through in a few milliseconds
+_PIECE = 1 << 25  # entries written at once, of six bytes each
+_SHARE = 0.1  # of the documents: terms in more are no feedback terms
+_KIND = "forward"
 
-
-class Batch(NamedTuple):
-    """What became of some consecutive documents.
-
-    `distinct` counts terms per document, `lengths` its tokens without n-grams; the postings are
-    `sum(distinct)` term numbers of the segment and as many frequencies, both int32, from byte
-    `start` of the segment's file.
-    """
-
-    segment: str
-    start: int
-    distinct: NDArray[np.int32]
-    lengths: NDArray[np.int32]
+Vector = tuple[NDArray[np.int32], NDArray[np.int32]]
 
 
-class TermNumbers(dict[str, int]):
-    """Index term -> its number in the segment, given when it is first met."""
+class DocumentTerms:
+    """The terms of documents of the index at `path`, which are of up to `longest` words; for many
+    threads."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._unwritten: list[str] = []
+    def __init__(
+        self, path: Path, arrays: Arrays, documents_with_terms: int, longest: int = 1
+    ) -> None:
+        self._path, self._arrays, self._longest = path, arrays, longest
+        self._limit = int(_SHARE * documents_with_terms)
+        self._lock = Lock()
+        self._files: _Files | None = None
+        self._tried = len(arrays.documents) < _FILES_PAY
 
-    def __missing__(self, term: str) -> int:
-        number = self[term] = len(self)
-        self._unwritten.append(term)
-        return number
+    def vectors(self, numbers: NDArray[Any], largest_frequency: int) -> list[Vector]:
+        """As `document_vectors`, from the files where they have all that is asked for."""
+        files = self._opened() if largest_frequency <= self._limit else None
+        if files is None:
+            return document_vectors(self._arrays, numbers, largest_frequency, self._longest)
+        return [
+            files.vector(self._arrays, number, largest_frequency) for number in numbers.tolist()
+        ]
 
-    def take_unwritten(self) -> list[str]:
-        """The terms that were numbered since the last call, in the order of their numbers."""
-        terms, self._unwritten = self._unwritten, []
-        return terms
+    def _opened(self) -> _Files | None:
+        with self._lock:
+            if not self._tried:
+                self._tried = True
+                try:
+                    self._files = _open(self._path, self._arrays, self._limit)
+                except OSError:
+                    self._files = None
+        return self._files
 
 
-class Tokens(NamedTuple):
-    """The numbers of the terms of some documents, one document after another, the number of each
-    one's terms, and that without n-grams."""
-
+class _Files(NamedTuple):
+    offsets: NDArray[np.int64]
     terms: NDArray[np.int32]
-    counts: NDArray[np.int32]
-    lengths: NDArray[np.int32]
+    frequencies: NDArray[Any]
+
+    def vector(self, arrays: Arrays, number: int, largest_frequency: int) -> Vector:
+        entries = slice(*self.offsets[number : number + 2].tolist())
+        terms, frequencies = self.terms[entries], self.frequencies[entries].astype(np.int32)
+        short = arrays.offsets[terms + 1] - arrays.offsets[terms] <= largest_frequency
+        return terms[short], frequencies[short]
 
 
-class Source(Protocol):
-    """Gives the tokens of texts in two steps: one thread may cut texts while another computes the
-    tokens of those that were cut before. Each step takes the batches in their order."""
-
-    def cut(self, texts: Sequence[str]) -> Callable[[], Tokens]:
-        """The first step; what it gives computes the tokens, which is the second."""
-        ...
-
-
-class WholeTexts:
-    """Tokens of texts by the analyzer's own terms, for n-grams, which span whatever is between."""
-
-    def __init__(self, analyzer: Analyzer, numbers: TermNumbers) -> None:
-        self._analyzer, self._numbers = analyzer, numbers
-
-    def cut(self, texts: Sequence[str]) -> Callable[[], Tokens]:
-        return partial(self._tokens, texts)
-
-    def _tokens(self, texts: Sequence[str]) -> Tokens:
-        terms = [self._analyzer.terms(text) for text in texts]
-        counts = np.fromiter(map(len, terms), np.int32, len(terms))
-        ngrams = np.fromiter((sum(map(is_ngram, names)) for names in terms), np.int32, len(terms))
-        numbers = map(self._numbers.__getitem__, chain.from_iterable(terms))
-        return Tokens(np.fromiter(numbers, np.int32, counts.sum()), counts, counts - ngrams)
+def _open(index: Path, arrays: Arrays, limit: int) -> _Files:
+    """The files of an index; written if they are not there, or not of this index."""
+    folder, fingerprint = index / _KIND, file_hash(index / MANIFEST)
+    if not _is_of(folder, fingerprint, arrays):
+        with file_lock(index / f"{_KIND}.lock"):
+            if not _is_of(folder, fingerprint, arrays):
+                _write(folder, arrays, limit, fingerprint)
+    return _load(folder, arrays)
 
 
-class Pieces:
-    """Tokens of texts by their pieces, each of which is analysed once, when it is first met.
+def _load(folder: Path, arrays: Arrays) -> _Files:
+    return _Files(
+        load_array(folder, "offsets", "<i8"),
+        load_array(folder, "terms", "<i4"),
+        load_array(folder, "frequencies", arrays.frequencies.dtype.str),
+    )
 
-    Cutting alone touches the table, which forgets its pieces where these are more than `limit`, or
-    as long as so many. `codes` has for each piece the number of its term, `DROPPED` for none, or
-    below that, counted down, a place in `several`: nearly all have one term or none.
+
+def _is_of(folder: Path, fingerprint: str, arrays: Arrays) -> bool:
+    def check(folder: Path, manifest: Mapping[str, Any]) -> None:
+        files = _load(folder, arrays)
+        check_offsets(files.offsets, len(files.terms), "offsets.bin")
+        check_range(files.terms, 0, len(arrays.offsets) - 2, "terms.bin")
+        if (len(files.offsets) - 1, len(files.frequencies)) != (
+            len(arrays.lengths),
+            len(files.terms),
+        ):
+            raise ValueError("the files do not fit together")
+
+    try:
+        read_manifest(folder, _KIND, fingerprint, check)
+    except InputError:
+        return False
+    return True
+
+
+def _write(folder: Path, arrays: Arrays, limit: int, fingerprint: str) -> None:
+    offsets = _offsets(arrays, limit)
+    with atomic_folder(folder) as partial:
+        array_path(partial, "offsets").write_bytes(offsets.tobytes())
+        with (
+            array_path(partial, "terms").open("wb") as terms,
+            array_path(partial, "frequencies").open("wb") as frequencies,
+        ):
+            for first, last in track(list(_pieces(offsets)), "terms by document"):
+                piece = _entries(arrays, limit, offsets, first, last)
+                terms.write(piece[0].data)
+                frequencies.write(piece[1].data)
+        write_manifest(partial, _KIND, {"corpus_fingerprint": fingerprint})
+
+
+def every_vector(arrays: Arrays) -> Iterator[Vector]:
+    """For each document, in their order: the numbers of its terms, ascending, and their
+    frequencies. Takes six bytes for each of up to 33 million postings, and a walk through all
+    postings for as many."""
+    limit = len(arrays.lengths)
+    offsets = _offsets(arrays, limit)
+    for first, last in _pieces(offsets):
+        piece = _entries(arrays, limit, offsets, first, last)
+        files = _Files(offsets - offsets[first], *piece)
+        for number in range(first, last):
+            yield files.vector(arrays, number, limit)
+
+
+def _offsets(arrays: Arrays, limit: int) -> NDArray[np.int64]:
+    """Where each document's terms begin, of those in at most `limit` documents."""
+    counts = np.zeros(len(arrays.lengths) + 1, np.int64)
+    _count(arrays.offsets, arrays.documents, limit, counts)
+    return np.cumsum(counts)
+
+
+def _entries(
+    arrays: Arrays, limit: int, offsets: NDArray[np.int64], first: int, last: int
+) -> tuple[NDArray[np.int32], NDArray[Any]]:
+    """The terms and frequencies of the documents `first`..`last - 1`."""
+    size = int(offsets[last] - offsets[first])
+    piece = np.empty(size, np.int32), np.empty(size, arrays.frequencies.dtype)
+    postings = (arrays.offsets, arrays.documents, arrays.frequencies, limit)
+    _fill(*postings, first, last, offsets[first:last] - offsets[first], *piece)
+    return piece
+
+
+def _pieces(offsets: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
+    """Ranges of documents, of one at least, with at most so many entries that memory is bounded."""
+    first, documents = 0, len(offsets) - 1
+    while first < documents:
+        fitting = int(np.searchsorted(offsets, offsets[first] + _PIECE, side="right")) - 1
+        last = min(max(fitting, first + 1), documents)
+        yield first, last
+        first = last
+
+
+def document_vectors(
+    arrays: Arrays, numbers: NDArray[Any], largest_frequency: int, longest: int = 1
+) -> list[Vector]:
+    """For each document: the numbers of its terms, ascending, and their frequencies.
+
+    Terms that more than `largest_frequency` documents hold are left out. `longest` is how many
+    words a term has at most: lengths count words, and a document has at most so many terms for each
+    of its words.
     """
-
-    def __init__(self, analyzer: Analyzer, roles: bytes, numbers: TermNumbers, limit: int) -> None:
-        self._analyzer, self._numbers, self._limit = analyzer, numbers, limit
-        self._table = PieceTable(roles)
-        self._forget_codes()
-
-    def _forget_codes(self) -> None:
-        self._codes, self._several, self._several_ends = array("i"), array("i"), array("i", [0])
-
-    def cut(self, texts: Sequence[str]) -> Callable[[], Tokens]:
-        if max(len(self._table), self._table.length // _PIECE_BYTES) > self._limit:
-            self._table.clear()
-        known = len(self._table)
-        pieces, piece_ends = self._table.numbers([to_bytes(text) for text in texts])
-        return partial(self._tokens, pieces, piece_ends, known, self._table.pieces(known))
-
-    def _tokens(
-        self,
-        pieces: NDArray[np.int32],
-        piece_ends: NDArray[np.int64],
-        known: int,
-        new: Sequence[str],
-    ) -> Tokens:
-        """Of the pieces of the texts; `new` are those that were not among the `known` ones."""
-        if known == 0:
-            self._forget_codes()
-        for piece in new:
-            self._codes.append(self._code(piece))
-        terms, counts = terms_of_pieces(
-            pieces,
-            piece_ends,
-            # Copies: an array that something still has a view of cannot grow.
-            np.array(self._codes, np.int32),
-            np.array(self._several, np.int32),
-            np.array(self._several_ends, np.int32),
-        )
-        return Tokens(terms, counts, counts)
-
-    def _code(self, piece: str) -> int:
-        terms = self._analyzer.terms(piece)
-        if len(terms) < 2:
-            return self._numbers[terms[0]] if terms else DROPPED
-        self._several.extend(map(self._numbers.__getitem__, terms))
-        self._several_ends.append(len(self._several))
-        return DROPPED + 1 - len(self._several_ends)
-
-
-class Segment:
-    """A segment that is being written. `limit` bounds the pieces of text kept in memory."""
-
-    def __init__(self, folder: Path, name: str, analyzer: Analyzer, limit: int) -> None:
-        self._folder, self._name = folder, name
-        self._numbers = TermNumbers()
-        roles = analyzer.byte_roles
-        self._source: Source = (
-            WholeTexts(analyzer, self._numbers)
-            if roles is None
-            else Pieces(analyzer, roles, self._numbers, limit)
-        )
-        self._seen = np.zeros(0, np.int32)
-
-    def __len__(self) -> int:
-        return len(self._numbers)
-
-    def cut(self, texts: Sequence[str]) -> Callable[[], Batch]:
-        """Cut the texts, one a document. What this gives computes and writes their postings, and
-        is called in the order of the batches, by this thread or another."""
-        return partial(self._write, self._source.cut(texts))
-
-    def _write(self, compute: Callable[[], Tokens]) -> Batch:
-        tokens = compute()
-        if (more := len(self._numbers) - len(self._seen)) > 0:
-            self._seen = np.zeros(len(self._seen) + 2 * more, np.int32)
-        terms, frequencies, distinct = count_terms(tokens.terms, tokens.counts, self._seen)
-        with postings_path(self._folder, self._name).open("ab") as stream:
-            start = stream.tell()
-            stream.write(terms.tobytes() + frequencies.tobytes())
-        with terms_path(self._folder, self._name).open("ab") as stream:
-            stream.writelines(to_bytes(term) + b"\n" for term in self._numbers.take_unwritten())
-        return Batch(self._name, start, distinct, tokens.lengths)
-
-
-class SegmentWriter:
-    """One process's share of the first half. `limit` bounds the strings kept in memory."""
-
-    def __init__(self, folder: Path, analyzer: str, limit: int) -> None:
-        self._folder, self._analyzer, self._limit = folder, analyzer, limit
-        self._count = 0
-        self._begin()
-
-    def _begin(self) -> None:
-        analyzer = make_analyzer(self._analyzer)  # afresh, because it may remember words too
-        name = f"{os.getpid()}-{self._count}"
-        self._segment = Segment(self._folder, name, analyzer, self._limit // 2)
-        self._count += 1
-
-    def write(self, texts: Sequence[str]) -> Batch:
-        """Analyse the texts, one a document, and append their postings to the segment."""
-        return self._current().cut(texts)()
-
-    def write_all(self, batches: Iterable[Sequence[str]]) -> Iterator[Batch]:
-        """What `write` gives for each batch, while a thread cuts the next ones."""
-        waiting: deque[Future[Callable[[], Batch]]] = deque()
-        pool = ThreadPoolExecutor(1)
-        try:
-            for texts in batches:
-                waiting.append(pool.submit(self._current().cut, texts))
-                if len(waiting) > AHEAD:
-                    write = waiting.popleft().result()
-                    yield write()
-            while waiting:
-                write = waiting.popleft().result()
-                yield write()
-        finally:
-            pool.shutdown(cancel_futures=True)
-
-    def _current(self) -> Segment:
-        """The segment, or the next one where its terms are too many."""
-        if len(self._segment) > self._limit // 2:
-            self._begin()
-        return self._segment
-
-
-def postings_path(folder: Path, segment: str) -> Path:
-    return folder / f"segment-{segment}.postings"
-
-
-def terms_path(folder: Path, segment: str) -> Path:
-    """The file of a segment's terms in the order of their numbers, one a line."""
-    return folder / f"segment-{segment}.terms"
+    wanted, rows = np.unique(numbers, return_inverse=True)
+    most = arrays.lengths[wanted].astype(np.int64) * longest
+    room = np.concatenate([[0], np.cumsum(most)])
+    terms = np.empty(room[-1], np.int32)
+    positions = np.empty(room[-1], np.int64)
+    marks = np.zeros(len(arrays.lengths), np.bool_)
+    marks[wanted] = True
+    ends = room[:-1].copy()
+    looked_for = wanted.astype(np.uint32)
+    _collect(
+        *(arrays.offsets, arrays.documents, looked_for, marks, largest_frequency),
+        *(ends, terms, positions),
+    )
+    parts = [slice(first, end) for first, end in zip(room.tolist(), ends.tolist(), strict=False)]
+    vectors = [
+        (terms[part].copy(), arrays.frequencies[positions[part]].astype(np.int32)) for part in parts
+    ]
+    return [vectors[row] for row in rows.tolist()]
 
 
 @compiled
-def terms_of_pieces(
-    pieces: NDArray[np.int32],
-    piece_ends: NDArray[np.int64],
-    codes: NDArray[np.int32],
-    several: NDArray[np.int32],
-    several_ends: NDArray[np.int32],
-) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """Terms of pieces, which end at `piece_ends` for each document; how many each document has.
-    The other arguments are those of `Pieces`."""
-    size = len(pieces)
-    if len(several) > 0:
-        for piece in pieces:
-            index = DROPPED - 1 - codes[piece]
-            if index >= 0:
-                size += several_ends[index + 1] - several_ends[index]
-    terms = np.empty(size, np.int32)
-    counts = np.empty(len(piece_ends), np.int32)
-    position = count = 0
-    for row in range(len(piece_ends)):
-        first = count
-        while position < piece_ends[row]:
-            code = codes[pieces[position]]
-            position += 1
-            if code >= 0:
-                terms[count] = code
-                count += 1
-            elif code < DROPPED:
-                index = DROPPED - 1 - code
-                for number in several[several_ends[index] : several_ends[index + 1]]:
-                    terms[count] = number
-                    count += 1
-        counts[row] = count - first
-    return terms[:count], counts
+def _collect(
+    offsets: NDArray[np.int64],
+    documents: NDArray[np.uint32],
+    wanted: NDArray[np.uint32],
+    marks: NDArray[np.bool_],
+    largest_frequency: int,
+    ends: NDArray[np.int64],
+    terms: NDArray[np.int32],
+    positions: NDArray[np.int64],
+) -> None:
+    for term in range(len(offsets) - 1):
+        first, last = offsets[term], offsets[term + 1]
+        if last - first > largest_frequency:
+            continue
+        if last - first > _SEARCH_PAYS * len(wanted):
+            for slot in range(len(wanted)):
+                first = _lower(documents, first, last, wanted[slot])
+                if first < last and documents[first] == wanted[slot]:
+                    terms[ends[slot]] = term
+                    positions[ends[slot]] = first
+                    ends[slot] += 1
+            continue
+        for i in range(first, last):
+            if marks[documents[i]]:
+                slot = _lower(wanted, 0, len(wanted), documents[i])
+                terms[ends[slot]] = term
+                positions[ends[slot]] = i
+                ends[slot] += 1
 
 
 @compiled
-def count_terms(
-    tokens: NDArray[np.int32], counts: NDArray[np.int32], seen: NDArray[np.int32]
-) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int32]]:
-    """Distinct terms by document, their frequencies, and how many each document has. `seen` is 0
-    for each term, before and after."""
-    terms, frequencies = np.empty(len(tokens), np.int32), np.empty(len(tokens), np.int32)
-    distinct = np.empty(len(counts), np.int32)
-    position = size = 0
-    for row in range(len(counts)):
-        first = size
-        for _ in range(counts[row]):
-            term = tokens[position]
-            position += 1
-            if seen[term] == 0:
-                terms[size] = term
-                size += 1
-            seen[term] += 1
-        for index in range(first, size):
-            frequencies[index] = seen[terms[index]]
-            seen[terms[index]] = 0
-        distinct[row] = size - first
-    return terms[:size], frequencies[:size], distinct
+def _lower(numbers: NDArray[np.uint32], first: int, last: int, number: np.uint32) -> int:
+    """The first place in `first`..`last - 1` that holds `number` or more; else `last`."""
+    while first < last:
+        middle = (first + last) >> 1
+        if numbers[middle] < number:
+            first = middle + 1
+        else:
+            last = middle
+    return first
 
 
-_writer: SegmentWriter | None = None  # of this worker process; set once, by start_worker
+@compiled
+def _count(
+    offsets: NDArray[np.int64],
+    documents: NDArray[np.uint32],
+    limit: int,
+    counts: NDArray[np.int64],
+) -> None:
+    """Count each document's terms one place up, so that the running sum gives where each begins."""
+    for term in range(len(offsets) - 1):
+        if offsets[term + 1] - offsets[term] <= limit:
+            for i in range(offsets[term], offsets[term + 1]):
+                counts[documents[i] + np.uint32(1)] += 1
 
 
-def start_worker(folder: Path, analyzer: str, limit: int) -> None:
-    """Make a worker process ready, and make it end when the process that started it dies."""
-    global _writer
-    _writer = SegmentWriter(folder, analyzer, limit)
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        threading.Thread(target=_end_with, args=(parent.sentinel,), daemon=True).start()
-
-
-def _end_with(sentinel: int) -> None:
-    multiprocessing.connection.wait([sentinel])
-    os._exit(1)
-
-
-def write_in_worker(texts: Sequence[str]) -> Batch:
-    """`SegmentWriter.write` of this worker process."""
-    if _writer is None:
-        raise RuntimeError("start_worker was not called in this process")
-    return _writer.write(texts)
+@compiled
+def _fill(
+    offsets: NDArray[np.int64],
+    documents: NDArray[np.uint32],
+    frequencies: NDArray[Any],
+    limit: int,
+    first: int,
+    last: int,
+    free: NDArray[np.int64],
+    terms: NDArray[np.int32],
+    values: NDArray[Any],
+) -> None:
+    """The entries of the documents `first`..`last - 1`."""
+    for term in range(len(offsets) - 1):
+        end = offsets[term + 1]
+        if end - offsets[term] > limit:
+            continue
+        i = _lower(documents, offsets[term], end, np.uint32(first))
+        while i < end and documents[i] < last:
+            row = np.int64(documents[i]) - first
+            terms[free[row]] = term
+            values[free[row]] = frequencies[i]
+            free[row] += 1
+            i += 1

@@ -3,7 +3,16 @@
 A measure of a ranking depends on the ranks of the judged documents alone, so no ranking is made.
 Ranks are those of `LexicalIndex.search` (and of Max-P over it where units are passages), and the
 scores behind them the same bits. Measures and the choice of a cell are not made here.
-"""
+
+In a cell (k1, b) a document's score is a function of one number, the length norm
+n = k1 * (1 - b + b * length / average):
+
+    f(n) = sum over its terms t of  weight(t) * tf(t) / (tf(t) + n)
+
+f falls and is convex, so that a straight line between its values at two knots is never below it,
+and a few knots bound all cells. So that a posting costs one addition and not one a knot, weights
+are summed by class of frequency first; a class counts as its largest frequency, which keeps it a
+bound."""
 
 from __future__ import annotations
 
@@ -17,15 +26,22 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from pipelines.lexical.grid_kernel import GridTables, Postings, judged_scores, rank_judged
-from pipelines.lexical.grid_tables import grid_tables
-from pipelines.lexical.index import LexicalIndex
-from pipelines.lexical.merged_postings import MergedIndex
-from pipelines.lexical.storage import Arrays
-from pipelines.lexical.strings import Places
-from pipelines.lexical.top_documents import check_settings
-from toolkit.contracts import parent
-from toolkit.errors import InputError
+from soundingline.pipelines.lexical.bm25 import TfWeights, check_settings
+from soundingline.pipelines.lexical.grid_kernel import (
+    CLASSES,
+    KNOTS,
+    LANES,
+    LARGE,
+    GridTables,
+    Postings,
+    judged_scores,
+    rank_judged,
+)
+from soundingline.pipelines.lexical.index import LexicalIndex
+from soundingline.pipelines.lexical.storage import Arrays, StringLookup
+from soundingline.toolkit.data import parent
+from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.jit import compiled
 
 _BLOCK = 256
 _CELLS_AT_ONCE = 1024  # bounds the memory of the tables
@@ -44,33 +60,28 @@ class JudgedQuery(NamedTuple):
 class GridBM25:
     """BM25 over an index in all `cells` (k1, b).
 
-    `index`: of an enriched one, the postings of the questions' terms (`EnrichedIndex.merged`).
-    `depth`: units that a ranking holds; `lengths`: as of `LexicalIndex.search`. A unit id
-    `d1%p3` belongs to document `d1`: documents rank by their best unit. `InputError` for bad
-    settings, and where a document's passages do not stand together in the index.
+    `depth`: units that a ranking holds. A unit id `d1%p3` belongs to document `d1`: documents rank
+    by their best unit. `InputError` for bad settings, and where a document's passages do not stand
+    together in the index.
     """
 
     def __init__(
         self,
-        index: LexicalIndex | MergedIndex,
+        index: LexicalIndex,
         cells: Sequence[tuple[float, float]],
         *,
         depth: int = 1000,
-        lengths: str = "lucene",
     ) -> None:
         if not cells:
             raise InputError("the grid has no cell", valid="one (k1, b) or more")
         for k1, b in cells:
-            check_settings(k1, b, depth, lengths)
-        self.index, self.cells, self.depth, self.lengths = index, list(cells), depth, lengths
+            check_settings(k1, b, depth)
+        self.index, self.cells, self.depth = index, list(cells), depth
         self._order = np.lexsort(np.array(self.cells, dtype=np.float64).T)
         # Numba compiles again for each mixture of arrays that may be written and that may not.
         self._arrays = arrays = Arrays(*(_read_only(item) for item in index._arrays))
         self._postings = Postings(
-            *(arrays.offsets, arrays.documents, arrays.frequencies, arrays.length_codes),
-            *(arrays.large_positions, arrays.large_values),
-            arrays.lengths[: None if lengths == "exact" else 0],
-            index.statistics.average_length,
+            arrays.offsets, arrays.documents, arrays.frequencies, arrays.length_codes
         )
         self._units = _Documents.of(index)
 
@@ -115,9 +126,7 @@ class GridBM25:
         return [cells[first : first + _CELLS_AT_ONCE] for first in starts]
 
     def _tables(self, cells: list[tuple[float, float]], terms: NDArray[np.int64]) -> GridTables:
-        average = self.index.statistics.average_length
-        exact = self.lengths == "exact"
-        return grid_tables(cells, average, self._arrays, terms, exact=exact)
+        return grid_tables(cells, self.index.statistics.average_length, self._arrays, terms)
 
     def _ranks(
         self,
@@ -174,13 +183,13 @@ def _read_only(array: NDArray[Any]) -> NDArray[Any]:
 class _Documents(NamedTuple):
     """Which units belong to which document. `parents` is empty where each is one of its own."""
 
-    places: Places
+    places: StringLookup
     starts: NDArray[np.int64]
     parents: NDArray[np.int32]
     blocks: NDArray[np.int64]
 
     @classmethod
-    def of(cls, index: LexicalIndex | MergedIndex) -> _Documents:
+    def of(cls, index: LexicalIndex) -> _Documents:
         starts, hashes = array("q"), array("q")
         before = None
         for unit in range(len(index)):
@@ -189,7 +198,7 @@ class _Documents(NamedTuple):
                 starts.append(unit)
                 hashes.append(hash(document))
                 before = document
-        positions = Places(
+        positions = StringLookup(
             np.frombuffer(hashes, np.int64), lambda position: parent(index.docnos[starts[position]])
         )
         if doubled := positions.doubled():
@@ -215,3 +224,80 @@ def _blocks(starts: NDArray[np.int64]) -> NDArray[np.int64]:
     """Units are taken in blocks of about `_BLOCK` that begin where a document begins."""
     wanted = np.arange(0, starts[-1], _BLOCK)
     return np.unique(np.append(starts[np.searchsorted(starts, wanted)], starts[-1]))
+
+
+_LARGEST = [*range(1, 17), 18, 20, 22, 25, 28, 32, 37, 43, 50, 60, 75, 100, 140, 190, 255]
+_FIRST_KNOT = 0.2  # below it, saturation hardly depends on the norm
+
+
+def grid_tables(
+    cells: Sequence[tuple[float, float]],
+    average: float,
+    arrays: Arrays,
+    terms: NDArray[np.int64],
+) -> GridTables:
+    """Tables for questions of these terms."""
+    padded = [*cells, *[cells[-1]] * (-len(cells) % LANES)]
+    pairs = _occurring(arrays, terms)
+    rows = np.full(1 << 16, -1, np.int32)
+    rows[pairs] = np.arange(len(pairs), dtype=np.int32)
+    norms = np.empty((256, len(padded)), np.float32)
+    weights = np.empty((len(pairs), len(padded)), np.float32)
+    for cell, (k1, b) in enumerate(padded):
+        # TfWeights itself, so that a cell's scores are bit by bit those of a single run.
+        tf_weights = TfWeights.of(k1, b, average)
+        norms[:, cell] = tf_weights.norms
+        weights[:, cell] = tf_weights.table[pairs]
+    knots = _knots(norms[np.unique(arrays.length_codes)])
+    knot, along = _places(norms, knots)
+    classes = np.searchsorted(_LARGEST, np.arange(256)).astype(np.uint8)
+    classes[0] = CLASSES - 1
+    largest = np.array([[frequency] for frequency in _LARGEST], dtype=np.float64)
+    knot_weights = np.concatenate([largest / (largest + knots), np.ones((1, KNOTS))])
+    return GridTables(
+        len(cells),
+        norms,
+        rows,
+        weights,
+        classes,
+        knot_weights.astype(np.float32),
+        knot,
+        along,
+    )
+
+
+def _occurring(arrays: Arrays, terms: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The `tf * 256 + code` that stand in the postings of these terms."""
+    seen = np.zeros(1 << 16, np.bool_)
+    _mark(arrays.offsets, arrays.documents, arrays.frequencies, arrays.length_codes, terms, seen)
+    return np.flatnonzero(seen)
+
+
+@compiled
+def _mark(
+    offsets: NDArray[np.int64],
+    documents: NDArray[np.uint32],
+    frequencies: NDArray[Any],
+    codes: NDArray[np.uint8],
+    terms: NDArray[np.int64],
+    seen: NDArray[np.bool_],
+) -> None:
+    for term in terms:
+        for i in range(offsets[term], offsets[term + 1]):
+            if frequencies[i] < LARGE:
+                seen[(np.int64(frequencies[i]) << 8) | np.int64(codes[documents[i]])] = True
+
+
+def _knots(norms: NDArray[np.float32]) -> NDArray[np.float64]:
+    """0, and a geometric series up to a little above the largest norm."""
+    last = max(float(norms.max()), _FIRST_KNOT) * 1.001
+    return np.concatenate([[0.0], np.geomspace(_FIRST_KNOT, last, KNOTS - 1)])
+
+
+def _places(
+    norms: NDArray[np.float32], knots: NDArray[np.float64]
+) -> tuple[NDArray[np.uint32], NDArray[np.float32]]:
+    knot = np.clip(np.searchsorted(knots, norms, side="right") - 1, 0, KNOTS - 2)
+    along: NDArray[Any] = (norms - knots[knot]) / (knots[knot + 1] - knots[knot])
+    # Codes of lengths that the index does not have may lie beyond the last knot.
+    return knot.astype(np.uint32), np.clip(along, 0, 1).astype(np.float32)

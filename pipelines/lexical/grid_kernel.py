@@ -31,56 +31,49 @@ the file of the function changes, and does not look at what that function calls.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from toolkit.jit import compiled
+from soundingline.toolkit.jit import compiled
 
 LANES = 16  # cells are padded to whole vectors of float32
 KNOTS = 64
+LARGE = np.uint32(256)  # frequencies from here on are in no table
 CLASSES = 32  # of frequencies; the last one: above 255
 _REFRESHED = 64  # units scored between two looks at what others must reach, at first
 _MARGIN = np.float32(1 + 2e-5)  # rounding of the sums is below this share of them
 _INFINITY = np.float32(np.inf)
-_TINY = np.finfo(np.float32).tiny
 
 
 class Postings(NamedTuple):
-    """The index's arrays; `lengths` is empty unless lengths are exact."""
+    """The arrays of the index."""
 
     offsets: NDArray[np.int64]
     documents: NDArray[np.uint32]
-    frequencies: NDArray[np.uint8]
+    frequencies: NDArray[Any]
     codes: NDArray[np.uint8]
-    large_positions: NDArray[np.int64]
-    large_values: NDArray[np.int32]
-    lengths: NDArray[np.int32]
-    average: float
 
 
 class GridTables(NamedTuple):
     """Tables of `cells` cells, padded to a multiple of `LANES` by repeating the last one.
 
-    - `k1`, `b`: float64 [padded].
-    - `norms`: float32 [256, padded], by length code; `Saturation.norms` of each cell.
-    - `rows`: int32 [65536], the row of `shares` at `tf * 256 + code`, -1 if it never occurs.
-    - `shares`: float32 [rows, padded], `Saturation.shares` of each cell.
-    - `classes`: uint8 [256], class of each frequency (0 marks one above 255).
-    - `knot_shares`: float32 [CLASSES, KNOTS], tf / (tf + knot) of a class.
+    - `norms`: float32 [256, padded], by length code; `TfWeights.norms` of each cell.
+    - `rows`: int32 [65536], the row of `tf_weights` at `tf * 256 + code`, -1 if it never occurs.
+    - `tf_weights`: float32 [rows, padded], `TfWeights.table` of each cell.
+    - `classes`: uint8 [256], class of each frequency; the first one is of those above 255.
+    - `knot_weights`: float32 [CLASSES, KNOTS], tf / (tf + knot) of a class.
     - `knot`, `along`: uint32 and float32 [256, padded], where a cell's norm lies: how far along
       from `knot` to the next one.
     """
 
     cells: int
-    k1: NDArray[np.float64]
-    b: NDArray[np.float64]
     norms: NDArray[np.float32]
     rows: NDArray[np.int32]
-    shares: NDArray[np.float32]
+    tf_weights: NDArray[np.float32]
     classes: NDArray[np.uint8]
-    knot_shares: NDArray[np.float32]
+    knot_weights: NDArray[np.float32]
     knot: NDArray[np.uint32]
     along: NDArray[np.float32]
 
@@ -97,20 +90,16 @@ def judged_scores(
 ) -> None:
     """The best score among the units `first[j]`..`last[j] - 1` of each judged document."""
     start = np.empty(len(terms), np.uint64)
-    large = np.empty(len(terms), np.int64)
     sums = np.empty(scores.shape[1], np.float32)
     share = np.empty((1, scores.shape[1]), np.float32)
     everything = np.array([[0, scores.shape[1]]], dtype=np.uint64)
     for j in range(len(first)):
         for t in range(len(terms)):
             start[t] = lower(postings, terms[t], first[j])
-            large[t] = np.searchsorted(postings.large_positions, np.int64(start[t]))
         units = last[j] - first[j]
         by_class = np.empty((units, CLASSES), np.float32)
         frequencies = np.empty((units, len(terms)), np.int32)
-        walk(
-            postings, tables, terms, weights, start, large, first[j], last[j], by_class, frequencies
-        )
+        walk(postings, tables, terms, weights, start, first[j], last[j], by_class, frequencies)
         for unit in range(units):
             at = first[j] + unit
             score(postings, tables, weights, at, frequencies[unit], everything, sums, share)
@@ -159,7 +148,6 @@ def rank_judged(
     # No slices of shared arrays in the loops: each counts references, which threads would share.
     codes = postings.codes
     start = postings.offsets[terms].astype(np.uint64)
-    large = np.searchsorted(postings.large_positions, postings.offsets[terms])
     scored, since, before = 0, 0, -1
     for k in range(len(blocks) - 1):
         low, high = blocks[k], blocks[k + 1]
@@ -169,8 +157,8 @@ def rank_judged(
                 break
             fresh[:] = False
             since = 0
-        walk(postings, tables, terms, weights, start, large, low, high, by_class, frequencies)
-        np.dot(by_class, tables.knot_shares, knots)
+        walk(postings, tables, terms, weights, start, low, high, by_class, frequencies)
+        np.dot(by_class, tables.knot_weights, knots)
         for unit in range(low, high):
             code = np.uint64(codes[unit])
             if not fresh[code]:
@@ -296,17 +284,14 @@ def walk(
     terms: NDArray[np.int64],
     weights: NDArray[np.float32],
     start: NDArray[np.uint64],
-    large: NDArray[np.int64],
     low: int,
     high: int,
     by_class: NDArray[np.float32],
     found: NDArray[np.int32],
 ) -> None:
     """Of the units `low`..`high - 1`: weight by class of frequency, and the frequency of each
-    term. `start` and `large` are where they begin in each term's postings and among the large
-    values, and become where they end."""
+    term. `start` is where they begin in each term's postings, and becomes where they end."""
     documents, frequencies, classes = postings.documents, postings.frequencies, tables.classes
-    large_values = postings.large_values
     by_class[:] = 0
     found[:] = 0
     # Unsigned numbers spare the compiler the question whether an index is negative.
@@ -316,10 +301,10 @@ def walk(
         i, last = start[t], np.uint64(postings.offsets[terms[t] + 1])
         while i < last and documents[i] < end:
             unit = np.uint64(documents[i] - begin)
-            frequency = frequencies[i]
-            by_class[unit, classes[frequency]] += weight
-            found[unit, np.uint64(t)] = frequency if frequency else large_values[large[t]]
-            large[t] += frequency == 0
+            frequency = np.uint32(frequencies[i])
+            tabled = frequency if frequency < LARGE else np.uint32(0)
+            by_class[unit, classes[tabled]] += weight
+            found[unit, np.uint64(t)] = frequency
             i += np.uint64(1)
         start[t] = i
 
@@ -336,28 +321,18 @@ def score(
     share: NDArray[np.float32],
 ) -> None:
     """The unit's score in the cells of `ranges` (0 in others), summed in the order of a single run:
-    term by term, frequencies above 255 last."""
+    term by term."""
     sums[:] = 0
-    exact = len(postings.lengths) > 0
-    shares, rows = tables.shares, tables.rows
+    tf_weights, rows = tables.tf_weights, tables.rows
     code = np.int64(postings.codes[unit])
-    large = False
     for t in range(len(weights)):
         frequency = frequencies[t]
         if frequency == 0:
             continue
-        if frequency > 255:
-            large = True
-        elif exact:
-            _divide(postings, tables, unit, np.float32(frequency), share)
-            _add(ranges, weights[t], share, np.uint64(0), sums)
+        if frequency < LARGE:
+            _add(ranges, weights[t], tf_weights, np.uint64(rows[(frequency << 8) | code]), sums)
         else:
-            _add(ranges, weights[t], shares, np.uint64(rows[(frequency << 8) | code]), sums)
-    if not large:
-        return
-    for t in range(len(weights)):
-        if frequencies[t] > 255:
-            _divide(postings, tables, unit, np.float32(frequencies[t]), share)
+            _divide(postings, tables, unit, np.float32(frequency), share)
             _add(ranges, weights[t], share, np.uint64(0), sums)
 
 
@@ -365,13 +340,13 @@ def score(
 def _add(
     ranges: NDArray[np.uint64],
     weight: np.float32,
-    shares: NDArray[np.float32],
+    tf_weights: NDArray[np.float32],
     row: np.uint64,
     sums: NDArray[np.float32],
 ) -> None:
     for r in range(len(ranges)):
         for c in range(ranges[r, 0], ranges[r, 1]):
-            sums[c] += weight * shares[row, c]
+            sums[c] += weight * tf_weights[row, c]
 
 
 @compiled
@@ -383,16 +358,9 @@ def _divide(
     share: NDArray[np.float32],
 ) -> None:
     """tf / (tf + norm) of a unit in every cell, as `scoring` computes it without a table."""
-    if len(postings.lengths) == 0:
-        norms, code = tables.norms, np.uint64(postings.codes[unit])
-        for c in range(np.uint64(share.shape[1])):
-            share[0, c] = frequency / (frequency + norms[code, c])
-        return
-    length = np.float64(postings.lengths[unit])
+    norms, code = tables.norms, np.uint64(postings.codes[unit])
     for c in range(np.uint64(share.shape[1])):
-        b = tables.b[c]
-        norm = tables.k1[c] * (1 - b + b * length / postings.average)
-        share[0, c] = frequency / (frequency + np.float32(max(norm, _TINY)))
+        share[0, c] = frequency / (frequency + norms[code, c])
 
 
 @compiled

@@ -4,39 +4,57 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence, Sized
-from functools import cached_property
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from functools import cache, cached_property, lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 import numpy as np
+import pandas as pd
+import pyterrier as pt
 from numpy.typing import NDArray
 
-from pipelines.index_folder import REBUILD, OpenedIndex, read_manifest
-from pipelines.lexical.analyzer import Analyzer, make_analyzer
-from pipelines.lexical.build import build_index
-from pipelines.lexical.scoring import idf
-from pipelines.lexical.storage import (
+from soundingline.pipelines.arguments import ByArguments
+from soundingline.pipelines.engines.engine import RankedList, TermQuery, ranked_lists
+from soundingline.pipelines.index_folder import MANIFEST, REBUILD, OpenedIndex, read_manifest
+from soundingline.pipelines.lexical.analyzers import Analyzer, make_analyzer
+from soundingline.pipelines.lexical.bm25 import (
+    ScoreBuffers,
+    TfWeights,
+    TopK,
+    check_settings,
+    idf,
+)
+from soundingline.pipelines.lexical.build import build_index
+from soundingline.pipelines.lexical.forward import DocumentTerms, every_vector
+from soundingline.pipelines.lexical.likelihood import (
+    Dirichlet,
+    check_likelihood,
+    collection_frequency,
+)
+from soundingline.pipelines.lexical.storage import (
+    ARTIFACT_METADATA,
     KIND,
     TERMS,
     TEXTS,
     TITLES,
     UNITS,
+    Docnos,
     Statistics,
+    StringTable,
+    check_index,
     load_arrays,
-    load_frequent,
 )
-from pipelines.lexical.strings import Names, StringTable
-from pipelines.lexical.top_documents import TopDocuments, check_likelihood, check_settings
-from pipelines.lexical.vectors import DocumentTerms
-from toolkit.checks import check_weights
-from toolkit.contracts import Unit
-from toolkit.errors import InputError
+from soundingline.toolkit.data import Unit
+from soundingline.toolkit.errors import InputError, check_weights
 
 if TYPE_CHECKING:
-    import pyterrier as pt
+    from soundingline.pipelines.retrieve import BM25, QueryLikelihood
 
-    from pipelines.lexical.retriever import BM25, QueryLikelihood
+
+_FIELDS = ("text", "title")
+_AT_ONCE = 1000  # documents
+_CACHED_TABLES = 8  # of a model's newest settings
 
 
 class _Term(NamedTuple):
@@ -57,28 +75,37 @@ def as_unit(row: Unit | Mapping[str, Any]) -> Unit:
         ) from error
 
 
-class LexicalIndex(OpenedIndex):
-    """An inverted index over units of text, for ranking with Lucene's statistics.
+class LexicalIndex(OpenedIndex, pt.Artifact):
+    """An inverted index over units of text, for ranking with Lucene's statistics; an artifact of
+    PyTerrier's (`pt.Artifact.load`, `build_package`, `from_url`, `from_hf`, `to_hf`).
 
     Make one with `LexicalIndex.build` or `LexicalIndex.open`. A document's number is its position
     in the input; `docnos` gives its unit id, `vocabulary` the index terms in order of their bytes.
     Safe for many threads; pickled, it travels as its path.
     """
 
+    ARTIFACT_TYPE = ARTIFACT_METADATA["type"]
+    ARTIFACT_FORMAT = ARTIFACT_METADATA["format"]
+    ARTIFACT_PACKAGE_HINT = ARTIFACT_METADATA["package_hint"]
+    path: Path
+    _base: LexicalIndex | None = None
+
     def __init__(self, path: Path, manifest: Mapping[str, Any]) -> None:
         super().__init__(path, manifest)
         self.analyzer: Analyzer = make_analyzer(manifest["analyzer"])
-        self.docnos = Names(StringTable(path / UNITS))
-        counts = manifest["counts"]
-        self.statistics = Statistics(*(counts[name] for name in Statistics._fields))
-        self._arrays = load_arrays(path)
+        self.docnos = Docnos(StringTable(path / UNITS))
+        self.statistics = Statistics.of(manifest)
+        self._arrays = load_arrays(path, manifest)
         self.vocabulary = StringTable(path / TERMS)
         self._document_terms = DocumentTerms(
             path, self._arrays, self.statistics.documents_with_terms, self.analyzer.longest
         )
         self._terms: dict[str, _Term | None] = {}
-        frequent = load_frequent(path, self._arrays)
-        self._top_documents = TopDocuments(self._arrays, self.statistics, frequent)
+        self._buffers = ScoreBuffers(self._arrays.postings, len(self))
+        average = self.statistics.average_length
+        self._tf_weights = lru_cache(_CACHED_TABLES)(partial(TfWeights.of, average=average))
+        self._dirichlet = lru_cache(_CACHED_TABLES)(Dirichlet.of)
+        self._collection_frequency = cache(partial(collection_frequency, self._arrays.postings))
 
     @classmethod
     def build(
@@ -88,7 +115,6 @@ class LexicalIndex(OpenedIndex):
         *,
         analyzer: str = "english",
         memory_mb: int = 1024,
-        processes: int | None = None,
         corpus_fingerprint: str = "",
         total: int | None = None,
         description: str = "indexing",
@@ -100,11 +126,10 @@ class LexicalIndex(OpenedIndex):
         `title`. `keep_texts` puts the texts beside the index, so that re-rankers find them.
 
         `path` is a folder that appears when it is whole; an index that is there already is
-        replaced. `memory_mb` bounds what the build keeps beside the text in flight and about
-        35 bytes a unit. `processes`, this one included, analyse text (default: one a core); until
-        others start, a thread of this one cuts text ahead, on a second core where there is one.
-        `total`, the number of units if known, and `description` are for the progress bar. The
-        same units give the same bytes, whatever the memory and the processes.
+        replaced. `memory_mb` bounds the memory of the build, apart from the text that is being
+        analysed and about 35 bytes a unit. A build is one process with two threads. `total`, the
+        number of units if known, and `description` are for the progress bar. The same units give
+        the same bytes, whatever the memory.
 
         Raises `InputError` for an empty corpus, 2^31 units or more (before any work where their
         number is known), a repeated `unit_id`, a full disk, an unknown analyzer; whatever the
@@ -115,7 +140,6 @@ class LexicalIndex(OpenedIndex):
             Path(path),
             analyzer=analyzer,
             memory_mb=memory_mb,
-            processes=processes,
             corpus_fingerprint=corpus_fingerprint,
             total=len(units) if total is None and isinstance(units, Sized) else total,
             description=description,
@@ -125,10 +149,11 @@ class LexicalIndex(OpenedIndex):
 
     @classmethod
     def open(cls, path: str | Path, *, corpus_fingerprint: str | None = None) -> LexicalIndex:
-        """Map an index. `InputError` if there is none, if it is not whole, of another format
+        """Map an index, whose files are compared with their checksums where that was not done
+        since they last changed. `InputError` if there is none, if it is damaged, of another format
         version, of another analyzer's making, or not of the corpus `corpus_fingerprint`."""
         path = Path(path)
-        manifest = read_manifest(path, KIND, corpus_fingerprint)
+        manifest = read_manifest(path, KIND, corpus_fingerprint, check_index)
         index = cls(path, manifest)
         if manifest["analyzer_fingerprint"] != index.analyzer.fingerprint:
             raise InputError(
@@ -138,10 +163,53 @@ class LexicalIndex(OpenedIndex):
             )
         return index
 
+    @classmethod
+    def load(cls, path: str | Path, **kwargs: Any) -> LexicalIndex:
+        """`open`, by the name that PyTerrier has for it."""
+        return cls.open(path, **kwargs)
+
+    def _package_files(self) -> Iterator[tuple[str, str]]:
+        """What a package of PyTerrier's holds: what was built, and not what was noted since."""
+        for name in sorted([MANIFEST, *self.manifest["files"]]):
+            yield name, str(self.path / name)
+
+    def get_corpus_iter(self, return_toks: bool = True) -> Iterator[dict[str, Any]]:
+        """The documents, in their order, as PyTerrier's indexers take them: `docno`, and `toks`, a
+        dict of index terms to frequencies; without `return_toks`, `docno`, `title` and `text`
+        (`InputError` where the index keeps no texts)."""
+        if not return_toks:
+            for start in range(0, len(self), _AT_ONCE):
+                numbers = np.arange(start, min(start + _AT_ONCE, len(self)))
+                for unit in self.texts(self.docnos.take(numbers).tolist()):
+                    yield {"docno": unit.unit_id, "title": unit.title, "text": unit.text}
+            return
+        names = np.array([*self.vocabulary], dtype=object)
+        for number, (terms, frequencies) in enumerate(every_vector(self._arrays)):
+            toks = dict(zip(names[terms].tolist(), frequencies.tolist(), strict=True))
+            yield {"docno": self.docnos[number], "toks": toks}
+
+    def over(self, base: LexicalIndex) -> LexicalIndex:
+        """This index of enriched documents, with `base` as the index of the documents themselves.
+        Both number the documents alike."""
+        self._base = base
+        return self
+
+    @property
+    def base(self) -> LexicalIndex:
+        """The index of the documents themselves, which feedback and texts are read from: this
+        index, unless phrases enrich its documents."""
+        return self._base or self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self._base is None:
+            return super().__reduce__()
+        return _reopened, (self.path, self._base)
+
     @property
     def texts_path(self) -> str:
         """The index's folder where it keeps its texts, else empty."""
-        return str(self.path.absolute()) if self.manifest.get("texts") else ""
+        base = self.base
+        return str(base.path.absolute()) if base.manifest.get("texts") else ""
 
     def texts(self, unit_ids: Sequence[str]) -> list[Unit]:
         """The units, in the order of their ids; `KeyError` for an unknown id, `InputError` where
@@ -160,13 +228,11 @@ class LexicalIndex(OpenedIndex):
 
     @cached_property
     def _tables(self) -> tuple[StringTable, StringTable]:
-        return StringTable(self.path / TITLES), StringTable(self.path / TEXTS)
+        return StringTable(self.base.path / TITLES), StringTable(self.base.path / TEXTS)
 
     def text_loader(self, fields: str | Sequence[str] = "*", **options: Any) -> pt.Transformer:
         """For `pt.text.get_text(index)`: adds `text` and `title`, or the columns of `fields`."""
-        from pipelines.lexical.texts import TextLoader
-
-        return TextLoader(self, ("text", "title") if fields == "*" else fields)
+        return TextLoader(self, _FIELDS if fields == "*" else fields)
 
     def __len__(self) -> int:
         return self.statistics.documents
@@ -200,10 +266,8 @@ class LexicalIndex(OpenedIndex):
             return np.empty(0, np.int32), np.empty(0, np.int32)
         arrays = self._arrays
         first, last = arrays.offsets[entry.number : entry.number + 2].tolist()
-        frequencies = arrays.frequencies[first:last].astype(np.int32)
-        large = slice(*np.searchsorted(arrays.large_positions, [first, last]).tolist())
-        frequencies[arrays.large_positions[large] - first] = arrays.large_values[large]
-        return arrays.documents[first:last].astype(np.int32), frequencies
+        part = slice(first, last)
+        return arrays.documents[part].astype(np.int32), arrays.frequencies[part].astype(np.int32)
 
     def idf(self, term: str) -> float:
         """Lucene's inverse document frequency of an index term; 0 where it is unknown."""
@@ -231,46 +295,56 @@ class LexicalIndex(OpenedIndex):
         owners = np.repeat(np.arange(len(first)), counts)
         positions = np.arange(len(owners)) + np.repeat(low - np.cumsum(counts) + counts, counts)
         frequencies = arrays.frequencies[begin + positions].astype(np.int64)
-        large = np.flatnonzero(frequencies == 0)
-        indexes = np.searchsorted(arrays.large_positions, begin + positions[large])
-        frequencies[large] = arrays.large_values[indexes]
         return owners, documents[positions].astype(np.int64), frequencies
 
     def search(
         self,
-        query: Mapping[str, float] | Sequence[str],
+        query: TermQuery,
         k1: float = 0.9,
         b: float = 0.4,
         depth: int = 1000,
-        lengths: str = "lucene",
-    ) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+    ) -> TopK:
         """BM25 of index terms (a repeated one counts again) or of weights by index term.
 
         Gives the numbers of the documents with a score above 0, `depth` at most, and their
         scores: highest first, equal scores in the order of the documents.
         """
-        check_settings(k1, b, depth, lengths)
-        terms, weights = self._weighted(query)
-        if not len(terms):
-            return np.empty(0, np.int32), np.empty(0, np.float32)
-        return self._top_documents.bm25(terms, weights, k1, b, depth, lengths)
+        check_settings(k1, b, depth)
+        return self._buffers.best(*self._bm25_sums(query, k1, b), depth)
+
+    def scores(
+        self,
+        query: TermQuery,
+        numbers: NDArray[Any],
+        k1: float = 0.9,
+        b: float = 0.4,
+    ) -> NDArray[np.float32]:
+        """The scores that `search` finds for the documents of these numbers, at whatever depth; 0
+        for one without a term of the query. Reads the whole postings of the terms."""
+        check_settings(k1, b, 1)
+        return self._buffers.of(numbers, *self._bm25_sums(query, k1, b))
 
     def search_likelihood(
         self,
-        query: Mapping[str, float] | Sequence[str],
+        query: TermQuery,
         mu: float = 1000.0,
         depth: int = 1000,
-        lengths: str = "lucene",
-    ) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+    ) -> TopK:
         """As `search`, by query likelihood with Dirichlet smoothing (see `Dirichlet`), in which a
         document with a query term may score 0."""
-        check_likelihood(mu, depth, lengths)
-        known = self._known(query)
-        if not known:
-            return np.empty(0, np.int32), np.empty(0, np.float32)
-        terms = np.array([term.number for term, _ in known], dtype=np.int64)
-        weights = np.array([weight for _, weight in known], dtype=np.float32)
-        return self._top_documents.likelihood(terms, weights, mu, depth, lengths)
+        check_likelihood(mu, depth)
+        documents, sums = self._buffers.best(*self._likelihood_sums(query, mu), depth)
+        return documents, Dirichlet.scores(sums)
+
+    def likelihood_scores(
+        self,
+        query: TermQuery,
+        numbers: NDArray[Any],
+        mu: float = 1000.0,
+    ) -> NDArray[np.float32]:
+        """As `scores`, by query likelihood."""
+        check_likelihood(mu, 1)
+        return Dirichlet.scores(self._buffers.of(numbers, *self._likelihood_sums(query, mu)))
 
     def vectors(
         self, numbers: NDArray[Any], largest_share: float = 1.0
@@ -283,20 +357,51 @@ class LexicalIndex(OpenedIndex):
         limit = math.floor(largest_share * self.statistics.documents_with_terms)
         return self._document_terms.vectors(numbers, limit)
 
-    def ql(self, mu: float = 1000.0, depth: int = 1000, lengths: str = "lucene") -> QueryLikelihood:
-        """A PyTerrier transformer over this index; see `QueryLikelihood`."""
-        # Here, so that an index alone needs no PyTerrier.
-        from pipelines.lexical.retriever import QueryLikelihood
+    def rank(
+        self, queries: Sequence[str | TermQuery], model: Any, depth: int
+    ) -> Sequence[RankedList]:
+        """See `soundingline.pipelines.engines.engine.Index`; `model` is a `BM25` or a
+        `QueryLikelihood`."""
+        terms = map(self._analysed, queries)
+        if hasattr(model, "mu"):
+            found = [self.search_likelihood(query, model.mu, depth) for query in terms]
+        else:
+            found = [self.search(query, model.k1, model.b, depth) for query in terms]
+        return ranked_lists(self.docnos, found)
 
-        return QueryLikelihood(self, mu=mu, depth=depth, lengths=lengths)
+    def score(
+        self, queries: Sequence[str | TermQuery], numbers: Sequence[NDArray[Any]], model: Any
+    ) -> Sequence[NDArray[np.float32]]:
+        """For each query, the scores of the documents of these numbers by `model`."""
+        pairs = zip(map(self._analysed, queries), numbers, strict=True)
+        if hasattr(model, "mu"):
+            return [self.likelihood_scores(query, own, model.mu) for query, own in pairs]
+        return [self.scores(query, own, model.k1, model.b) for query, own in pairs]
 
-    def bm25(
-        self, k1: float = 0.9, b: float = 0.4, depth: int = 1000, lengths: str = "lucene"
-    ) -> BM25:
+    def check_model(self, model: Any) -> None:
+        """`InputError` for query likelihood where phrases enrich the documents: these are ranked by
+        BM25 alone."""
+        if self.base is not self and not model.searches_enriched:
+            raise InputError(
+                "an index with phrases offers no query likelihood",
+                valid="bm25",
+                do="choose a retriever by BM25, or set enrichment.corpus=null",
+            )
+
+    def bm25(self, k1: float = 0.9, b: float = 0.4, depth: int = 1000) -> BM25:
         """A PyTerrier transformer over this index; see `BM25`."""
-        from pipelines.lexical.retriever import BM25
+        from soundingline.pipelines.retrieve import BM25
 
-        return BM25(self, k1=k1, b=b, depth=depth, lengths=lengths)
+        return BM25(k1=k1, b=b, depth=depth, index=self)
+
+    def ql(self, mu: float = 1000.0, depth: int = 1000) -> QueryLikelihood:
+        """A PyTerrier transformer over this index; see `QueryLikelihood`."""
+        from soundingline.pipelines.retrieve import QueryLikelihood
+
+        return QueryLikelihood(mu=mu, depth=depth, index=self)
+
+    def _analysed(self, query: str | TermQuery) -> TermQuery:
+        return self.analyzer.terms(query) if isinstance(query, str) else query
 
     def _term(self, term: str) -> _Term | None:
         try:
@@ -310,29 +415,55 @@ class LexicalIndex(OpenedIndex):
                 entry = _Term(number, last - first, idf(total, last - first))
             return self._terms.setdefault(term, entry)
 
-    def _weighted(
-        self, query: Mapping[str, float] | Sequence[str]
-    ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    def _bm25_sums(
+        self, query: TermQuery, k1: float, b: float
+    ) -> tuple[NDArray[np.int64], Callable[[NDArray[np.float32]], None]]:
+        """The known terms of the query, and what adds their BM25 to the sums of the documents."""
+        terms, weights = self._weighted(query)
+
+        def add(sums: NDArray[np.float32]) -> None:
+            self._tf_weights(k1, b).add(self._arrays, terms, weights, sums)
+
+        return terms, add
+
+    def _likelihood_sums(
+        self, query: TermQuery, mu: float
+    ) -> tuple[NDArray[np.int64], Callable[[NDArray[np.float32]], None]]:
+        """As `_bm25_sums`, by query likelihood."""
+        terms, weights, _ = self._known(query)
+
+        def add(sums: NDArray[np.float32]) -> None:
+            counts = np.array([self._collection_frequency(term) for term in terms.tolist()])
+            probabilities = (counts + 1) / (self.statistics.tokens + 1)
+            single = weights.astype(np.float32)
+            self._dirichlet(mu).add(self._arrays, terms, single, probabilities, sums)
+
+        return terms, add
+
+    def _weighted(self, query: TermQuery) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         """Numbers of the known terms of weight above 0, ascending, and weight times idf."""
-        known = self._known(query)
+        terms, weights, idfs = self._known(query)
+        return terms, (weights * idfs).astype(np.float32)
+
+    def _known(
+        self, query: TermQuery
+    ) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]:
+        """Numbers, weights and idf of the known terms of weight above 0, in the order of the index,
+        so that a score does not depend on the order of the words."""
+        weighted = ((self._term(name), weight) for name, weight in weights_of(query).items())
+        known = sorted((term, weight) for term, weight in weighted if term is not None)
         return (
             np.array([term.number for term, _ in known], dtype=np.int64),
-            np.array([weight * term.idf for term, weight in known], dtype=np.float32),
+            np.array([weight for _, weight in known], dtype=np.float64),
+            np.array([term.idf for term, _ in known], dtype=np.float64),
         )
 
-    def _known(self, query: Mapping[str, float] | Sequence[str]) -> list[tuple[_Term, float]]:
-        """The known terms of weight above 0 and their weights, in the order of the index, so that
-        a score does not depend on the order of the words."""
-        known: list[tuple[_Term, float]] = []
-        for name, weight in weights_of(query).items():
-            term = self._term(name)
-            if term is not None:
-                known.append((term, weight))
-        known.sort()
-        return known
+
+def _reopened(path: Path, base: LexicalIndex) -> LexicalIndex:
+    return LexicalIndex.open(path).over(base)
 
 
-def weights_of(query: Mapping[str, float] | Sequence[str]) -> dict[str, float]:
+def weights_of(query: TermQuery) -> dict[str, float]:
     """Weights above 0 by index term; a term that is repeated in a sequence counts again.
     `InputError` for text that was not analysed, and for a weight below 0."""
     if isinstance(query, str):
@@ -344,3 +475,59 @@ def weights_of(query: Mapping[str, float] | Sequence[str]) -> dict[str, float]:
     counted: Mapping[str, float] = query if isinstance(query, Mapping) else Counter(query)
     check_weights(counted)
     return {name: float(weight) for name, weight in counted.items() if weight > 0}
+
+
+class TextLoader(ByArguments, pt.Transformer):
+    """Adds texts to rows of documents: `docno` in; the same rows out, with `fields` of `text`
+    (without its title) and `title`. `InputError` for other fields and for a docno that is not in
+    the index."""
+
+    def __init__(self, index: LexicalIndex, fields: str | Sequence[str] = _FIELDS) -> None:
+        self.index = index
+        self.fields = (fields,) if isinstance(fields, str) else tuple(fields)
+        if unknown := sorted(set(self.fields) - set(_FIELDS)):
+            raise InputError(f"the index has no {', '.join(unknown)}", valid=", ".join(_FIELDS))
+
+    def transform(self, inp: pd.DataFrame) -> pd.DataFrame:
+        pt.validate.columns(inp, includes=["docno"])
+        try:
+            units = self.index.texts(list(map(str, inp["docno"].tolist())))
+        except KeyError as error:
+            raise InputError(
+                f"the ranking names {error}, which the index lacks", do="rank and read one index"
+            ) from error
+        columns = {field: [getattr(unit, field) for unit in units] for field in self.fields}
+        return inp.assign(**{name: pd.Series(values, inp.index, dtype=object)
+                             for name, values in columns.items()})  # fmt: skip
+
+
+class LexicalIndexer(pt.Indexer):
+    """Writes a `LexicalIndex` of rows with `docno`, `text` and perhaps `title`, so that it can end
+    an indexing pipeline. Arguments as of `LexicalIndex.build`."""
+
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        analyzer: str = "english",
+        memory_mb: int = 1024,
+        keep_texts: bool = True,
+    ) -> None:
+        make_analyzer(analyzer)
+        self.path, self.analyzer, self.memory_mb = Path(path), analyzer, memory_mb
+        self.keep_texts = keep_texts
+
+    def index(self, iter: Iterable[Mapping[str, Any]], **kwargs: Any) -> LexicalIndex:
+        """Index the rows, in their order, and open the result; see `LexicalIndex.build`."""
+        return LexicalIndex.build(
+            iter,
+            self.path,
+            analyzer=self.analyzer,
+            memory_mb=self.memory_mb,
+            keep_texts=self.keep_texts,
+            **kwargs,
+        )
+
+    def index_inputs(self) -> list[list[str]]:
+        """The columns of a row; see `pt.Indexer`."""
+        return [["docno", "text"], ["docno", "title", "text"]]

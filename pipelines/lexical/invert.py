@@ -1,25 +1,134 @@
-"""Second half of a build: postings by document into postings by term.
+"""Second half of a build: vocabularies merged, postings by document turned into postings by term.
 
-The vocabulary is cut into ranges of terms whose postings fit in the memory allowed, and each range
-is filled in one pass over the documents in their order. The result depends on that order alone.
-"""
+The vocabularies of all segments are merged in the order of their bytes. The terms are cut into
+ranges whose postings fit in the memory allowed, and each range is filled in one pass over the
+documents in their order. The result depends on that order alone."""
 
 from __future__ import annotations
 
+from array import array
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from itertools import count
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pipelines.lexical.forward import Batch, postings_path
-from pipelines.lexical.storage import LARGEST_SMALL, array_path
-from pipelines.lexical.vocabulary import Vocabulary
-from toolkit.jit import compiled
-from toolkit.progress import track
+from soundingline.pipelines.lexical.storage import TERMS, StringWriter, array_path
+from soundingline.toolkit.console import track
+from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.jit import compiled
 
+LARGEST_VOCABULARY = 2**31 - 1  # terms are numbered in 32 bits with a sign
+_BLOCKS = 1 << 19  # bytes of the terms that are merged at once, from all segments
+_LEAST_BLOCK = 1 << 12
 _DOCUMENT_BYTES = 4
+_LARGEST_SHORT = 65_535
+
+
+class Batch(NamedTuple):
+    """What became of some consecutive documents.
+
+    `distinct` counts terms per document, `lengths` its tokens without n-grams; the postings are
+    `sum(distinct)` term numbers of the segment and as many frequencies, both int32, from byte
+    `start` of the segment's file.
+    """
+
+    segment: str
+    start: int
+    distinct: NDArray[np.int32]
+    lengths: NDArray[np.int32]
+
+
+def postings_path(folder: Path, segment: str) -> Path:
+    return folder / f"segment-{segment}.postings"
+
+
+def terms_path(folder: Path, segment: str) -> Path:
+    """The file of a segment's terms in the order of their numbers, one a line."""
+    return folder / f"segment-{segment}.terms"
+
+
+class Vocabulary(NamedTuple):
+    """`size` terms; `numbers[segment][n]` is the position, in sorted order, of its term `n`."""
+
+    size: int
+    numbers: dict[str, NDArray[np.int32]]
+
+
+def merge_vocabularies(work: Path, segments: Iterable[str], folder: Path) -> Vocabulary:
+    """Write the sorted terms of all segments to `folder` and number them.
+
+    Bytes of UTF-8 sort as code points do, so the order depends on no locale and on no segment.
+    `InputError` for 2^31 terms or more.
+    """
+    orders = {segment: _sort(terms_path(work, segment)) for segment in sorted(segments)}
+    # Terms of a segment come in order, so each one's position is the next of its segment.
+    positions = {segment: array("i") for segment in orders}
+    writer = StringWriter(folder / TERMS)
+    size = 0
+    with ExitStack() as stack:
+        length = max(_BLOCKS // max(len(orders), 1), _LEAST_BLOCK)
+        blocks = {
+            segment: _Block(stack.enter_context(terms_path(work, segment).open("rb")), length)
+            for segment in orders
+        }
+        while lasts := [block.terms[-1] for block in blocks.values() if block.terms]:
+            # Every term up to the least of these is in a block, for the blocks reach at least it.
+            parts = {segment: block.take(min(lasts)) for segment, block in blocks.items()}
+            terms = sorted(set().union(*parts.values()))
+            _check_size(size + len(terms))
+            numbered = dict(zip(terms, count(size), strict=False))
+            for segment, part in parts.items():
+                positions[segment].extend(map(numbered.__getitem__, part))
+            writer.extend(terms)
+            size += len(terms)
+    writer.close()
+    numbers = {segment: np.empty(len(order), np.int32) for segment, order in orders.items()}
+    for segment, order in orders.items():
+        numbers[segment][order] = np.frombuffer(positions[segment], np.int32)
+    return Vocabulary(size, numbers)
+
+
+def _check_size(terms: int) -> None:
+    if terms > LARGEST_VOCABULARY:
+        raise InputError(
+            f"there are more than {LARGEST_VOCABULARY:,} index terms",
+            valid=f"at most {LARGEST_VOCABULARY:,} in one lexical index",
+            do="choose an analyzer without n-grams or with hashed ones, or split the corpus",
+        )
+
+
+class _Block:
+    """The next terms of a sorted file, some `length` bytes of them; none where it has ended."""
+
+    def __init__(self, stream: BinaryIO, length: int) -> None:
+        self._stream, self._length = stream, length
+        self._read()
+
+    def _read(self) -> None:
+        self.terms = [line[:-1] for line in self._stream.readlines(self._length)]
+        self._taken = 0
+
+    def take(self, last: bytes) -> list[bytes]:
+        """Take the terms up to `last`."""
+        end = bisect_right(self.terms, last, self._taken)
+        taken, self._taken = self.terms[self._taken : end], end
+        if end == len(self.terms):
+            self._read()
+        return taken
+
+
+def _sort(path: Path) -> NDArray[np.int32]:
+    """Sort a file of lines in place; the former line number of each line."""
+    lines = path.read_bytes().split(b"\n")[:-1]
+    order = sorted(range(len(lines)), key=lines.__getitem__)
+    with path.open("wb") as stream:
+        stream.writelines(lines[number] + b"\n" for number in order)
+    return np.array(order, dtype=np.int32)
 
 
 class DocumentPostings(NamedTuple):
@@ -37,17 +146,23 @@ def invert(
     size: int,
     folder: Path,
     memory: int,
-    kind: type = np.uint8,
-) -> tuple[int, int]:
+    kind: str | None = None,
+) -> tuple[int, str]:
     """Write offsets, documents and frequencies to `folder`, with about `memory` bytes of buffers.
 
-    `read` gives all documents in their order, each time it is called; `size` is the number of
-    terms; `kind` the type of frequencies, of which those above 255 are listed apart.
-    Gives the number of postings and of those too large for one byte.
+    Args:
+        read: gives all documents in their order, each time it is called.
+        size: the number of terms.
+        folder: where the arrays are written.
+        memory: bytes of the buffers.
+        kind: the type of the frequencies; None takes 16 bits, or 32 where a frequency needs them.
+
+    Returns:
+        The number of postings and the type of the frequencies.
     """
-    offsets = _offsets(read(), size)
+    offsets, largest = _offsets(read(), size)
     array_path(folder, "offsets").write_bytes(offsets.tobytes())
-    large: list[tuple[NDArray[np.int64], NDArray[np.int32]]] = []
+    kind = kind or ("<u2" if largest <= _LARGEST_SHORT else "<u4")
     bytes_each = _DOCUMENT_BYTES + np.dtype(kind).itemsize
     ranges = list(_ranges(offsets, max(memory // bytes_each, 1)))
     with (
@@ -58,19 +173,17 @@ def invert(
             passed = _Pass(offsets, first, last, kind)
             for postings in read():
                 passed.add(postings)
-            large.append(passed.write(documents, frequencies))
-    positions = np.concatenate([p for p, _ in large]) if large else np.empty(0, np.int64)
-    values = np.concatenate([v for _, v in large]) if large else np.empty(0, np.int32)
-    array_path(folder, "large_positions").write_bytes(positions.tobytes())
-    array_path(folder, "large_values").write_bytes(values.tobytes())
-    return int(offsets[-1]), len(positions)
+            passed.write(documents, frequencies)
+    return int(offsets[-1]), kind
 
 
-def _offsets(documents: Iterable[DocumentPostings], size: int) -> NDArray[np.int64]:
-    counts = np.zeros(size + 1, dtype=np.int64)
+def _offsets(documents: Iterable[DocumentPostings], size: int) -> tuple[NDArray[np.int64], float]:
+    """Where the postings of each term begin, and the largest frequency."""
+    counts, largest = np.zeros(size + 1, dtype=np.int64), 0.0
     for postings in documents:
-        count(postings.terms, counts)
-    return np.cumsum(counts)
+        count_postings(postings.terms, counts)
+        largest = max(largest, float(postings.values.max(initial=0)))
+    return np.cumsum(counts), largest
 
 
 def _ranges(offsets: NDArray[np.int64], postings: int) -> Iterator[tuple[int, int]]:
@@ -109,17 +222,15 @@ def read_segments(
 class _Pass:
     """The postings of the terms `first`..`last - 1`, filled document by document."""
 
-    def __init__(self, offsets: NDArray[np.int64], first: int, last: int, kind: type) -> None:
-        self._first, self._base = first, int(offsets[first])
-        self._next = offsets[first:last] - self._base
-        size = int(offsets[last]) - self._base
+    def __init__(self, offsets: NDArray[np.int64], first: int, last: int, kind: str) -> None:
+        self._first, base = first, int(offsets[first])
+        self._next = offsets[first:last] - base
+        size = int(offsets[last]) - base
         self._documents = np.empty(size, np.uint32)
         self._frequencies: NDArray[Any] = np.empty(size, kind)
-        self._large: list[NDArray[np.int64]] = []
 
     def add(self, postings: DocumentPostings) -> None:
-        room = np.empty((int((postings.values > LARGEST_SMALL).sum()), 2), np.int64)
-        count_large = place(
+        place(
             postings.distinct,
             postings.first,
             postings.terms,
@@ -128,23 +239,16 @@ class _Pass:
             self._next,
             self._documents,
             self._frequencies,
-            room,
         )
-        self._large.append(room[:count_large])
 
-    def write(
-        self, documents: BinaryIO, frequencies: BinaryIO
-    ) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-        """Append to the two files; the positions and values of the large frequencies."""
+    def write(self, documents: BinaryIO, frequencies: BinaryIO) -> None:
+        """Append to the two files."""
         documents.write(self._documents.data)
         frequencies.write(self._frequencies.data)
-        large = np.concatenate(self._large) if self._large else np.empty((0, 2), np.int64)
-        large = large[np.argsort(large[:, 0])]
-        return large[:, 0] + self._base, large[:, 1].astype(np.int32)
 
 
 @compiled
-def count(terms: NDArray[Any], counts: NDArray[np.int64]) -> None:
+def count_postings(terms: NDArray[Any], counts: NDArray[np.int64]) -> None:
     """Count each term one place up, so that the running sum gives where each begins."""
     for term in terms:
         counts[term + 1] += 1
@@ -160,10 +264,8 @@ def place(
     free: NDArray[np.int64],
     documents: NDArray[np.uint32],
     frequencies: NDArray[Any],
-    large: NDArray[np.int64],
-) -> int:
+) -> None:
     """Put a batch's postings of this range of terms at the next free place of their term."""
-    count = 0
     posting = 0
     for row in range(len(distinct)):
         for _ in range(distinct[row]):
@@ -174,9 +276,4 @@ def place(
                 position = free[term]
                 free[term] = position + 1
                 documents[position] = document + row
-                frequencies[position] = value if value <= LARGEST_SMALL else 0
-                if value > LARGEST_SMALL:
-                    large[count, 0] = position
-                    large[count, 1] = value
-                    count += 1
-    return count
+                frequencies[position] = value

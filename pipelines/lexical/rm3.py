@@ -25,12 +25,11 @@ import pandas as pd
 import pyterrier as pt
 from numpy.typing import NDArray
 
-from pipelines.arguments import ByArguments
-from pipelines.index_retriever import Query, checked_weights
-from pipelines.lexical.analyzer import Analyzer
-from pipelines.lexical.strings import Names, StringTable
-from toolkit.checks import check_integer, check_number
-from toolkit.errors import InputError
+from soundingline.pipelines.arguments import ByArguments
+from soundingline.pipelines.engines.engine import TermQuery, checked_weights
+from soundingline.pipelines.lexical.analyzers import Analyzer
+from soundingline.pipelines.lexical.storage import Docnos, StringTable
+from soundingline.toolkit.errors import InputError, check_int, check_number
 
 _TERM = re.compile(r"[a-z0-9]{2,20}")
 _LARGEST_SHARE = 0.1
@@ -39,17 +38,20 @@ Vector = tuple[NDArray[np.int32], NDArray[np.int32]]
 
 
 class ForwardIndex(Protocol):
-    """What feedback asks of an index; `LexicalIndex` is one."""
+    """What feedback reads of an index; `LexicalIndex` is one."""
 
     analyzer: Analyzer
-    docnos: Names
+    docnos: Docnos
     vocabulary: StringTable
+
+    @property
+    def base(self) -> ForwardIndex: ...
 
     def vectors(self, numbers: NDArray[Any], largest_share: float) -> list[Vector]: ...
 
 
-class RM3(ByArguments, pt.Transformer):
-    """Rewrites each query from its ranking: `index.bm25() >> RM3(index) >> index.bm25()`
+class Feedback(ByArguments, pt.Transformer):
+    """Rewrites each query from its ranking: `index.bm25() >> Feedback(index) >> index.bm25()`
     (Abdul-Jaleel et al., TREC 2004).
 
     In: rankings by `index` (`qid`, `docno`, `score`, `rank`) with `query`, or with `query_toks`
@@ -58,6 +60,7 @@ class RM3(ByArguments, pt.Transformer):
     begins with `q`, and `reasoning`, are kept. A query that found nothing is not there any more.
 
     `fb_terms`, `fb_docs`: terms and documents of feedback, 1 or more. `original_weight`: 0 to 1.
+    Where phrases enrich the documents of `index`, feedback reads the documents without them.
     All the frame's documents are read in one walk through the index's postings. `InputError` for
     bad settings, for a docno that the index does not have, and for a score below 0.
     """
@@ -95,7 +98,7 @@ class RM3(ByArguments, pt.Transformer):
         out["query_toks"] = pd.Series(rewritten, dtype=object)
         return out
 
-    def _queries(self, frame: pd.DataFrame) -> list[Query]:
+    def _queries(self, frame: pd.DataFrame) -> list[TermQuery]:
         if "query_toks" in frame.columns:
             return [checked_weights(weights) for weights in frame["query_toks"].tolist()]
         return [self.index.analyzer.terms(text) for text in frame["query"].tolist()]
@@ -110,14 +113,15 @@ class RM3(ByArguments, pt.Transformer):
                 valid="units of its index",
                 do="put RM3 right after the first retriever, before any aggregation",
             )
-        return [self._shares(*vector) for vector in self.index.vectors(numbers, _LARGEST_SHARE)]
+        vectors = self.index.base.vectors(numbers, _LARGEST_SHARE)
+        return [self._shares(*vector) for vector in vectors]
 
     def _shares(
         self, terms: NDArray[np.int32], frequencies: NDArray[np.int32]
     ) -> dict[str, np.float32]:
         counts: dict[str, int] = {}
         for position in np.argsort(-frequencies, kind="stable").tolist():
-            name = self.index.vocabulary[terms[position]]
+            name = self.index.base.vocabulary[terms[position]]
             if _TERM.fullmatch(name):
                 counts[name] = int(frequencies[position])
                 if len(counts) == self.fb_terms:
@@ -126,7 +130,7 @@ class RM3(ByArguments, pt.Transformer):
         return {name: np.float32(count) / total for name, count in counts.items()}
 
     def _rewritten(
-        self, query: Query, documents: list[tuple[dict[str, np.float32], np.float32]]
+        self, query: TermQuery, documents: list[tuple[dict[str, np.float32], np.float32]]
     ) -> dict[str, float]:
         # In single precision, as Anserini, because which terms are equal depends on it.
         model: dict[str, np.float32] = {}
@@ -162,6 +166,6 @@ def _unit(weights: Mapping[str, Any]) -> dict[str, float]:
 
 def check_feedback(fb_terms: int, fb_docs: int, original_weight: float) -> None:
     """`InputError` for settings of RM3 that have no meaning."""
-    check_integer("fb_terms", fb_terms, do="try 10")
-    check_integer("fb_docs", fb_docs, do="try 10")
-    check_number("original_weight", original_weight, most=1, do="try 0.5")
+    check_int("fb_terms", fb_terms, do="try 10")
+    check_int("fb_docs", fb_docs, do="try 10")
+    check_number("original_weight", original_weight, le=1, do="try 0.5")

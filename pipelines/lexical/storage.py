@@ -1,39 +1,35 @@
 """The files of a lexical index, and their types.
 
-    manifest.json       written last: format, counts, analyzer, corpus, versions, file sizes
+    manifest.json       written last: format, counts, analyzer, corpus, versions, checksums
     offsets.bin         int64 [terms + 1]   where each term's postings begin
     documents.bin       uint32 [postings]   document numbers, ascending within a term
-    frequencies.bin     uint8 [postings]    term frequency; 0 stands for one above 255 ...
-    large_positions.bin int64 [large]       ... whose position in the postings is listed here
-    large_values.bin    int32 [large]       ... with the frequency itself ...
-    large_documents.bin uint32 [large]      ... and its document
+    frequencies.bin     uint16 [postings]   term frequency; uint32 where one is above 65,535
     lengths.bin         int32 [documents]   tokens of each document
     length_codes.bin    uint8 [documents]   the same in Lucene's one byte
-    frequent.bin        uint8 [rows, documents]  a row for each term that a third of the documents
-                        hold: its frequency in each, as in frequencies.bin; 0 where it is absent
     terms.bytes/.offsets, units.bytes/.offsets   index terms (sorted by UTF-8), unit ids
     titles.bytes/.offsets, texts.bytes/.offsets  the units themselves, where they are kept
+    pt_meta.json        what PyTerrier opens the index by (`pt.Artifact`)
 
-One byte holds nearly every frequency, and reading postings is what a query's time goes to.
-All numbers are little-endian.
-"""
+All numbers are little-endian."""
 
 from __future__ import annotations
 
+import bisect
+import mmap
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pipelines.lexical.strings import map_bytes
-
 KIND = "lexical"
-FREQUENT = "frequent"
-LARGE = "large_documents"
-LARGEST_SMALL = 255
-ROWS = 3  # one of so many documents, or more, hold a term that has a row
-_PIECE = 1 << 20  # postings
+ARTIFACT = "pt_meta.json"
+ARTIFACT_METADATA = {
+    "type": "sparse_index",
+    "format": "soundingline",
+    "package_hint": "soundingline",
+}
 TERMS = "terms"
 UNITS = "units"
 TITLES = "titles"
@@ -43,19 +39,12 @@ ATTRIBUTE = "soundingline_texts"
 TEXTS = "texts"
 
 
-class Postings(Protocol):
-    """What ranks documents by their postings, of this index or another that keeps them so."""
+class Postings(NamedTuple):
+    """The postings of each term: document numbers, ascending, and frequencies or impacts."""
 
-    @property
-    def offsets(self) -> NDArray[np.int64]: ...
-    @property
-    def documents(self) -> NDArray[np.uint32]: ...
-    @property
-    def frequencies(self) -> NDArray[Any]: ...
-    @property
-    def large_positions(self) -> NDArray[np.int64]: ...
-    @property
-    def large_values(self) -> NDArray[np.int32]: ...
+    offsets: NDArray[np.int64]
+    documents: NDArray[np.uint32]
+    frequencies: NDArray[Any]
 
 
 class Arrays(NamedTuple):
@@ -63,57 +52,13 @@ class Arrays(NamedTuple):
 
     offsets: NDArray[np.int64]
     documents: NDArray[np.uint32]
-    frequencies: NDArray[np.uint8]
-    large_positions: NDArray[np.int64]
-    large_values: NDArray[np.int32]
+    frequencies: NDArray[Any]
     lengths: NDArray[np.int32]
     length_codes: NDArray[np.uint8]
-    large_documents: NDArray[np.uint32]
 
-
-_TYPES = ("<i8", "<u4", "|u1", "<i8", "<i4", "<i4", "|u1", "<u4")
-TYPES = dict(zip(Arrays._fields, _TYPES, strict=True))
-
-
-class FrequentTerms:
-    """`numbers`: the terms that have a row, ascending; `rows` (uint8, terms by documents)."""
-
-    def __init__(self, numbers: NDArray[np.int64], rows: NDArray[np.uint8]) -> None:
-        self.numbers, self.rows = numbers, rows
-        # A query's few terms are found faster here than by numpy's search.
-        self._places = {term: position for position, term in enumerate(numbers.tolist())}
-
-    def rows_of(self, terms: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The row of each term, -1 where it has none."""
-        return np.array([self._places.get(term, -1) for term in terms.tolist()], np.int64)
-
-
-def frequent_numbers(offsets: NDArray[np.int64], documents: int) -> NDArray[np.int64]:
-    """The terms that at least a third of the documents hold."""
-    return np.flatnonzero(ROWS * np.diff(offsets) >= documents)
-
-
-def write_frequent(folder: Path, documents: int) -> None:
-    """Write large_documents.bin and frequent.bin from the postings, a piece at a time."""
-    offsets, large = (load_array(folder, name, "<i8") for name in ("offsets", "large_positions"))
-    holders = [_read(folder, "documents", position, 1) for position in large.tolist()]
-    array_path(folder, LARGE).write_bytes(b"".join(number.tobytes() for number in holders))
-    row = np.empty(documents, np.uint8)
-    with array_path(folder, FREQUENT).open("wb") as rows:
-        for term in frequent_numbers(offsets, documents).tolist():
-            row[:] = 0
-            first, last = offsets[term : term + 2].tolist()
-            for start in range(first, last, _PIECE):
-                count = min(_PIECE, last - start)
-                numbers = _read(folder, "documents", start, count)
-                row[numbers] = _read(folder, "frequencies", start, count)
-            rows.write(row.data)
-
-
-def _read(folder: Path, name: str, start: int, count: int) -> NDArray[Any]:
-    """Part of an array, read and not mapped, so that it is in memory for a moment only."""
-    kind = np.dtype(TYPES[name])
-    return np.fromfile(array_path(folder, name), kind, count, offset=start * kind.itemsize)
+    @property
+    def postings(self) -> Postings:
+        return Postings(self.offsets, self.documents, self.frequencies)
 
 
 class Statistics(NamedTuple):
@@ -126,6 +71,12 @@ class Statistics(NamedTuple):
     postings: int
     tokens: int
 
+    @classmethod
+    def of(cls, manifest: Mapping[str, Any]) -> Statistics:
+        """Those that the manifest of an index tells."""
+        counts = manifest["counts"]
+        return cls(*(counts[name] for name in cls._fields))
+
     @property
     def average_length(self) -> float:
         return self.tokens / max(self.documents_with_terms, 1)
@@ -135,25 +86,231 @@ def array_path(folder: Path, name: str) -> Path:
     return folder / f"{name}.bin"
 
 
-def load_arrays(folder: Path) -> Arrays:
-    """Map every array, read-only."""
-    names = [name for name in TYPES if array_path(folder, name).exists()]
-    arrays = {name: load_array(folder, name, TYPES[name]) for name in names}
-    if LARGE not in arrays:  # an index of an older release
-        arrays[LARGE] = arrays["documents"][arrays["large_positions"]]
-    return Arrays(**arrays)
+def load_postings(folder: Path, manifest: Mapping[str, Any]) -> Postings:
+    """Map the postings of an index, read-only."""
+    return Postings(
+        load_array(folder, "offsets", "<i8"),
+        load_array(folder, "documents", "<u4"),
+        load_array(folder, "frequencies", manifest["type"]),
+    )
 
 
-def load_frequent(folder: Path, arrays: Arrays) -> FrequentTerms | None:
-    """Map the rows of frequent terms; None for an index of another release, which has none or has
-    them for other terms."""
-    path, documents = array_path(folder, FREQUENT), len(arrays.lengths)
-    numbers = frequent_numbers(arrays.offsets, documents)
-    if not path.exists() or path.stat().st_size != len(numbers) * documents:
-        return None
-    return FrequentTerms(numbers, load_array(folder, FREQUENT, "|u1").reshape(-1, documents))
+def load_arrays(folder: Path, manifest: Mapping[str, Any]) -> Arrays:
+    """Map every array of a lexical index, read-only."""
+    return Arrays(
+        *load_postings(folder, manifest),
+        load_array(folder, "lengths", "<i4"),
+        load_array(folder, "length_codes", "|u1"),
+    )
+
+
+def check_index(folder: Path, manifest: Mapping[str, Any]) -> None:
+    """`ValueError` for an index whose arrays do not fit together, or lead outside of each other."""
+    counts, arrays = Statistics.of(manifest), load_arrays(folder, manifest)
+    check_postings(arrays.postings, counts.documents, counts.terms, counts.postings)
+    _check_size(arrays.lengths, counts.documents, "lengths")
+    _check_size(arrays.length_codes, counts.documents, "length_codes")
+    check_range(arrays.lengths, 0, counts.tokens, "lengths.bin")
+    tables = {TERMS: counts.terms, UNITS: counts.documents}
+    if manifest.get("texts"):
+        tables |= {TITLES: counts.documents, TEXTS: counts.documents}
+    for name, strings in tables.items():
+        check_table(folder / name, strings)
+
+
+def check_postings(arrays: Postings, documents: int, terms: int, postings: int) -> None:
+    """`ValueError` for postings that are not of so many documents and terms, or not so many."""
+    _check_size(arrays.offsets, terms + 1, "offsets")
+    check_offsets(arrays.offsets, postings, "offsets.bin")
+    _check_size(arrays.documents, postings, "documents")
+    _check_size(arrays.frequencies, postings, "frequencies")
+    check_range(arrays.documents, 0, documents - 1, "documents.bin")
+
+
+def _check_size(array: NDArray[Any], size: int, name: str) -> None:
+    if len(array) != size:
+        raise ValueError(f"{name}.bin has {len(array):,} numbers, and not {size:,}")
 
 
 def load_array(folder: Path, name: str, kind: str) -> NDArray[Any]:
     """Map one array, read-only."""
     return np.frombuffer(map_bytes(array_path(folder, name)), dtype=kind)
+
+
+def to_bytes(text: str) -> bytes:
+    """UTF-8; a lone surrogate, which JSON can carry, survives."""
+    return text.encode("utf-8", "surrogatepass")
+
+
+def to_text(data: bytes) -> str:
+    return data.decode("utf-8", "surrogatepass")
+
+
+class StringWriter:
+    """Appends strings to `<stem>.bytes` and closes with their offsets in `<stem>.offsets`."""
+
+    def __init__(self, stem: Path) -> None:
+        self._stem = stem
+        self._blob: BinaryIO = stem.with_suffix(".bytes").open("wb")
+        self._offsets: BinaryIO = stem.with_suffix(".offsets").open("wb")
+        self._end = 0
+        self._offsets.write(np.int64(0).tobytes())
+
+    def extend(self, items: Iterable[bytes]) -> None:
+        items = list(items)
+        ends = np.cumsum(np.fromiter(map(len, items), np.int64, len(items))) + self._end
+        self._blob.write(b"".join(items))
+        self._offsets.write(ends.astype("<i8").tobytes())
+        self._end = int(ends[-1]) if len(items) else self._end
+
+    def read(self, position: int) -> str:
+        """One of the strings written so far."""
+        self._blob.flush()
+        self._offsets.flush()
+        table = StringTable(self._stem)
+        return table[position]
+
+    def close(self) -> None:
+        self._blob.close()
+        self._offsets.close()
+
+
+def map_bytes(path: Path) -> mmap.mmap | bytes:
+    """The file's bytes, mapped read-only. An empty file cannot be mapped and is empty bytes."""
+    if path.stat().st_size == 0:
+        return b""
+    with path.open("rb") as stream:
+        return mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
+
+
+class StringTable:
+    """Strings by position, and iterable. Safe for many threads."""
+
+    def __init__(self, stem: Path) -> None:
+        self._blob = map_bytes(stem.with_suffix(".bytes"))
+        # A memoryview gives plain integers faster than a numpy array does.
+        self._offsets = memoryview(map_bytes(stem.with_suffix(".offsets"))).cast("q")
+
+    def __len__(self) -> int:
+        return len(self._offsets) - 1
+
+    def data(self, position: int) -> bytes:
+        return self._blob[self._offsets[position] : self._offsets[position + 1]]
+
+    def __iter__(self) -> Iterator[str]:
+        return (to_text(self.data(position)) for position in range(len(self)))
+
+    def __getitem__(self, position: int) -> str:
+        if not 0 <= position < len(self):
+            raise IndexError(f"position {position} of a table of {len(self)} strings")
+        return to_text(self.data(position))
+
+    def find(self, text: str) -> int:
+        """The position of `text` in a table that is sorted by its bytes; -1 if it is not there."""
+        key = to_bytes(text)
+        position = bisect.bisect_left(range(len(self)), key, key=self.data)
+        return position if position < len(self) and self.data(position) == key else -1
+
+
+def check_table(stem: Path, strings: int) -> None:
+    """`ValueError` unless the table at `stem` has so many strings, which lie within its bytes."""
+    path = stem.with_suffix(".offsets")
+    offsets = np.frombuffer(map_bytes(path), "<i8")
+    if len(offsets) != strings + 1:
+        raise ValueError(f"{path.name} has {len(offsets) - 1} strings, and not {strings}")
+    check_offsets(offsets, stem.with_suffix(".bytes").stat().st_size, path.name)
+
+
+def check_offsets(offsets: NDArray[np.int64], end: int, name: str) -> None:
+    """`ValueError` unless the offsets begin at 0, never fall, and end at `end`."""
+    rising = len(offsets) and offsets[0] == 0 and bool((offsets[1:] >= offsets[:-1]).all())
+    if not rising or offsets[-1] != end:
+        raise ValueError(f"{name} does not rise from 0 to {end}")
+
+
+def check_range(numbers: NDArray[Any], first: int, last: int, name: str) -> None:
+    """`ValueError` for a number outside of `first` to `last`."""
+    if len(numbers) and not (first <= numbers.min() and numbers.max() <= last):
+        raise ValueError(f"{name} has a number outside of {first} to {last}")
+
+
+class StringLookup:
+    """Where strings stand in a sequence, by their hashes, which are given in the same order: 12
+    bytes each, where a dictionary takes more than 100. `read` gives the string at a place, and
+    decides where hashes are equal."""
+
+    def __init__(self, hashes: NDArray[np.int64], read: Callable[[int], str]) -> None:
+        self._order = np.argsort(hashes, kind="stable").astype(np.int32)
+        self._hashes, self._read = hashes[self._order], read
+
+    def find(self, text: str) -> int:
+        """The first place of `text`; -1 where it is not in the sequence."""
+        positions = self._places(np.int64(hash(text)))
+        return next((position for position in positions if self._read(position) == text), -1)
+
+    def doubled(self) -> tuple[int, int] | None:
+        """The places of a string and of another coming of it, where one comes twice."""
+        for position in np.flatnonzero(self._hashes[1:] == self._hashes[:-1]).tolist():
+            first: dict[str, int] = {}
+            for index in self._places(self._hashes[position]):
+                if first.setdefault(self._read(index), index) != index:
+                    return first[self._read(index)], index
+        return None
+
+    def _places(self, value: np.int64) -> list[int]:
+        first, last = (np.searchsorted(self._hashes, value, side) for side in ("left", "right"))
+        positions: list[int] = self._order[first:last].tolist()
+        return positions
+
+
+class Docnos:
+    """The unit ids of an index by document number, decoded once and kept as they are asked for."""
+
+    def __init__(self, table: StringTable | NDArray[np.object_]) -> None:
+        self._table = table
+        self._names = np.full(len(table), None, dtype=object)
+        self._known = np.zeros(len(table), dtype=bool)
+        self._places: StringLookup | None = None
+
+    def __len__(self) -> int:
+        return len(self._table)
+
+    def __getitem__(self, number: int) -> str:
+        return self._table[number]
+
+    def take(self, numbers: NDArray[Any]) -> NDArray[np.object_]:
+        """The unit ids (an object array of `str`) of these document numbers."""
+        unknown = numbers[~self._known[numbers]]
+        if len(unknown):
+            # The names first and their marks second: another thread must not see a mark too early.
+            self._names[unknown] = [self._table[number] for number in unknown.tolist()]
+            self._known[unknown] = True
+        return self._names[numbers]
+
+    def numbers(self, names: Iterable[str]) -> NDArray[np.int32]:
+        """The document numbers of these unit ids; -1 for an id that is not in the index."""
+        if self._places is None:
+            hashes = np.fromiter(map(hash, self._table), np.int64, len(self))
+            self._places = StringLookup(hashes, self._table.__getitem__)
+        return np.array([self._places.find(name) for name in names], dtype=np.int32)
+
+
+_EXACT_LENGTHS = 24
+
+
+def _decode_length(code: int) -> int:
+    if code < _EXACT_LENGTHS:
+        return code
+    mantissa, exponent = (code - _EXACT_LENGTHS) & 7, (code - _EXACT_LENGTHS) >> 3
+    return _EXACT_LENGTHS + (mantissa if exponent == 0 else (8 | mantissa) << (exponent - 1))
+
+
+DECODED_LENGTHS: NDArray[np.int64] = np.array(
+    [_decode_length(code) for code in range(256)], dtype=np.int64
+)
+"""The length that each of the 256 codes stands for, ascending."""
+
+
+def encode_lengths(lengths: NDArray[Any]) -> NDArray[np.uint8]:
+    """The code of each length (integers >= 0): the largest whose decoded length is not above."""
+    return (np.searchsorted(DECODED_LENGTHS, lengths, side="right") - 1).astype(np.uint8)

@@ -2,7 +2,10 @@
 
 The longest token at each place wins; what belongs to no token is skipped. ASCII text takes one
 simple pattern. Other text is cut at white space, which no token spans, so that the expensive
-pattern meets each distinct piece once.
+pattern meets each distinct piece once. The classes of code points are in `word_break.txt`.
+
+`make_byte_classes` describes for an analyzer where its words may end, byte by byte, so that
+`word_table` cuts text in compiled code and only words that it has not met before are analysed.
 """
 
 from __future__ import annotations
@@ -10,20 +13,60 @@ from __future__ import annotations
 import re
 from functools import cache
 from itertools import chain
+from pathlib import Path
 from string import ascii_letters, digits
 from typing import NamedTuple
 
-from pipelines.lexical.byte_roles import make_byte_roles
-from pipelines.lexical.word_break_data import RANGES
-
+VERSION = "unicode-12.1"  # of word_break.txt
 MAX_LENGTH = 255  # UTF-16 units, the default of Lucene
 _PIECES_KEPT = 1 << 17
 _PIECE_LENGTH_KEPT = 64
 
+# A byte's class is a sum of these bits. Two neighbours of a byte are enough to cut text.
+PART = 1  # always of a word, or next to one
+LETTER, DIGIT = 2, 4  # what a mark may stand between
+FOREIGN = 8  # not ASCII: what a mark next to it is, the analyzer decides
+MARK = 16  # of a word beside a foreign byte, and between the two that it joins; else a gap
+JOINS = 5  # LETTER and DIGIT, so many bits higher: what a mark joins
+
+
+def make_byte_classes(
+    *,
+    parts: str = "",
+    letters: str = "",
+    digits: str = "",
+    letter_marks: str = "",
+    digit_marks: str = "",
+    other_marks: str = "",
+) -> bytes:
+    """The class of each byte, from ASCII characters of each kind; all others separate words.
+
+    A character among `letter_marks` joins two letters, one among `digit_marks` two digits; one
+    may be both. `other_marks` join nothing.
+    """
+    kinds = {
+        PART: parts,
+        PART | LETTER: letters,
+        PART | DIGIT: digits,
+        MARK | LETTER << JOINS: letter_marks,
+        MARK | DIGIT << JOINS: digit_marks,
+        MARK: other_marks,
+    }
+    classes = bytearray(128) + bytes([PART | FOREIGN]) * 128
+    for byte_class, characters in kinds.items():
+        for character in characters:
+            classes[ord(character)] |= byte_class
+    return bytes(classes)
+
+
+# A paragraph of the file is a class and its hexadecimal ranges; the first one is a comment.
+_PARAGRAPHS = Path(__file__).with_suffix(".txt").read_text(encoding="ascii").split("\n\n")[1:]
+_RANGES = {name: ranges for name, *ranges in map(str.split, _PARAGRAPHS)}
+
 
 def _set(*names: str, leave_out: str = "") -> str:
     parts = []
-    for span in " ".join(RANGES[name] for name in names).split():
+    for span in chain.from_iterable(_RANGES[name] for name in names):
         first, _, last = span.partition("-")
         parts.append("-".join(re.escape(chr(int(code, 16))) for code in (first, last or first)))
     members = f"[{''.join(parts)}]"
@@ -77,7 +120,7 @@ _ASCII = re.compile(
 )
 # As `_ASCII`, by byte. Beside another character, a mark or a sign of the last kind may be part of a
 # word: an apostrophe after a Hebrew letter, a quotation mark between two, a sign on a key.
-BYTE_ROLES = make_byte_roles(
+BYTE_CLASSES = make_byte_classes(
     parts="_",
     letters=ascii_letters,
     digits=digits,

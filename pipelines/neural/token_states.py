@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from itertools import chain, groupby
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pipelines.neural.linear import linear
-from toolkit.extras import require
+from soundingline.pipelines.models import linear
+from soundingline.toolkit.optional import import_optional
 
 if TYPE_CHECKING:
     import torch
@@ -43,7 +43,7 @@ class Padded:
         self._network, self._pad, self._device = network, pad, device
 
     def __call__(self, texts: Sequence[Sequence[int]]) -> list[Tensor]:
-        torch = require("torch")
+        torch = import_optional("torch")
         lengths = [len(text) for text in texts]
         ids = torch.full((len(texts), max(lengths)), self._pad)
         for row, text in zip(ids, texts, strict=True):
@@ -101,7 +101,7 @@ class PackedBert:
     stream."""
 
     def __init__(self, network: Any, parts: _Parts) -> None:
-        torch = self._torch = require("torch")
+        torch = self._torch = import_optional("torch")
         embeddings = network.embeddings
         self._dtype = network.dtype
         self._heads = parts.heads
@@ -121,10 +121,8 @@ class PackedBert:
 
     def __call__(self, texts: Sequence[Sequence[int]]) -> list[Tensor]:
         with self._torch.inference_mode():
-            batch, state = self._batch(texts), self._embedded(texts)
-            for layer in self._layers:
-                looked = self._attend(layer.look(state.to(self._dtype)), batch)
-                state = self._behind_attention(layer, state, looked)
+            batch = self._batch(texts)
+            state = self._through(self._layers, self._embedded(texts), batch)
             return list(state.split(batch.lengths))
 
     def first_states(
@@ -133,13 +131,11 @@ class PackedBert:
         """[texts, dimensions]: the last layer's vector of each text's first token, without those
         of the others. `kinds`: the kind of each token (`token_type_ids`); None: all the first."""
         with self._torch.inference_mode():
-            batch, state = self._batch(texts), self._embedded(texts, kinds)
-            for layer in self._layers[:-1]:
-                looked = self._attend(layer.look(state.to(self._dtype)), batch)
-                state = self._behind_attention(layer, state, looked)
-            last, looks = self._layers[-1], self._layers[-1].look(state.to(self._dtype))
+            batch = self._batch(texts)
+            state = self._through(self._layers[:-1], self._embedded(texts, kinds), batch)
+            last = self._layers[-1]
+            looked = self._attend(last.look(state.to(self._dtype)), batch, first_only=True)
             first = self._torch.tensor([0, *batch.lengths[:-1]]).cumsum(0)
-            looked = self._attend(looks, batch, first_only=True)
             return self._behind_attention(last, state[first], looked)
 
     def _batch(self, texts: Sequence[Sequence[int]]) -> _Batch:
@@ -158,6 +154,12 @@ class PackedBert:
         if kinds is not None and self._kinds is not None:
             state += self._kinds[torch.tensor(list(chain.from_iterable(kinds)))]
         return self._first_norm(state)
+
+    def _through(self, layers: Sequence[_Steps], state: Tensor, batch: _Batch) -> Tensor:
+        for layer in layers:
+            looked = self._attend(layer.look(state.to(self._dtype)), batch)
+            state = self._behind_attention(layer, state, looked)
+        return state
 
     def _behind_attention(self, layer: _Steps, state: Tensor, looked: Tensor) -> Tensor:
         state = layer.look_norm(state + layer.output(looked))

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from toolkit.llm.protocol import Token
+from soundingline.toolkit.llm.messages import Token
 
 # Some servers write a token's space as its vocabulary does.
 SPACES = " \t\r\n\u0120\u2581"

@@ -3,119 +3,180 @@
 re-rankers, or a student trained on a teacher's judgements.
 
 A score is the classifier's logit. sentence-transformers' `CrossEncoder` shows its sigmoid for most
-checkpoints with one label, which orders texts alike.
-"""
+checkpoints with one label, which orders texts alike."""
 
 from __future__ import annotations
 
+import inspect
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from pipelines.neural.adapters import Checkpoint
-from pipelines.neural.batches import in_batches
-from pipelines.neural.checkpoints import check_length, within_memory
-from pipelines.neural.devices import Placed
-from pipelines.neural.token_states import PackedBert, token_states
-from pipelines.rerank.base import Pair
-from pipelines.rerank.cross_encoder_inputs import CrossEncoderInputs, Row
-from pipelines.rerank.stage import Reranker
-from pipelines.stage import Texts
-from toolkit.checks import check_integer
-from toolkit.counts import Counts
-from toolkit.errors import InputError
-from toolkit.extras import require
-from toolkit.files import fingerprint
+from soundingline.pipelines.counts import shared_property
+from soundingline.pipelines.models import (
+    Checkpoint,
+    check_length,
+    fitting,
+    in_batches,
+    least_window,
+    own_length,
+    pack_linear_layers,
+    readable,
+    within_memory,
+)
+from soundingline.pipelines.rerank.reranker import NeuralReranker, Pair
+from soundingline.toolkit.errors import InputError, check_int
+from soundingline.toolkit.files import fingerprint
+from soundingline.toolkit.optional import import_optional
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Row: TypeAlias = Mapping[str, list[int]]
+"""The lists of a pair by the names of the network's arguments: `input_ids`, and what else the
+tokenizer makes."""
+
+
+class CrossEncoderInput(NamedTuple):
+    """A pair in at most `max_length` tokens, and whether something of it was cut."""
+
+    row: Row
+    truncated: bool
+
+
+class CrossEncoderInputs:
+    """Joins pairs into at most `max_length` tokens; the longer side is cut first. Names of special
+    tokens (`[SEP]`) are read as text. Thread-safe. `InputError` for a tokenizer that batches cannot
+    be read with; `model` is its checkpoint.
+    """
+
+    def __init__(self, tokenizer: Any, model: str, max_length: int) -> None:
+        if not tokenizer.is_fast:
+            raise InputError(
+                f"the tokenizer of '{model}' ({type(tokenizer).__name__}) has no tokenizer.json",
+                do="choose a checkpoint with one",
+            )
+        if tokenizer.pad_token_id is None:
+            raise InputError(
+                f"the tokenizer of '{model}' has no token to pad with",
+                do="choose a checkpoint with one, or name it in its tokenizer_config.json "
+                "(pad_token)",
+            )
+        self.pad: int = tokenizer.pad_token_id
+        self._tokenizer, self._max_length = tokenizer, max_length
+        # The library's tokenizers are set up for each call, which threads must not share.
+        self._tokenizing = threading.Lock()
+
+    def encode(self, pairs: Sequence[Pair]) -> list[CrossEncoderInput]:
+        """What is read of each pair."""
+        if not pairs:
+            return []
+        queries, texts = zip(*pairs, strict=True)
+        longest = {"truncation": "longest_first", "max_length": self._max_length}
+        coded = self._coded(list(map(readable, queries)), list(map(readable, texts)), **longest)
+        return [
+            CrossEncoderInput(
+                {name: values[number] for name, values in coded.items()}, bool(pair.overflowing)
+            )
+            for number, pair in enumerate(coded.encodings)
+        ]
+
+    def windows(self, pair: Pair) -> list[str]:
+        """The document in pieces that each fit whole, together all of its text, cut between words
+        where there is white space. One piece where it fits, or where the query leaves so little
+        room that windows would be absurd."""
+        query, text = map(readable, pair)
+        # The query, and the special tokens of a pair.
+        (around,) = self._sizes(query, [""])
+        room = self._max_length - around
+        if room < least_window(self._max_length):
+            return [pair.text]
+        return fitting(
+            text,
+            room,
+            self._begins,
+            lambda pieces: [size - around for size in self._sizes(query, pieces)],
+        )
+
+    def batch(self, rows: Sequence[Row], network: Any) -> Mapping[str, Tensor]:
+        """The arguments of `network`, on its device: those that it takes, padded behind."""
+        torch = import_optional("torch")
+        accepted = set(inspect.signature(network.forward).parameters)
+        if getattr(network.config, "type_vocab_size", 2) < 2:
+            accepted.discard("token_type_ids")
+        return {
+            name: torch.nn.utils.rnn.pad_sequence(
+                [torch.tensor(row[name]) for row in rows],
+                batch_first=True,
+                padding_value=self.pad if name == "input_ids" else 0,
+            ).to(network.device)
+            for name in rows[0]
+            if name in accepted
+        }
+
+    def _sizes(self, query: str, texts: Sequence[str]) -> list[int]:
+        """Tokens of the query with each text, as they are."""
+        coded = self._coded([query] * len(texts), list(texts))
+        return list(map(len, coded["input_ids"]))
+
+    def _begins(self, text: str) -> list[int]:
+        coded = self._coded(text, add_special_tokens=False, return_offsets_mapping=True)
+        return [begin for begin, _ in coded["offset_mapping"]]
+
+    def _coded(self, *texts: Any, **settings: Any) -> Any:
+        with self._tokenizing:
+            return self._tokenizer(*texts, split_special_tokens=True, verbose=False, **settings)
+
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 MODEL = "cross-encoder/ms-marco-MiniLM-L6-v2"
 CLASSIFIER = "AutoModelForSequenceClassification"
-# What a device needs to be busy; more makes no more speed.
-_BATCH_TOKENS = {"cpu": 2048, "cuda": 16_384}
-
-Logits: TypeAlias = "Callable[[Sequence[Row]], Tensor]"
-"""[pairs, labels] in float32."""
 
 
-class CrossEncoderScorer(Placed):
-    """The logit of each pair: the output of a classifier with one label; with two, that of the
-    second less that of the first. Thread-safe.
+@dataclass(kw_only=True, eq=False, repr=False)
+class CrossEncoder(NeuralReranker):
+    """Re-ranks by a cross-encoder (Nogueira and Cho, 2019).
 
-    - `model`, `revision`: a sequence classifier on the hub or in a folder, with weights that were
-      trained to classify.
-    - `device`, `dtype`: see `choose_device` and `choose_dtype`.
-    - `batch_tokens`: tokens of a batch, padding included; None: 2048 on a CPU, 16,384 on a GPU.
-    - `max_length`: tokens that hold a pair, of which the longer side is cut first.
+    A score is the output of a classifier with one label; with two labels, that of the second less
+    that of the first. If a pair is too long, its longer side is cut first. Names of special tokens
+    in a query or a text (`[SEP]`) are read as text.
 
-    Names of special tokens in a query or a text (`[SEP]`) are read as text. Making one reads
-    nothing: configuration and tokenizer are read by `fingerprint`, weights by the first call of
-    `score`. `counts`: `truncated` pairs.
+    Columns, `InputError`s and arguments are those of `NeuralReranker` and `Reranker`; `max_length`
+    is at least 8. The `counts` add `truncated` pairs.
     """
 
-    def __init__(
-        self,
-        model: str = MODEL,
-        *,
-        revision: str | None = None,
-        device: str | None = None,
-        dtype: str | None = None,
-        batch_tokens: int | None = None,
-        max_length: int = 512,
-    ) -> None:
-        check_integer("max_length", max_length, least=8)
-        if batch_tokens is not None:
-            check_integer("batch_tokens", batch_tokens)
-        super().__init__(device, dtype)
-        self.model, self.revision, self.max_length = model, revision, max_length
-        self._batch_tokens = batch_tokens
-        self._loading = threading.Lock()
-        self._logits: Logits | None = None
-        self._counts = Counts("truncated")
+    model: str = field(default=MODEL, kw_only=False)
 
-    def __repr__(self) -> str:
-        return f"CrossEncoderScorer({self.model!r})"
+    counted = ("truncated",)
 
-    @property
-    def batch_tokens(self) -> int:
-        """Tokens of a batch."""
-        return self._batch_tokens or _BATCH_TOKENS[self.device.type]
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.max_length is not None:
+            check_int("max_length", self.max_length, ge=8)
 
-    @cached_property
-    def fingerprint(self) -> str:
-        """See `PairScorer`. `InputError` where the model cannot be had, is no such classifier, or
-        has a tokenizer that pairs cannot be read with."""
+    @shared_property
+    def fingerprint(self) -> str:  # type: ignore[override]
         _ = self._inputs
-        parts = (self._checkpoint.fingerprint, self.precision, self.max_length)
+        parts = (self._checkpoint.fingerprint, self.placement.precision, self._limit)
         # 2: names of special tokens are read as text.
         return fingerprint("cross_encoder", 2, *parts)
 
-    @property
-    def counts(self) -> Mapping[str, int]:
-        """See the class."""
-        return self._counts()
-
     def score(self, pairs: Sequence[Pair]) -> list[float]:
-        """See `PairScorer`. `InputError` where the weights or a batch do not fit in memory."""
         inputs = self._inputs.encode(pairs)
         rows = [one.row for one in inputs]
-        self._counts.add(truncated=sum(one.truncated for one in inputs))
+        self.count.add(truncated=sum(one.truncated for one in inputs))
         lengths = [len(row["input_ids"]) for row in rows]
-        return in_batches(self._score_batch, rows, lengths, self.batch_tokens)
+        return in_batches(self._batch_scores, rows, lengths, self.placement.batch_tokens)
 
-    def split(self, pair: Pair) -> list[Pair]:
-        """The document in windows that each fit whole beside the query and do not overlap; together
-        they are its text. The pair itself where it fits, or where the query leaves less than an
-        eighth of `max_length`."""
-        return [Pair(pair.query, text) for text in self._inputs.windows(pair)]
+    def windows(self, pair: Pair) -> list[str]:
+        """The document in parts that each fit whole beside the query and do not overlap. The whole
+        document if it fits, or if the query leaves less than an eighth of the length."""
+        return self._inputs.windows(pair)
 
-    def close(self) -> None:
-        """See `PairScorer`: it holds no connection."""
-
-    @cached_property
+    @shared_property
     def _checkpoint(self) -> Checkpoint:
         checkpoint = Checkpoint(self.model, None, self.revision, automatic=CLASSIFIER)
         config = checkpoint.config
@@ -124,64 +185,51 @@ class CrossEncoderScorer(Placed):
                 f"'{self.model}' has no output that was trained to score pairs "
                 f"({config.architectures[0]})",
                 valid=f"a sequence classifier, such as {MODEL}",
-                do="choose a cross-encoder, or train one: experiments.train_reranker "
+                do="choose a cross-encoder, or train one: soundingline train_reranker "
                 "--kind cross_encoder --start",
             )
         check_labels(config, self.model)
-        check_length(config, self.model, self.max_length)
+        if self.max_length is not None:
+            check_length(config, self.model, self.max_length)
         return checkpoint
 
-    @cached_property
-    def _inputs(self) -> CrossEncoderInputs:
-        tokenizer = self._checkpoint.tokenizer()
-        return CrossEncoderInputs(tokenizer, self.model, self.max_length)
+    @shared_property
+    def _tokenizer(self) -> Any:
+        return self._checkpoint.tokenizer()
 
-    def _score_batch(self, rows: Sequence[Row]) -> list[float]:
+    @property
+    def _limit(self) -> int:
+        told = self._tokenizer.model_max_length
+        return self.max_length or own_length(self._checkpoint.config, told)
+
+    @shared_property
+    def _inputs(self) -> CrossEncoderInputs:
+        return CrossEncoderInputs(self._tokenizer, self.model, self._limit)
+
+    def _batch_scores(self, rows: Sequence[Row]) -> list[float]:
         tokens = sum(len(row["input_ids"]) for row in rows)
-        logits_of = self._loaded()
-        with within_memory(self.device, f"a batch of {tokens} tokens"):
-            scores: list[float] = margins(logits_of(rows)).tolist()
+        network = self._network
+        with (
+            import_optional("torch").inference_mode(),
+            within_memory(self.placement.device, f"a batch of {tokens} tokens"),
+        ):
+            logits = network(**self._inputs.batch(rows, network)).logits
+            scores: list[float] = margins(logits).tolist()
         return scores
 
-    def _loaded(self) -> Logits:
-        with self._loading:
-            if self._logits is None:
-                network, _ = self._checkpoint.load(self.device, self.dtype)
-                self._logits = _logits_of(network, self._inputs, self.device)
-            return self._logits
-
-
-class CrossEncoder(Reranker):
-    """Re-ranks the best `depth` rows of each query by a cross-encoder (Nogueira and Cho, 2019).
-    Columns and errors as in `Reranker`, of which it takes the arguments too; those of the model,
-    and what is refused of a checkpoint, as in `CrossEncoderScorer`. A score is a raw logit."""
-
-    def __init__(
-        self,
-        model: str = MODEL,
-        *,
-        revision: str | None = None,
-        depth: int = 50,
-        device: str | None = None,
-        dtype: str | None = None,
-        batch_tokens: int | None = None,
-        max_length: int = 512,
-        long_documents: str | None = None,
-        max_wait_ms: float = 5.0,
-        texts: Texts | None = None,
-        cache: Path | str | None = None,
-    ) -> None:
-        self.model, self.revision = model, revision
-        self.device, self.dtype = device, dtype
-        self.batch_tokens, self.max_length = batch_tokens, max_length
-        super().__init__(
-            self._part(CrossEncoderScorer),
-            texts=texts,
-            depth=depth,
-            cache=cache,
-            long_documents=long_documents,
-            max_wait_ms=max_wait_ms,
-        )
+    @shared_property
+    def _network(self) -> Any:
+        network, _ = self._checkpoint.load(self.placement.device, self.placement.dtype)
+        # A model that looks for the last token of a text finds padding by its number.
+        network.config.pad_token_id = self._inputs.pad
+        # The head in float32, because bfloat16 would give unlike texts the same score.
+        for module in network.children():
+            if module is not network.base_model:
+                module.float().register_forward_pre_hook(_in_float32)
+        if pooler := getattr(network.base_model, "pooler", None):
+            pooler.float().register_forward_pre_hook(_in_float32)
+        pack_linear_layers(network.base_model)
+        return network
 
 
 def is_classifier(config: Any) -> bool:
@@ -204,58 +252,6 @@ def margins(logits: Tensor) -> Tensor:
     return logits[:, 0] if logits.shape[1] == 1 else logits[:, 1] - logits[:, 0]
 
 
-def _logits_of(network: Any, inputs: CrossEncoderInputs, device: Any) -> Logits:
-    torch = require("torch")
-    # What looks for the last token of a text knows padding by its number.
-    network.config.pad_token_id = inputs.pad
-    head = _HEADS.get(type(network).__name__)
-    packed = token_states(network.base_model, inputs.pad, device) if head else None
-    if head and isinstance(packed, PackedBert):
-        classify, states = head(network), packed
-
-        def by_first_tokens(rows: Sequence[Row]) -> Tensor:
-            kinds = [row.get("token_type_ids") or [0] * len(row["input_ids"]) for row in rows]
-            with torch.inference_mode():
-                return classify(states.first_states([row["input_ids"] for row in rows], kinds))
-
-        return by_first_tokens
-    for module in network.children():
-        if module is not network.base_model:
-            module.float().register_forward_pre_hook(_in_float32)
-
-    def by_library(rows: Sequence[Row]) -> Tensor:
-        with torch.inference_mode():
-            logits: Tensor = network(**inputs.batch(rows, network)).logits
-            return logits
-
-    return by_library
-
-
 def _in_float32(_: Any, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-    is_tensor = require("torch").is_tensor
+    is_tensor = import_optional("torch").is_tensor
     return tuple(value.float() if is_tensor(value) else value for value in arguments)
-
-
-def _bert(network: Any) -> Callable[[Tensor], Tensor]:
-    pooler, classifier = network.bert.pooler.float(), network.classifier.float()
-    return lambda states: classifier(pooler(states[:, None]))  # type: ignore[no-any-return]
-
-
-def _distilbert(network: Any) -> Callable[[Tensor], Tensor]:
-    inner, classifier = network.pre_classifier.float(), network.classifier.float()
-    return lambda states: classifier(inner(states).relu())  # type: ignore[no-any-return]
-
-
-def _roberta(network: Any) -> Callable[[Tensor], Tensor]:
-    classifier = network.classifier.float()
-    return lambda states: classifier(states[:, None])  # type: ignore[no-any-return]
-
-
-# What classifies the vector of a first token; in float32, as bfloat16 would give unlike texts one
-# score.
-_HEADS: Mapping[str, Callable[[Any], Callable[[Tensor], Tensor]]] = {
-    "BertForSequenceClassification": _bert,
-    "DistilBertForSequenceClassification": _distilbert,
-    "RobertaForSequenceClassification": _roberta,
-    "XLMRobertaForSequenceClassification": _roberta,
-}

@@ -1,37 +1,106 @@
-"""Listwise re-ranking by any language model: it is shown a window of passages and gives their
-order; the window slides from the end of the head to its front (Sun et al., "Is ChatGPT Good at
-Search?", EMNLP 2023). The prompt is our own.
-"""
+"""Listwise re-ranking by any language model: it reads a window of passages and returns their order;
+the window slides from the end of the head to its front (Sun et al., "Is ChatGPT Good at Search?",
+EMNLP 2023). The prompt is our own."""
 
 from __future__ import annotations
 
+import re
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from pipelines.prompt_client import BlockingChatModel, PromptClient, PromptClients, Reply
-from pipelines.prompt_template import PromptTemplate
-from pipelines.rerank.head_and_tail import rejoin, split_head
-from pipelines.rerank.permutation import (
-    identifiers,
-    read_permutation,
-    sliding,
-    without_identifiers,
+from soundingline.pipelines.counts import Counts
+from soundingline.pipelines.prompt_client import (
+    BlockingChatModel,
+    PromptClient,
+    PromptClients,
+    Reply,
 )
-from pipelines.rerank.texts import check_columns, texts_for, texts_of
-from pipelines.stage import Stage, Texts, not_bound
-from toolkit.checks import check_integer
-from toolkit.counts import Counts
-from toolkit.errors import InputError
-from toolkit.files import fingerprint
+from soundingline.pipelines.prompt_template import PromptTemplate
+from soundingline.pipelines.rerank.reranker import (
+    check_columns,
+    merge_head_and_tail,
+    split_head,
+    texts_for,
+    texts_of,
+)
+from soundingline.pipelines.stage import Stage, Texts, not_bound
+from soundingline.toolkit.errors import InputError, check_int
+from soundingline.toolkit.files import fingerprint
 
-_PROMPT = Path(__file__).resolve().parent / "prompts" / "listwise.txt"
+_NUMBER = re.compile(r"\d+")
+_IDENTIFIER = re.compile(r"\[\s*(\d+)\s*\]")
+_CHAIN = re.compile(r"\[\s*\d+\s*\](?:[\s>=≥≻»,;]*\[\s*\d+\s*\])+")
+# Not from inside a number, which would read its digits once for each of them.
+_BARE_CHAIN = re.compile(r"(?<!\d)\d+(?:\s*>\s*\d+)+")
+_NUMBERS_ONLY = re.compile(r"[\d\s>,;\[\]]+")
+# What a citation in a passage has between its brackets: [7], [1, 2], [3-5].
+_CITATION = re.compile(r"\[([\s,;–-]*\d[\d\s,;–-]*)\]")
+# No passage has a longer number, and `int` refuses some thousand digits.
+_MOST_DIGITS = 18
+
+
+class Permutation(NamedTuple):
+    """`order`: places from 0, each once, best first. `repaired`: the answer had to be made into a
+    permutation. `empty`: it had no order at all, and this is the order as it was."""
+
+    order: tuple[int, ...]
+    repaired: bool
+    empty: bool
+
+
+def read_permutation(answer: str, size: int) -> Permutation:
+    """The order of `size` passages, numbered from 1, in a model's answer. A number that comes again
+    or that no passage has is dropped; passages that are missing follow in their order."""
+    numbers = identifiers(answer)
+    named = list(dict.fromkeys(number - 1 for number in numbers if 1 <= number <= size))
+    missing = [position for position in range(size) if position not in named]
+    complete = not missing and len(numbers) == size
+    return Permutation((*named, *missing), bool(named) and not complete, not named)
+
+
+def identifiers(answer: str) -> list[int]:
+    """The numbers that an answer puts in an order; none where it has no order.
+
+    That is its longest chain of numbers in brackets, the last one of equals, since reasons before
+    it may name passages too; without a chain all numbers in brackets (a list, say); without any
+    brackets a chain of bare numbers, or an answer of nothing but numbers.
+    """
+    numbers = _longest(_CHAIN.findall(answer)) or _IDENTIFIER.findall(answer)
+    if not numbers:
+        bare = [answer] if _NUMBERS_ONLY.fullmatch(answer) else _BARE_CHAIN.findall(answer)
+        numbers = _longest(bare)
+    # Passages are numbered from 1, so that 0 names none of them.
+    return [int(number) if len(number) <= _MOST_DIGITS else 0 for number in numbers]
+
+
+def without_identifiers(text: str) -> str:
+    """`text` with what looks like the number of a passage in round brackets."""
+    return _CITATION.sub(r"(\1)", text)
+
+
+def sliding(size: int, window: int, step: int) -> Iterator[tuple[int, int]]:
+    """Half-open spans of `window` places, from the end of `size` places to their front, each
+    `step` places before the last one; the one at the front may be shorter. None for fewer than two
+    places, which have one order."""
+    end = size
+    while end > 1:
+        start = max(0, end - window)
+        yield start, end
+        end = end - step if start else 0
+
+
+def _longest(chains: Sequence[str]) -> list[str]:
+    """The numbers of the chain with the most of them, the last one of equals."""
+    return max((_NUMBER.findall(chain) for chain in reversed(chains)), key=len, default=[])
+
+
 _PLACES = ("query", "count", "passages")
 # Scripts without spaces have words of any length.
 _CHARACTERS_A_WORD = 10
@@ -54,8 +123,8 @@ class _HeadOrder:
 
 class Listwise(Stage):
     """Puts the best `depth` rows of each query in the order that `model` gives (Sun et al., EMNLP
-    2023); the other rows stay below them in the retriever's order (see `head_and_tail.rejoin`).
-    Scores count down to 1 over the head.
+    2023); the other rows stay below them in the retriever's order (see
+    `head_and_tail.merge_head_and_tail`). Scores count down to 1 over the head.
 
     Columns as in `Reranker`. `model` (a `BlockingModel`), `texts` and `cache` None: the
     collection's. A request shows `window` passages (their first `max_words` words, on one line
@@ -91,12 +160,12 @@ class Listwise(Stage):
         texts: Texts | None = None,
         cache: Path | None = None,
     ) -> None:
-        check_integer("depth", depth)
+        check_int("depth", depth)
         _check(window=window, step=step, passes=passes, max_words=max_words)
         self.depth, self.prompt = depth, prompt
         self.window, self.step, self.passes, self.max_words = window, step, passes, max_words
         self.model, self.texts, self.cache = model, texts, cache
-        self._prompt = PromptTemplate(prompt, _PROMPT, _PLACES)
+        self._prompt = PromptTemplate(prompt, "reranker/listwise.txt", _PLACES)
         self._counts = Counts(*_COUNTS)
         self._clients = PromptClients(
             "rerank-listwise",
@@ -138,7 +207,7 @@ class Listwise(Stage):
         scores = np.zeros(len(head))
         for ranking in rankings:
             scores[ranking.rows[ranking.order]] = np.arange(len(ranking.order), 0, -1)
-        return rejoin(head.assign(score=scores), tail)
+        return merge_head_and_tail(head.assign(score=scores), tail)
 
     def _rankings(self, head: pd.DataFrame, texts: Texts | None) -> list[_HeadOrder]:
         contents = texts_of(head, texts)
@@ -200,10 +269,10 @@ class Listwise(Stage):
 
 
 def _check(window: int, step: int, passes: int, max_words: int) -> None:
-    check_integer("window", window, least=2)
-    check_integer("step", step)
-    check_integer("passes", passes)
-    check_integer("max_words", max_words)
+    check_int("window", window, ge=2)
+    check_int("step", step)
+    check_int("passes", passes)
+    check_int("max_words", max_words)
     if step >= window:
         raise InputError(
             f"step is {step} and window is {window}",

@@ -1,129 +1,208 @@
 """monoT5 (Nogueira, Jiang, Pradeep, Lin, "Document Ranking with a Pretrained Sequence-to-Sequence
-Model", Findings of EMNLP 2020): T5 reads a query and a document, and its first output token is
-`true` or `false`.
+Model", Findings of EMNLP 2020): T5 reads `Query: <query> Document: <document> Relevant:`, and its
+first output token is `true` or `false`.
 
-A score is the one that pyterrier_t5 gives a pair by itself. There, a batch changes it: shorter
-prompts are padded in front of ` Relevant:`. Here nothing but the pair's own tokens is read.
-"""
+`pyterrier_t5.MonoT5ReRanker` loads the model. Its own scores of a pair change with the batch,
+because it pads shorter prompts in front of ` Relevant:`. Here prompts of similar length form a
+batch and are padded behind their end, so that a score is the one that pyterrier_t5 gives a pair
+alone."""
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping, Sequence
-from functools import cached_property
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from pipelines.neural.batches import in_batches
-from pipelines.neural.checkpoints import (
+from soundingline.pipelines.counts import shared_property
+from soundingline.pipelines.models import (
+    T5_TOKENIZER,
     check_kind,
+    check_t5_weights,
+    check_weights_fit,
     checkpoint_config,
     checkpoint_fingerprint,
+    fitting,
+    in_batches,
+    least_window,
+    opening,
+    own_length,
+    pack_linear_layers,
+    t5_tokenizer,
     within_memory,
 )
-from pipelines.neural.devices import Placed
-from pipelines.neural.t5 import t5_model, t5_tokenizer
-from pipelines.rerank.base import Pair
-from pipelines.rerank.monot5_prompt import MonoT5Prompts
-from pipelines.rerank.stage import Reranker
-from pipelines.rerank.t5_first_token import T5FirstTokenLogits, padded
-from pipelines.stage import Texts
-from toolkit.checks import check_integer
-from toolkit.counts import Counts
-from toolkit.files import fingerprint
+from soundingline.pipelines.rerank.reranker import NeuralReranker, Pair
+from soundingline.toolkit.errors import InputError, check_int
+from soundingline.toolkit.files import fingerprint
+from soundingline.toolkit.optional import import_optional
+
+# Characters of a text that are looked at first for each token that can be kept; English has 4 or 5.
+_CHARACTERS = 12
+
+
+class MonoT5Input(NamedTuple):
+    """Token ids; whether something of the pair was cut, and whether the query left no room to the
+    document."""
+
+    ids: list[int]
+    truncated: bool
+    no_room: bool
+
+
+class MonoT5Prompts:
+    """Prompts of at most `max_length` tokens. The document gives way; a query that fills the prompt
+    by itself is cut at its end, and nothing of the document is read."""
+
+    def __init__(self, tokenizer: Any, max_length: int = 512) -> None:
+        self._tokenizer = tokenizer
+        self._end = [*self._ids(["Relevant:"])[0], tokenizer.eos_token_id]
+        self._room = max_length - len(self._end)
+        self._least = least_window(max_length)
+        if self._room < self._least:
+            raise InputError(
+                f"max_length={max_length}",
+                valid=f"more than the {len(self._end)} tokens that end every prompt",
+                do="set max_length=512",
+            )
+        self.answers = self._answer("true"), self._answer("false")
+
+    def encode(self, pairs: Sequence[Pair]) -> list[MonoT5Input]:
+        """The prompt of each pair."""
+        limit = self._room + 1
+        fronts = [front(pair.text, limit * _CHARACTERS) for pair in pairs]
+        texts = [_joined(pair.query, part) for pair, part in zip(pairs, fronts, strict=True)]
+        inputs = self._ids(texts, limit)
+        # Rare characters or white space in mass: the front was too short, the text may be not.
+        short = [
+            number
+            for number, pair in enumerate(pairs)
+            if len(inputs[number]) < limit and len(fronts[number]) < len(pair.text)
+        ]
+        again = self._ids([_joined(*pairs[number]) for number in short], limit)
+        for number, ids in zip(short, again, strict=True):
+            inputs[number] = ids
+        return [self._prompt(pair, ids) for pair, ids in zip(pairs, inputs, strict=True)]
+
+    def windows(self, pair: Pair) -> list[str]:
+        """The document in pieces that each fit whole, together all of its text, cut between words
+        where there is white space. One piece where it fits, or where the query leaves so little
+        room that windows would be absurd."""
+        room = self._room - self._query_tokens(pair.query)
+        if room < self._least:
+            return [pair.text]
+        return fitting(pair.text, room, self._begins, self._sizes)
+
+    def _begins(self, text: str) -> list[int]:
+        coded = self._tokenizer(
+            text, add_special_tokens=False, return_offsets_mapping=True, verbose=False
+        )
+        return [begin for begin, _ in coded["offset_mapping"]]
+
+    def _sizes(self, texts: Sequence[str]) -> list[int]:
+        return list(map(len, self._ids(texts)))
+
+    def _prompt(self, pair: Pair, ids: list[int]) -> MonoT5Input:
+        truncated = len(ids) > self._room
+        no_room = truncated and self._query_tokens(pair.query) >= self._room
+        return MonoT5Input(ids[: self._room] + self._end, truncated, no_room)
+
+    def _query_tokens(self, query: str) -> int:
+        return len(self._ids([_joined(query, "")])[0])
+
+    def _ids(self, texts: Sequence[str], limit: int | None = None) -> list[list[int]]:
+        if not texts:
+            return []
+        coded = self._tokenizer(
+            list(texts),
+            add_special_tokens=False,
+            return_attention_mask=False,
+            truncation=limit is not None,
+            max_length=limit,
+            verbose=False,
+        )
+        ids: list[list[int]] = coded["input_ids"]
+        return ids
+
+    def _answer(self, word: str) -> int:
+        ids = self._ids([word])[0]
+        if len(ids) != 1 or ids[0] == self._tokenizer.unk_token_id:
+            raise InputError(
+                f"the tokenizer has no token of its own for '{word}', which monoT5 answers with",
+                valid="T5's tokenizer",
+                do=f"set tokenizer={T5_TOKENIZER}",
+            )
+        return ids[0]
+
+
+def front(text: str, size: int) -> str:
+    """Whole words from the start of `text`, about `size` characters; all of it where there is no
+    space to cut at. Words are tokenized apart, so that the tokens of a front begin the text's."""
+    space = text.rfind(" ", 0, size) if len(text) > size else -1
+    return text[:space] if space >= 0 else text
+
+
+def _joined(query: str, text: str) -> str:
+    return f"Query: {query} Document: {text}"
+
 
 if TYPE_CHECKING:
     pass
 
 MODEL = "castorini/monot5-base-msmarco"
-# What a device needs to be busy; more makes no more speed.
-_BATCH_TOKENS = {"cpu": 2048, "cuda": 32_768}
 _LONGEST = 4096
 
 
-class MonoT5Scorer(Placed):
-    """log P(true) of true and false, for each pair. Thread-safe: one thread at a time computes.
+@dataclass(kw_only=True, eq=False, repr=False)
+class MonoT5(NeuralReranker):
+    """Re-ranks by monoT5 (Nogueira et al., Findings of EMNLP 2020): a score is the log-probability
+    of `true` against `false`.
 
-    - `model`, `revision`: a T5 checkpoint on the hub (`castorini/monot5-base-msmarco`, `-large-`,
-      `-3b-`, ...) or a folder.
-    - `tokenizer`: a name or a folder; None: the checkpoint's own `tokenizer.json`, else T5's
-      (`t5-base`), as pyterrier_t5.
-    - `device`, `dtype`: see `choose_device` and `choose_dtype`.
-    - `batch_tokens`: tokens of a batch; None: 2048 on a CPU, 32,768 on a GPU.
-    - `max_length`: tokens of a prompt; of a longer one the document's end is cut, and never
-      ` Relevant:`. A query that fills the prompt alone is cut too, and leaves the document unread.
+    The end of a document that is too long is cut, and never ` Relevant:`. A query that fills the
+    prompt alone is cut too, and leaves the document unread. Texts that are None or not a number
+    count as empty.
 
-    Texts that are None or not a number count as empty. Making one reads nothing: the checkpoint is
-    read by `fingerprint`, its weights by the first call of `score`. `InputError` where it cannot be
-    had, is no T5, or does not fit into memory.
+    Args:
+        model: A T5 checkpoint, such as `castorini/monot5-large-msmarco` or `-3b-`.
+        tokenizer: A name on the hub or a folder. The default is the checkpoint's own
+            `tokenizer.json`, otherwise T5's (`t5-base`), as in pyterrier_t5.
+        max_length: Tokens of a prompt, up to 4096. The default is the tokenizer's (512 for T5, the
+            length of monoT5's training).
+
+    Columns, `InputError`s and other arguments are those of `NeuralReranker` and `Reranker`. The
+    `counts` add `pairs`; pairs with the document `truncated`, with a query that left it no room
+    (`queries_too_long`), and with an empty document (`empty_texts`).
     """
 
-    def __init__(
-        self,
-        model: str = MODEL,
-        *,
-        revision: str | None = None,
-        tokenizer: str | None = None,
-        device: str | None = None,
-        dtype: str | None = None,
-        batch_tokens: int | None = None,
-        max_length: int = 512,
-    ) -> None:
-        if batch_tokens is not None:
-            check_integer("batch_tokens", batch_tokens)
-        check_integer("max_length", max_length, most=_LONGEST, do="set 512, as trained")
-        super().__init__(device, dtype)
-        self.model, self.revision, self.max_length = model, revision, max_length
-        self.tokenizer = tokenizer
-        self._batch_tokens = batch_tokens
-        self._network: T5FirstTokenLogits | None = None
-        # Tokenizer and model are one computation: neither gains from a second thread.
-        self._computing = threading.RLock()
-        self._counts = Counts("pairs", "truncated", "queries_too_long", "empty_texts")
+    model: str = field(default=MODEL, kw_only=False)
+    tokenizer: str | None = None
 
-    def __repr__(self) -> str:
-        return f"MonoT5Scorer({self.model!r})"
+    busy_tokens: ClassVar[Mapping[str, int]] = {"cpu": 2048, "cuda": 32_768}
+    counted = ("pairs", "truncated", "queries_too_long", "empty_texts")
 
-    @cached_property
-    def config(self) -> Any:
-        """The checkpoint's configuration."""
-        config = checkpoint_config(self.model, self.revision)
-        check_kind(config, self.model, ("t5",), "monoT5")
-        return config
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.max_length is not None:
+            check_int("max_length", self.max_length, le=_LONGEST, do="set 512, as trained")
 
-    @property
-    def batch_tokens(self) -> int:
-        """Tokens of a batch."""
-        return self._batch_tokens or _BATCH_TOKENS[self.device.type]
-
-    @cached_property
-    def fingerprint(self) -> str:
-        """See `PairScorer`. Reads configuration and tokenizer, not the weights; `InputError` where
-        the model cannot be had or is no T5."""
-        _ = self.config, self._prompts
+    @shared_property
+    def fingerprint(self) -> str:  # type: ignore[override]
+        _ = self._prompts
         return fingerprint(
             "monot5",
             checkpoint_fingerprint(self.model, self.revision),
             self._tokenizer.backend_tokenizer.to_str(),
-            self.precision,
-            self.max_length,
+            self.placement.precision,
+            self._limit,
         )
 
-    @property
-    def counts(self) -> Mapping[str, int]:
-        """Cumulative: `pairs` scored, of these with the document `truncated`, with a query that
-        left no room to it (`queries_too_long`), with an empty document (`empty_texts`)."""
-        return self._counts()
-
     def score(self, pairs: Sequence[Pair]) -> list[float]:
-        """See `PairScorer`."""
         plain = [_plain(pair) for pair in pairs]
-        with self._computing:
-            prompts = self._prompts.encode(plain)
-            ids = [prompt.ids for prompt in prompts]
-            lengths = [padded(len(tokens)) for tokens in ids]
-            scores = in_batches(self._scored, ids, lengths, self.batch_tokens)
-        self._counts.add(
+        prompts = self._prompts.encode(plain)
+        ids = [prompt.ids for prompt in prompts]
+        scores = in_batches(
+            self._batch_scores, ids, list(map(len, ids)), self.placement.batch_tokens
+        )
+        self.count.add(
             pairs=len(plain),
             truncated=sum(prompt.truncated for prompt in prompts),
             queries_too_long=sum(prompt.no_room for prompt in prompts),
@@ -131,85 +210,67 @@ class MonoT5Scorer(Placed):
         )
         return scores
 
-    def split(self, pair: Pair) -> list[Pair]:
-        """The document in windows that each fit whole beside the query and do not overlap; together
-        they are its text. The pair itself where it fits, or where the query leaves less than an
-        eighth of `max_length`."""
-        pair = _plain(pair)
-        with self._computing:
-            return [Pair(pair.query, text) for text in self._prompts.windows(pair)]
+    def windows(self, pair: Pair) -> list[str]:
+        """The document in parts that each fit whole beside the query and do not overlap. The whole
+        document if it fits, or if the query leaves less than an eighth of the length."""
+        return self._prompts.windows(_plain(pair))
 
-    def close(self) -> None:
-        """See `PairScorer`: it holds no connection."""
-
-    def _scored(self, prompts: Sequence[Sequence[int]]) -> list[float]:
-        network = self._loaded()
+    def _batch_scores(self, prompts: Sequence[Sequence[int]]) -> list[float]:
+        torch = import_optional("torch")
+        reference, device = self._reference, self.placement.device
+        pad = partial(torch.nn.utils.rnn.pad_sequence, batch_first=True)
+        rows = [torch.tensor(ids) for ids in prompts]
+        start = torch.full((len(rows), 1), reference.model.config.decoder_start_token_id)
         what = f"monoT5 on a batch of {sum(map(len, prompts))} tokens"
-        with within_memory(self.device, what):
-            scores: list[float] = network(prompts).log_softmax(dim=-1)[:, 0].tolist()
+        with torch.inference_mode(), within_memory(device, what):
+            logits = reference.model(
+                input_ids=pad(rows).to(device),
+                attention_mask=pad([torch.ones_like(row) for row in rows]).to(device),
+                decoder_input_ids=start.to(device),
+                use_cache=False,
+            ).logits[:, 0, (reference.REL, reference.NREL)]
+            # In float32, because bfloat16 would round unlike documents to the same score.
+            scores: list[float] = logits.float().log_softmax(dim=-1)[:, 0].tolist()
         return scores
 
-    def _loaded(self) -> T5FirstTokenLogits:
-        if self._network is None:
-            model = t5_model(
-                self.model,
-                self.revision,
-                self.config,
-                device=self.device,
-                dtype=self.dtype,
-                what="monoT5",
+    @shared_property
+    def _config(self) -> Any:
+        config = checkpoint_config(self.model, self.revision)
+        check_kind(config, self.model, ("t5",), "monoT5")
+        return config
+
+    @shared_property
+    def _reference(self) -> Any:
+        """pyterrier_t5's re-ranker, of which the network and the tokens of its answers are used."""
+        place, source = self.placement, self.model
+        what = f"monoT5 ({self.model})"
+        check_weights_fit("AutoModelForSeq2SeqLM", self._config, place.device, place.dtype, what)
+        with opening(self.model), within_memory(place.device, self.model):
+            if self.revision is not None:
+                hub = import_optional("huggingface_hub")
+                source = hub.snapshot_download(self.model, revision=self.revision)
+            reference = import_optional("pyterrier_t5").MonoT5ReRanker(
+                tok_model=self._tokenizer.name_or_path, model=source, device="cpu", verbose=False
             )
-            with within_memory(self.device, self.model):
-                self._network = T5FirstTokenLogits(
-                    model,
-                    self._prompts.answers,
-                    longest=self.max_length,
-                    device=self.device,
-                    dtype=self.dtype,
-                )
-        return self._network
+        check_t5_weights(reference.model, self.model, self.revision)
+        with within_memory(place.device, self.model):
+            reference.model.to(place.device, place.dtype)
+            pack_linear_layers(reference.model.encoder)
+            pack_linear_layers(reference.model.decoder)
+        return reference
 
-    @cached_property
+    @shared_property
     def _prompts(self) -> MonoT5Prompts:
-        return MonoT5Prompts(self._tokenizer, self.max_length)
+        return MonoT5Prompts(self._tokenizer, self._limit)
 
-    @cached_property
+    @property
+    def _limit(self) -> int:
+        told = own_length(self._config, self._tokenizer.model_max_length)
+        return self.max_length or min(told, _LONGEST)
+
+    @shared_property
     def _tokenizer(self) -> Any:
-        return t5_tokenizer(self.model, self.revision, self.tokenizer, self.config.vocab_size)
-
-
-class MonoT5(Reranker):
-    """Re-ranks the best `depth` rows of each query by monoT5 (Nogueira et al., Findings of EMNLP
-    2020). Columns and errors as in `Reranker`, of which it takes the arguments too; those of the
-    model, and what is refused of a checkpoint, as in `MonoT5Scorer`."""
-
-    def __init__(
-        self,
-        model: str = MODEL,
-        *,
-        revision: str | None = None,
-        tokenizer: str | None = None,
-        depth: int = 50,
-        device: str | None = None,
-        dtype: str | None = None,
-        batch_tokens: int | None = None,
-        max_length: int = 512,
-        long_documents: str | None = None,
-        max_wait_ms: float = 5.0,
-        texts: Texts | None = None,
-        cache: Path | str | None = None,
-    ) -> None:
-        self.model, self.revision, self.tokenizer = model, revision, tokenizer
-        self.device, self.dtype = device, dtype
-        self.batch_tokens, self.max_length = batch_tokens, max_length
-        super().__init__(
-            self._part(MonoT5Scorer),
-            texts=texts,
-            depth=depth,
-            cache=cache,
-            long_documents=long_documents,
-            max_wait_ms=max_wait_ms,
-        )
+        return t5_tokenizer(self.model, self.revision, self.tokenizer, self._config.vocab_size)
 
 
 def _plain(pair: Pair) -> Pair:

@@ -15,30 +15,38 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from pipelines.prompt_client import (
+from soundingline.pipelines.counts import Counts
+from soundingline.pipelines.prompt_client import (
     BlockingChatModel,
     PromptClient,
     PromptClients,
     Reply,
     json_answer,
 )
-from pipelines.prompt_template import PromptTemplate
-from pipelines.rerank.answer_tokens import LIKELIEST, expected_digit, first_place, share
-from pipelines.rerank.head_and_tail import rejoin, split_head
-from pipelines.rerank.texts import check_columns, texts_for, texts_of
-from pipelines.stage import Stage, Texts, not_bound
-from toolkit.checks import check_integer, is_number
-from toolkit.counts import Counts
-from toolkit.errors import InputError
-from toolkit.files import fingerprint
-from toolkit.llm.errors import OutOfMoney, Truncated
-from toolkit.llm.json_answers import json_values
+from soundingline.pipelines.prompt_template import PromptTemplate
+from soundingline.pipelines.rerank.answer_tokens import (
+    LIKELIEST,
+    expected_digit,
+    first_place,
+    share,
+)
+from soundingline.pipelines.rerank.reranker import (
+    check_columns,
+    merge_head_and_tail,
+    split_head,
+    texts_for,
+    texts_of,
+)
+from soundingline.pipelines.stage import Stage, Texts, not_bound
+from soundingline.toolkit.errors import InputError, check_int, is_number
+from soundingline.toolkit.files import fingerprint
+from soundingline.toolkit.llm.errors import OutOfMoney, Truncated
+from soundingline.toolkit.llm.prompts import json_values
 
-_PROMPTS = Path(__file__).resolve().parent / "prompts"
 _PROMPT_OF = {
-    "generated": "pointwise.txt",
-    "expected": "pointwise_digit.txt",
-    "p_yes": "pointwise_yes_no.txt",
+    "generated": "reranker/pointwise.txt",
+    "expected": "reranker/pointwise_digit.txt",
+    "p_yes": "reranker/pointwise_yes_no.txt",
 }
 SCORES = tuple(_PROMPT_OF)
 _PLACES = ("query", "text")
@@ -60,7 +68,8 @@ class _Reading(NamedTuple):
 
 class Pointwise(Stage):
     """Puts the best `depth` rows of each query in the order of the scores that `model` gives each
-    of them alone; the other rows stay below in the retriever's order (see `head_and_tail.rejoin`).
+    of them alone; the other rows stay below in the retriever's order (see
+    `head_and_tail.merge_head_and_tail`).
 
     In: as `Reranker`. `model` (a `BlockingModel`), `texts` and `cache` (a folder) None: the
     collection's. A prompt shows the query and the first `max_characters` of the text. Equal scores
@@ -103,8 +112,8 @@ class Pointwise(Stage):
         texts: Texts | None = None,
         cache: Path | None = None,
     ) -> None:
-        check_integer("depth", depth)
-        check_integer("max_characters", max_characters)
+        check_int("depth", depth)
+        check_int("max_characters", max_characters)
         if score not in SCORES:
             raise InputError(f"score is {score!r}", valid=", ".join(SCORES))
         if structured and score != "generated":
@@ -115,13 +124,13 @@ class Pointwise(Stage):
         self.depth, self.prompt, self.max_characters = depth, prompt, max_characters
         self.model, self.texts, self.cache = model, texts, cache
         self.score, self.structured = score, structured
-        self._prompt = PromptTemplate(prompt, _PROMPTS / _PROMPT_OF[score], _PLACES)
+        self._prompt = PromptTemplate(prompt, _PROMPT_OF[score], _PLACES)
         self._counts = Counts(*_COUNTS)
         generated = score == "generated"
         json_object = json_answer("score", {"score": _WHOLE_NUMBER}) if structured else {}
         self._clients = PromptClients(
             "rerank-pointwise",
-            ["pointwise", self._prompt.text],
+            ["reranker/pointwise", self._prompt.text],
             # A token's probabilities do not change when it is asked for again.
             lambda answer: generated and read_score(answer) is None,
             self._counts,
@@ -177,7 +186,7 @@ class Pointwise(Stage):
             by_prompt[prompt] = float("nan") if reading.score is None else reading.score
         self._counts.add(pairs=len(prompts))
         scores = np.array([by_prompt[prompt] for prompt in prompts], dtype=np.float64)
-        return rejoin(head.assign(score=scores), tail)
+        return merge_head_and_tail(head.assign(score=scores), tail)
 
     @property
     def _model(self) -> BlockingChatModel | None:

@@ -1,227 +1,306 @@
 """Rank1 (Weller et al., "Rank1: Test-Time Compute for Reranking in Information Retrieval", 2025):
-a language model that reasons about one passage, then says whether it is relevant.
+a language model that reasons about a passage and then says whether it is relevant.
 
-It runs behind a server for text completions: `vllm serve jhu-clsp/rank1-7b --max-model-len 4000`.
-llama.cpp's leaves out the tokens of the verdict, so that each has to be asked for once more.
+The model runs behind a server for text completions: `vllm serve jhu-clsp/rank1-7b --max-model-len
+4000`. llama.cpp's server omits the tokens of the verdict, so that each needs a second request.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from pathlib import Path
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
 
-from pipelines.rerank.answer_tokens import Relevance
-from pipelines.rerank.base import Pair
-from pipelines.rerank.rank1_model import Answers, ReasoningModel
-from pipelines.rerank.rank1_prompt import Rank1Prompts, forced
-from pipelines.rerank.rank1_relevance import closing_token, verdict
-from pipelines.rerank.stage import Reranker
-from pipelines.stage import Texts
-from toolkit.counts import Counts
-from toolkit.files import fingerprint
-from toolkit.llm.completions import Completion
-from toolkit.llm.errors import ContextOverflow
-from toolkit.llm.ledger import Ledger
-from toolkit.llm.prices import UNKNOWN, Price
+from soundingline.pipelines.models import taken_off
+from soundingline.pipelines.prompt_client import BlockingChatModel
+from soundingline.pipelines.rerank.answer_tokens import LIKELIEST, SPACES, Relevance, share, word
+from soundingline.pipelines.rerank.reranker import Pair, Reranker
+from soundingline.pipelines.search_notes import question
+from soundingline.pipelines.stage import not_bound
+from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.files import fingerprint
+from soundingline.toolkit.llm.blocking import identity
+from soundingline.toolkit.llm.errors import ContextOverflow, ModelError, ServerGone, Unreachable
+from soundingline.toolkit.llm.messages import SamplingParams, Token, Turn, user
+from soundingline.toolkit.llm.openai_chat import asking
+from soundingline.toolkit.llm.wire import sendable
+from soundingline.toolkit.tokens import count_tokens, truncate
 
-RANK1 = "jhu-clsp/rank1-7b"
 UNDECIDED = 0.5
-_SHORTENINGS = 3
-_COUNTS = (
-    *("truncated", "queries_truncated", "shortened", "forced", "one_sided", "undecided"),
-    *("input_tokens", "output_tokens"),
+CLOSE = "</think>"
+_SIDES = ("true", "false")
+_STOPS = tuple(f"{CLOSE} {side}" for side in _SIDES)
+# Tokens that `</think>` and the white space after it may take.
+_CLOSING_TOKENS = 8
+# The prompt that the published checkpoints were trained on.
+_FRAME = (
+    "Determine if the following passage is relevant to the query. "
+    "Answer only with 'true' or 'false'.\nQuery: ",
+    "\nPassage: ",
+    "\n<think>",
 )
+_SENTENCE_ENDS = ".!?"
+_TOKENS_A_WORD = 4 / 3
+_BYTES_A_TOKEN = 4
+# For `</think>`, the verdict, and what joins the parts.
+_RESERVE = 16
+_LEAST_ROOM = 128
+_SHORTENINGS = 3
 
 
-class Rank1Scorer:
-    """P(true) / (P(true) + P(false)) of the verdict that Rank1 gives each pair. Thread-safe.
+@dataclass(kw_only=True, eq=False, repr=False)
+class Rank1(Reranker):
+    """Re-ranks by Rank1 (Weller et al., 2025): a score is P(true) / (P(true) + P(false)) of the
+    verdict that ends a reasoning about the pair.
 
-    The model reasons until it says `</think> true` or `</think> false`, of which the log-
-    probabilities are read (see `rank1_verdict.verdict`). Where it does not in `max_tokens`, its
-    reasoning is closed for it, and one token is asked for; where that says neither, the score is
-    0.5. Decoding is greedy.
+    The model reasons until it says `</think> true` or `</think> false`, of which the
+    log-probabilities are read. If it does not within `max_tokens`, its reasoning is closed and one
+    more token is requested; if that is neither word, the score is 0.5. Decoding is greedy. A
+    document is cut so that prompt and reasoning fit `context_window` tokens by our estimate. If the
+    server counts more, the document is halved up to three times.
 
-    The document is cut so that prompt and reasoning fit `context_window` tokens as `rank1_prompt`
-    estimates them; where the server finds them too many anyway, it is halved up to three times.
+    Args:
+        model: A `BlockingModel` of a client for text completions (`OpenAICompletions`). The default
+            is the collection's. Its requests belong to the question whose search it is.
+        max_tokens: Tokens of a reasoning.
+        context_window: Tokens of a prompt and its reasoning.
+        long_documents: As for `Reranker`, but the default is always `truncate`, because each window
+            costs a reasoning.
 
-    `base_url`, `key_env`, `concurrency` (requests in flight) and `attempts` as in `ApiModel`;
-    `timeout` seconds are for one request. Requests are entered in `ledger`, where one is given, on
-    the account of the question whose search it is (`pipelines.search_notes`); `price` is what their
-    tokens cost. `InputError` for a server without log-probabilities. A `ModelError` ends the call
-    (no server, say), and what else was asked in it is lost."""
+    Columns, `InputError`s and other arguments are those of `Reranker`. The `counts` add pairs with
+    the document `truncated` or the query (`queries_truncated`), cut again for the server
+    (`shortened`), closed before a verdict (`forced`), with one word not listed (`one_sided`), and
+    without a verdict (`undecided`); the tokens of the replies (`reply_input_tokens`,
+    `reply_output_tokens`), and replies and cached scores of unknown tokens (`reply_unmetered`).
 
-    def __init__(
-        self,
-        model: str = RANK1,
-        *,
-        base_url: str = "http://127.0.0.1:8000/v1",
-        key_env: str | None = None,
-        max_tokens: int = 2000,
-        context_window: int = 4000,
-        concurrency: int = 64,
-        timeout: float = 600.0,
-        attempts: int = 6,
-        ledger: Ledger | None = None,
-        price: Price = UNKNOWN,
-    ) -> None:
-        self.model = model
-        self.price = price
-        self._prompts = Rank1Prompts(max_tokens, context_window)
-        self._model = ReasoningModel(
-            model,
-            base_url=base_url,
-            key_env=key_env,
-            max_tokens=max_tokens,
-            concurrency=concurrency,
-            timeout=timeout,
-            attempts=attempts,
-            ledger=ledger,
-            price=price,
-        )
-        self._counts = Counts(*_COUNTS)
-        self._fingerprint = fingerprint(
-            "rank1", model, max_tokens, context_window, self._prompts.prompt(Pair("", "")).text
-        )
+    Raises:
+        InputError: If the server returns no log-probabilities, and without a model.
+        ModelError: If a request fails; the scores of its batch are lost.
+    """
 
-    def __repr__(self) -> str:
-        return f"Rank1Scorer({self._model!r})"
+    model: BlockingChatModel | None = field(default=None, kw_only=False)
+    max_tokens: int = 2000
+    context_window: int = 4000
+
+    asks_model = True
+    asks_completions = True
+    # The server batches requests as they come, and a slow reasoning would delay the others.
+    shares_batches = False
+    counted = (
+        *("truncated", "queries_truncated", "shortened", "forced", "one_sided", "undecided"),
+        *("reply_input_tokens", "reply_output_tokens", "reply_unmetered"),
+    )
+
+    def __post_init__(self) -> None:
+        self.long_documents = self.long_documents or "truncate"
+        super().__post_init__()
+        self._prompts = Rank1Prompts(self.max_tokens, self.context_window)
 
     @property
     def fingerprint(self) -> str:
-        """See `PairScorer`. Of the model its name alone is known."""
-        return self._fingerprint
+        """See `Reranker`. It names the model as far as its identity is known."""
+        model = self._model
+        prompt = self._prompts.prompt(Pair("", "")).text
+        name = identity(model) if model else ""
+        return fingerprint("rank1", name, self.max_tokens, self.context_window, prompt)
 
     @property
-    def counts(self) -> Mapping[str, int]:
-        """Cumulative: pairs with the document `truncated` or the query
-        (`queries_truncated`), cut again for the server (`shortened`), closed by us (`forced`), with
-        one side not listed (`one_sided`), at 0.5 for want of a verdict (`undecided`). Tokens of all
-        replies: `input_tokens`, `output_tokens`."""
-        return self._counts()
+    def counts(self) -> Mapping[str, float]:
+        counts = super().counts
+        unmetered = counts["reply_unmetered"] + counts.get("cache_hits", 0)
+        return {**counts, "reply_unmetered": unmetered}
 
     def score(self, pairs: Sequence[Pair]) -> list[float]:
-        """See `PairScorer`."""
         prompts, replies = self._reasoned(pairs)
-        verdicts = [self._own_verdict(reply) for reply in replies]
+        verdicts = [self._verdict(reply, closing_token(reply.tokens)) for reply in replies]
         undecided = [position for position, relevance in enumerate(verdicts) if relevance is None]
-        closed = self._decided(
-            [forced(prompts[position], replies[position].text) for position in undecided]
+        closed = self._metered(
+            self._respond(
+                [forced(prompts[position], replies[position].text) for position in undecided],
+                max_tokens=1,
+            )
         )
-        for position, relevance in zip(undecided, closed, strict=True):
-            verdicts[position] = relevance
-        self._counts.add(
+        for position, reply in zip(undecided, closed, strict=True):
+            token = reply.tokens[-1] if reply.tokens else None
+            verdicts[position] = self._verdict(reply, token)
+        self.count.add(
             forced=len(undecided),
             undecided=verdicts.count(None),
             one_sided=sum(relevance.one_sided for relevance in verdicts if relevance),
         )
         return [relevance.score if relevance else UNDECIDED for relevance in verdicts]
 
-    def split(self, pair: Pair) -> list[Pair]:
-        """The document in windows that each fit, one at least. Each costs a reasoning."""
-        return [Pair(pair.query, text) for text in self._prompts.windows(pair)]
+    def windows(self, pair: Pair) -> list[str]:
+        """The document in parts that each fit. Each of them costs a reasoning."""
+        return self._prompts.windows(pair)
 
-    @contextmanager
-    def asking(self, ledger: Ledger) -> Iterator[None]:
-        """Requests of the block are entered in `ledger`; its connections end with it."""
-        self.close()
-        before, self._model.ledger = self._model.ledger, ledger
-        try:
-            yield
-        finally:
-            self.close()
-            self._model.ledger = before
+    @property
+    def _model(self) -> BlockingChatModel | None:
+        return self.model or (self.collection.model if self.collection else None)
 
-    def close(self) -> None:
-        """End the connections and the thread that holds them; the next `score` opens new ones."""
-        self._model.close()
+    def _reasoned(self, pairs: Sequence[Pair]) -> tuple[list[str], list[Turn]]:
+        """The prompt of each pair that was answered, and the reply with the reasoning."""
 
-    def _reasoned(self, pairs: Sequence[Pair]) -> tuple[list[str], list[Completion]]:
-        """The prompt that was answered and its answer, a pair each."""
+        def reason(positions: Sequence[int]) -> list[Turn | ModelError]:
+            texts = [prompts[position].text for position in positions]
+            return self._respond(texts, max_tokens=self.max_tokens, stop=_STOPS)
+
         prompts = [self._prompts.prompt(pair) for pair in pairs]
-        turns = self._model.reason([prompt.text for prompt in prompts])
+        replies = reason(range(len(pairs)))
         shortened: set[int] = set()
         for halvings in range(1, _SHORTENINGS + 1):
             too_long = [
-                position for position, turn in enumerate(turns) if isinstance(turn, ContextOverflow)
+                position
+                for position, reply in enumerate(replies)
+                if isinstance(reply, ContextOverflow)
             ]
             for position in too_long:
                 prompts[position] = self._prompts.prompt(pairs[position], 0.5**halvings)
-            again = self._model.reason([prompts[position].text for position in too_long])
-            for position, turn in zip(too_long, again, strict=True):
-                turns[position] = turn
+            for position, reply in zip(too_long, reason(too_long), strict=True):
+                replies[position] = reply
             shortened.update(too_long)
-        self._counts.add(
+        self.count.add(
             shortened=len(shortened),
             truncated=sum(prompt.truncated for prompt in prompts),
             queries_truncated=sum(prompt.query_truncated for prompt in prompts),
         )
-        return [prompt.text for prompt in prompts], self._completions(turns)
+        return [prompt.text for prompt in prompts], self._metered(replies)
 
-    def _own_verdict(self, reply: Completion) -> Relevance | None:
-        """What the model said of its own accord."""
-        token = closing_token(reply.tokens)
-        return verdict(self._model.likeliest(reply, [token] if token else []))
+    def _respond(self, prompts: Sequence[str], **bounds: Any) -> list[Turn | ModelError]:
+        model = self._model
+        if model is None:
+            raise not_bound(self, "give it a model, or bind it to a collection that has one")
+        # If `</think>` is a special token, omitting it from the reply would end no reasoning.
+        extra = {**model.settings.extra, "skip_special_tokens": False}
+        greedy: SamplingParams = replace(model.settings, temperature=0.0, extra=extra)
+        requests = [[user(prompt)] for prompt in prompts]
+        settings = asking(greedy, logprobs=LIKELIEST, **bounds)
+        return model.respond_many(requests, [question()] * len(requests), settings)
 
-    def _decided(self, prompts: Sequence[str]) -> list[Relevance | None]:
-        """What the model says where its reasoning is closed for it."""
-        replies = self._completions(self._model.decide(prompts))
-        return [verdict(self._model.likeliest(reply, reply.tokens[-1:])) for reply in replies]
-
-    def _completions(self, answers: Answers) -> list[Completion]:
-        replies = self._model.completions(answers)
-        self._counts.add(
-            input_tokens=sum(reply.usage.input or 0 for reply in replies),
-            output_tokens=sum(reply.usage.output or 0 for reply in replies),
+    def _metered(self, replies: Sequence[Turn | ModelError]) -> list[Turn]:
+        """The replies, whose tokens are counted; raises the first error among them."""
+        turns = []
+        for reply in replies:
+            if isinstance(reply, (ServerGone, Unreachable)):
+                name = self._model.name if self._model else ""
+                start = f"start it with `vllm serve {name}`, or set the base_url of its llm"
+                raise type(reply)(f"{reply}; {start}") from reply
+            if isinstance(reply, ModelError):
+                raise reply
+            turns.append(reply)
+        usages = [turn.usage for turn in turns]
+        self.count.add(
+            reply_input_tokens=sum(usage.input or 0 for usage in usages),
+            reply_output_tokens=sum(usage.output or 0 for usage in usages),
+            reply_unmetered=sum(None in (usage.input, usage.output) for usage in usages),
         )
-        return replies
+        return turns
+
+    def _verdict(self, reply: Turn, token: Token | None) -> Relevance | None:
+        """The verdict at a token of a reply. `InputError` if the server lists no alternatives."""
+        if reply.text and not any(each.top for each in reply.tokens):
+            raise InputError(
+                f"the server of {self._model.name if self._model else 'Rank1'} gives no "
+                "log-probabilities",
+                valid=f"a server whose /completions has logprobs={LIKELIEST}",
+                do="use vLLM, and not with --max-logprobs below that",
+            )
+        return verdict(token.top) if token else None
 
 
-class Rank1(Reranker):
-    """Re-ranks the best `depth` rows of each query by Rank1 (Weller et al., 2025). Columns and
-    errors as in `Reranker`, of which it takes the arguments too; those of the model and its server
-    as in `Rank1Scorer`.
+def closing_token(tokens: Sequence[Token], behind: str = CLOSE) -> Token | None:
+    """The last token that says true or false directly after the text `behind`, or None."""
+    for position in range(len(tokens) - 1, -1, -1):
+        before = tokens[max(0, position - _CLOSING_TOKENS) : position]
+        if word(tokens[position].text) in _SIDES and _ends(before, behind):
+            return tokens[position]
+    return None
 
-    `long_documents` None is `truncate` whatever the unit: each window would cost a reasoning.
-    """
 
-    def __init__(
-        self,
-        model: str = RANK1,
-        *,
-        base_url: str = "http://127.0.0.1:8000/v1",
-        key_env: str | None = None,
-        depth: int = 50,
-        max_tokens: int = 2000,
-        context_window: int = 4000,
-        concurrency: int = 64,
-        timeout: float = 600.0,
-        price: Price | None = None,
-        long_documents: str | None = None,
-        texts: Texts | None = None,
-        cache: Path | str | None = None,
-    ) -> None:
-        self.model, self.base_url, self.key_env = model, base_url, key_env
-        self.max_tokens, self.context_window = max_tokens, context_window
-        self.concurrency, self.timeout, self.price = concurrency, timeout, price
-        self._asks = scorer = self._part(Rank1Scorer, price=price or UNKNOWN)
-        # Not gathered: the server batches what comes, and a slow reasoning would hold up others.
-        super().__init__(
-            scorer,
-            texts=texts,
-            depth=depth,
-            cache=cache,
-            long_documents=long_documents or "truncate",
-            max_wait_ms=None,
+def verdict(top: Mapping[str, float]) -> Relevance | None:
+    """P(true) / (P(true) + P(false)) by the log-probabilities of the likeliest tokens at the
+    position of the verdict; None if neither word is among them (see `share`)."""
+    return share(top, *_SIDES)
+
+
+def _ends(tokens: Sequence[Token], closing: str) -> bool:
+    return "".join(token.text for token in tokens).rstrip(SPACES).endswith(closing)
+
+
+class Rank1Prompt(NamedTuple):
+    text: str
+    truncated: bool
+    query_truncated: bool
+
+
+class Rank1Prompts:
+    """Makes prompts that fit a `context_window` together with `max_tokens` of reasoning, by an
+    estimate of their tokens. The document is cut first, and the query only beyond half of the
+    room."""
+
+    def __init__(self, max_tokens: int, context_window: int) -> None:
+        around = sum(map(estimated_tokens, _FRAME)) + _RESERVE
+        self._room = context_window - max_tokens - around
+        if max_tokens < 1 or self._room < _LEAST_ROOM:
+            raise InputError(
+                f"max_tokens={max_tokens} of reasoning in a context_window of {context_window}",
+                valid=f"1 or more, and {around + _LEAST_ROOM} tokens or more besides",
+                do="set context_window to the server's --max-model-len, or fewer max_tokens",
+            )
+
+    def prompt(self, pair: Pair, share: float = 1.0) -> Rank1Prompt:
+        """The prompt of a pair. A `share` below 1 keeps only that part of the document, for servers
+        that count more tokens than the estimate."""
+        query, room = self._query(pair)
+        document = sendable(pair.text)
+        text = shortened(document, room)
+        if share < 1:
+            text = shortened(text, max(1, int(estimated_tokens(text) * share)))
+        opening, between, ending = _FRAME
+        return Rank1Prompt(
+            f"{opening}{query}{between}{text}{ending}",
+            len(text) < len(document),
+            len(query) < len(sendable(pair.query)),
         )
 
-    @property
-    def request_price(self) -> Price:
-        """See `Stage`."""
-        return self._asks.price
+    def windows(self, pair: Pair) -> list[str]:
+        """The text of the document in at least one part, each of which fits."""
+        _, room = self._query(pair)
+        return taken_off(sendable(pair.text), lambda rest: shortened(rest, room))
 
-    @contextmanager
-    def asking(self, ledger: Ledger) -> Iterator[None]:
-        """See `Stage`."""
-        with self._asks.asking(ledger):
-            yield
+    def _query(self, pair: Pair) -> tuple[str, int]:
+        """The query, and the tokens that it leaves to the document."""
+        query = shortened(sendable(pair.query), self._room // 2)
+        return query, self._room - estimated_tokens(query)
+
+
+def forced(prompt: str, reasoning: str) -> str:
+    """A prompt for the verdict alone: the reasoning up to its last complete sentence, closed."""
+    thoughts = reasoning.partition(CLOSE)[0].strip()
+    if not thoughts.endswith(tuple(_SENTENCE_ENDS)):
+        # All of it where it has no sentence.
+        thoughts = thoughts[: max(map(thoughts.rfind, _SENTENCE_ENDS)) + 1] or thoughts
+    return f"{prompt}\n{thoughts}\n{CLOSE}"
+
+
+def estimated_tokens(text: str) -> int:
+    """An estimate of a language model's tokens: 4/3 of our words and marks, which holds for
+    English, and at least a quarter of the bytes, for scripts without spaces."""
+    return math.ceil(max(count_tokens(text) * _TOKENS_A_WORD, _size(text) / _BYTES_A_TOKEN))
+
+
+def shortened(text: str, room: int) -> str:
+    """A beginning of `text` of at most `room` tokens by the estimate. It ends between words if
+    there is white space in its second half."""
+    text = truncate(text, int(room / _TOKENS_A_WORD))
+    size = room * _BYTES_A_TOKEN
+    if _size(text) <= size:
+        return text
+    cut = text.encode()[:size].decode(errors="ignore")
+    space = max(map(cut.rfind, (" ", "\n")))
+    return cut[:space] if space > len(cut) // 2 else cut
+
+
+def _size(text: str) -> int:
+    return len(text.encode())

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from agents.keyword.answer_types import answer_type, candidates
-from agents.keyword.evidence import Reader, coverage
-from agents.keyword.vote import count_votes
+from soundingline.agents.keyword.answer_types import answer_type, candidates
+from soundingline.agents.keyword.evidence import Reader, coverage
+from soundingline.agents.keyword.vote import count_votes
 
 
 def found(kind: str, text: str) -> list[str]:

@@ -14,30 +14,23 @@ from typing import Any
 
 import pytest
 from scripted_model import ANSWER, ScriptedModel, Step, call, calling, saying, search, used
+from toy_search import WordBackend, store_of
 
-from agents.budget import Budget
-from agents.chat import ChatAgent
-from agents.prompt import SECTIONS, load_prompt
-from toolkit.contracts import (
+from soundingline.agents.budget import Budget
+from soundingline.agents.chat import ChatAgent
+from soundingline.agents.prompt import SECTIONS, load_prompt
+from soundingline.toolkit.data import Document, SearchRequest, SearchResult, Topic
+from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.llm import ModelError, SamplingParams, ToolCall, Turn, Usage
+from soundingline.toolkit.llm import errors as llm_errors
+from soundingline.toolkit.llm.ledger import Ledger
+from soundingline.toolkit.llm.prices import Price
+from soundingline.toolkit.search import RankedBrowsing, TopK
+from soundingline.toolkit.trajectory import (
     RUN_OUT_OF_MONEY,
-    Document,
-    SearchRequest,
-    SearchResult,
-    Topic,
     Trajectory,
-)
-from toolkit.errors import InputError
-from toolkit.llm import ModelError, Settings, ToolCallRequest, Turn, Usage
-from toolkit.llm import errors as llm_errors
-from toolkit.llm.ledger import Ledger
-from toolkit.llm.prices import Price
-from toolkit.runs.records import dump_trajectory, from_record
-from toolkit.search import (
-    DictionaryBackend,
-    DictionaryStore,
-    RankedBrowsing,
-    RankedBrowsingSession,
-    TopK,
+    dump_trajectory,
+    from_record,
 )
 
 CORPUS = {
@@ -75,7 +68,7 @@ class Backend:
         self.requests: list[SearchRequest] = []
         self.threads: set[str] = set()
         self._trouble = trouble
-        self._inner = DictionaryBackend(TEXTS)
+        self._inner = WordBackend(TEXTS)
 
     def search(self, request: SearchRequest) -> SearchResult:
         self.requests.append(request)
@@ -85,9 +78,9 @@ class Backend:
         return self._inner.search(request)
 
 
-def tool(backend: Any = None, **arguments: Any) -> RankedBrowsingSession:
-    return RankedBrowsing(**arguments).session(
-        backend or Backend(), DictionaryStore(CORPUS), clock=lambda: 0.0
+def tool(backend: Any = None, **arguments: Any) -> RankedBrowsing:
+    return RankedBrowsing(**arguments).open(
+        backend or Backend(), store_of(CORPUS), clock=lambda: 0.0
     )
 
 
@@ -150,7 +143,7 @@ def test_several_calls_of_one_turn_are_served_in_order() -> None:
 
 
 def test_the_newest_thought_goes_with_each_search_and_no_other_questions_does() -> None:
-    def choose(messages: Any, settings: Settings) -> Turn:
+    def choose(messages: Any, settings: SamplingParams) -> Turn:
         mine = messages[1]["content"]
         turn = sum(message["role"] == "assistant" for message in messages)
         if turn == 3:
@@ -186,7 +179,7 @@ def test_tools_run_outside_the_event_loops_thread() -> None:
 
 def test_the_models_settings_are_sent_and_only_a_demanded_answer_changes_the_tool_choice() -> None:
     model = ScriptedModel(calling(), saying())
-    settings = Settings(temperature=0.3, seed=7, tool_choice="required")
+    settings = SamplingParams(temperature=0.3, seed=7, tool_choice="required")
     ask(model, settings=settings, turns=1)
     assert [asked.settings for asked in model.requests] == [
         settings,
@@ -346,7 +339,7 @@ def test_a_used_up_budget_closes_the_tools_and_demands_the_answer(
 
 def test_what_a_server_needs_to_bind_an_answer_is_sent_with_that_request_alone() -> None:
     model = ScriptedModel(calling(), saying())
-    settings = Settings(tool_choice="required", extra={"top_k": 20, "min_p": 0.1})
+    settings = SamplingParams(tool_choice="required", extra={"top_k": 20, "min_p": 0.1})
     ask(model, turns=1, settings=settings, answer_extra={"top_k": 1, "grammar": "root"})
     first, last = (request.settings for request in model.requests)
     assert (first.tool_choice, first.extra) == ("required", {"top_k": 20, "min_p": 0.1})
@@ -373,9 +366,7 @@ def test_what_came_since_the_servers_count_is_estimated() -> None:
     # The result of the first search is far below the window, a page of 30,000 characters is not.
     assert ended(ask(model, context_window=9_000)) == ("completed", "")
     long = {"long": Document("long", "", "mill " * 6_000)}
-    session = TopK(max_tokens=None).session(
-        DictionaryBackend({"long": "mill"}), DictionaryStore(long)
-    )
+    session = TopK(max_tokens=None).open(WordBackend({"long": "mill"}), store_of(long))
     model = ScriptedModel(calling(call(query="mill"), usage=used(100, 10)), saying())
     trajectory = ask(model, session=session, context_window=9_000)
     assert ended(trajectory) == ("out_of_context", "context_window")
@@ -409,17 +400,17 @@ def test_the_end_of_the_runs_money_is_told_apart() -> None:
 @pytest.mark.parametrize(
     ("bad", "code"),
     [
-        (ToolCallRequest("c", "search", '{"reason": "x", "query": '), "arguments_not_an_object"),
-        (ToolCallRequest("c", "search", "[1, 2]"), "arguments_not_an_object"),
-        (ToolCallRequest("c", "search", ""), "missing_argument"),
-        (ToolCallRequest("c", "browse_web", "{}"), "unknown_tool"),
-        (ToolCallRequest("c", "", "{}"), "unknown_tool"),
-        (ToolCallRequest("c", "search", '{"reason": "", "query": 1.5}'), "wrong_type"),
-        (ToolCallRequest("c", "search", '{"reason": "", "query": NaN}'), "arguments_not_an_object"),
-        (ToolCallRequest("c", "search", "[" * 100_000), "arguments_not_an_object"),
+        (ToolCall("c", "search", '{"reason": "x", "query": '), "arguments_not_an_object"),
+        (ToolCall("c", "search", "[1, 2]"), "arguments_not_an_object"),
+        (ToolCall("c", "search", ""), "missing_argument"),
+        (ToolCall("c", "browse_web", "{}"), "unknown_tool"),
+        (ToolCall("c", "", "{}"), "unknown_tool"),
+        (ToolCall("c", "search", '{"reason": "", "query": 1.5}'), "wrong_type"),
+        (ToolCall("c", "search", '{"reason": "", "query": NaN}'), "arguments_not_an_object"),
+        (ToolCall("c", "search", "[" * 100_000), "arguments_not_an_object"),
     ],
 )
-def test_a_wrong_call_comes_back_as_a_tool_error(bad: ToolCallRequest, code: str) -> None:
+def test_a_wrong_call_comes_back_as_a_tool_error(bad: ToolCall, code: str) -> None:
     model = ScriptedModel(calling(bad), saying())
     trajectory = ask(model)
     assert ended(trajectory) == ("completed", "")
@@ -562,14 +553,14 @@ def test_a_drop_of_cached_tokens_is_told_with_its_request() -> None:
 
 
 def test_a_message_that_was_changed_after_it_was_sent_is_named() -> None:
-    class Forgetful(RankedBrowsingSession):
+    class Forgetful(RankedBrowsing):
         messages: Any = None
 
         def call(self, name: str, arguments: Any) -> Any:
             self.messages[1]["content"] += " (hint)"
             return super().call(name, arguments)
 
-    session = Forgetful(RankedBrowsing(), Backend(), DictionaryStore(CORPUS))
+    session = Forgetful().open(Backend(), store_of(CORPUS))
 
     class Agent(ChatAgent):
         async def _work(self, episode: Any) -> None:

@@ -14,16 +14,17 @@ from typing import Any
 import pytest
 from effort import cases
 from scripted_model import ANSWER, ScriptedModel, calling, saying, search, used
+from toy_search import WordBackend, store_of
 
-from agents.budget import Budget
-from agents.chat import ChatAgent
-from toolkit.contracts import Answer, Document, Topic, Trajectory
-from toolkit.llm import Settings, ToolCallRequest, Turn
-from toolkit.llm.errors import ServerGone
-from toolkit.llm.ledger import Ledger
-from toolkit.llm.prices import Price
-from toolkit.runs.records import dump_trajectory, from_record
-from toolkit.search import DictionaryBackend, DictionaryStore, RankedBrowsing, TopK
+from soundingline.agents.budget import Budget
+from soundingline.agents.chat import ChatAgent
+from soundingline.toolkit.data import Document, Topic
+from soundingline.toolkit.llm import SamplingParams, ToolCall, Turn
+from soundingline.toolkit.llm.errors import ServerGone
+from soundingline.toolkit.llm.ledger import Ledger
+from soundingline.toolkit.llm.prices import Price
+from soundingline.toolkit.search import RankedBrowsing, TopK
+from soundingline.toolkit.trajectory import Answer, Trajectory, dump_trajectory, from_record
 
 pytestmark = pytest.mark.slow
 
@@ -31,14 +32,14 @@ CORPUS = {
     f"d{n}": Document(f"d{n}", f"Mill {n}", f"The mill {n} on the river was built in {1800 + n}.")
     for n in range(40)
 }
-BACKEND = DictionaryBackend({docid: each.text for docid, each in CORPUS.items()})
-STORE = DictionaryStore(CORPUS)
+BACKEND = WordBackend({docid: each.text for docid, each in CORPUS.items()})
+STORE = store_of(CORPUS)
 # Questions of a hundred strange calls each.
 STRANGE = cases(50, 10)
 # Sessions, and calls that each of them serves.
 INTERFACES: dict[str, tuple[Callable[[], Any], list[tuple[str, dict[str, Any]]]]] = {
     "ranked browsing": (
-        lambda: RankedBrowsing().session(BACKEND, STORE),
+        lambda: RankedBrowsing().open(BACKEND, STORE),
         [
             ("search", {"reason": "", "query": "mill"}),
             ("read_search_results", {"reason": "", "search_id": "s1", "offset": 2, "limit": None}),
@@ -46,13 +47,13 @@ INTERFACES: dict[str, tuple[Callable[[], Any], list[tuple[str, dict[str, Any]]]]
         ],
     ),
     "top k": (
-        lambda: TopK(get_document=True).session(BACKEND, STORE),
+        lambda: TopK(get_document=True).open(BACKEND, STORE),
         [("search", {"query": "mill"}), ("get_document", {"docid": "d7"})],
     ),
 }
 
 
-def own_question(messages: Any, settings: Settings) -> Turn:
+def own_question(messages: Any, settings: SamplingParams) -> Turn:
     """Three turns of searching for the words of the question, then an answer that repeats it."""
     asked = messages[1]["content"]
     turn = sum(message["role"] == "assistant" for message in messages)
@@ -62,12 +63,12 @@ def own_question(messages: Any, settings: Settings) -> Turn:
     return saying(ANSWER.replace("Torvald Brekke", asked), usage=used(400, 20, 300))
 
 
-def answer_all(topics: list[Topic], model: ScriptedModel, **arguments: Any) -> list[Trajectory]:
+def run_rollouts(topics: list[Topic], model: ScriptedModel, **arguments: Any) -> list[Trajectory]:
     agent = ChatAgent(model=model, **arguments)
 
     async def together() -> list[Trajectory]:
         return await asyncio.gather(
-            *(agent.run(topic, RankedBrowsing().session(BACKEND, STORE)) for topic in topics)
+            *(agent.run(topic, RankedBrowsing().open(BACKEND, STORE)) for topic in topics)
         )
 
     return asyncio.run(together())
@@ -82,7 +83,7 @@ def without_times(trajectory: Trajectory) -> str:
 
 def test_sixty_four_questions_at_once_keep_apart() -> None:
     topics = [Topic(f"q{n}", f"mill {n}") for n in range(64)]
-    trajectories = answer_all(topics, ScriptedModel(choose=own_question))
+    trajectories = run_rollouts(topics, ScriptedModel(choose=own_question))
     for topic, trajectory in zip(topics, trajectories, strict=True):
         assert trajectory.status == "completed", trajectory.traceback
         assert trajectory.answer.exact == topic.text
@@ -95,7 +96,7 @@ def test_sixty_four_questions_at_once_keep_apart() -> None:
 def test_a_second_run_gives_the_same_bytes() -> None:
     topics = [Topic(f"q{n}", f"mill {n}") for n in range(32)]
     first, second = (
-        [without_times(each) for each in answer_all(topics, ScriptedModel(choose=own_question))]
+        [without_times(each) for each in run_rollouts(topics, ScriptedModel(choose=own_question))]
         for _ in range(2)
     )
     assert first == second
@@ -103,18 +104,18 @@ def test_a_second_run_gives_the_same_bytes() -> None:
 
 
 def test_one_question_that_fails_leaves_the_others_alone() -> None:
-    def choose(messages: Any, settings: Settings) -> Turn:
+    def choose(messages: Any, settings: SamplingParams) -> Turn:
         if messages[1]["content"].endswith("7"):
             raise ServerGone("gone")
         return own_question(messages, settings)
 
     topics = [Topic(f"q{n}", f"mill {n}") for n in range(20)]
-    statuses = [each.status for each in answer_all(topics, ScriptedModel(choose=choose))]
+    statuses = [each.status for each in run_rollouts(topics, ScriptedModel(choose=choose))]
     assert statuses.count("failed") == 2 and statuses.count("completed") == 18
 
 
 def test_an_answer_is_read_while_the_event_loop_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    session = RankedBrowsing().session(BACKEND, STORE)
+    session = RankedBrowsing().open(BACKEND, STORE)
     read, reading, go_on = session.answer, threading.Event(), threading.Event()
 
     def slow(text: str) -> Answer:
@@ -140,7 +141,7 @@ def test_a_runs_cap_ends_all_questions_that_are_under_way() -> None:
     ledger = Ledger(cap=0.0008)
     topics = [Topic(f"q{n}", f"mill {n}") for n in range(16)]
     model = ScriptedModel(choose=own_question)
-    ended = answer_all(topics, model, ledger=ledger, price=Price(input=1.0, output=1.0))
+    ended = run_rollouts(topics, model, ledger=ledger, price=Price(input=1.0, output=1.0))
     assert {each.status for each in ended} == {"out_of_money"}
     assert 0 < ledger.total.dollars <= 0.0008 + 16 * 300e-6
 
@@ -187,7 +188,7 @@ def value(draw: random.Random, depth: int = 0) -> Any:
 
 def strange_call(
     draw: random.Random, identifier: str, right: list[tuple[str, dict[str, Any]]]
-) -> ToolCallRequest:
+) -> ToolCall:
     """A call between right and absurd: some as they should be, some with one argument changed, many
     of anything, some no JSON at all."""
     kind = draw.random()
@@ -206,7 +207,7 @@ def strange_call(
     if draw.random() < 0.03:
         junk = ["[" * 50_000, "NaN", '{"offset": 1e999}', "9" * 6_000, '{"a":' * 2_000, "\ud83d"]
         text = draw.choice(junk)
-    return ToolCallRequest(identifier, name, text)
+    return ToolCall(identifier, name, text)
 
 
 @pytest.mark.slow
@@ -214,9 +215,9 @@ def strange_call(
 def test_thousands_of_strange_calls_end_in_results_or_tool_errors(interface: str) -> None:
     session, right = INTERFACES[interface]
     draw = random.Random(4)
-    made: list[ToolCallRequest] = []
+    made: list[ToolCall] = []
 
-    def choose(messages: Any, settings: Settings) -> Turn:
+    def choose(messages: Any, settings: SamplingParams) -> Turn:
         turn = sum(message["role"] == "assistant" for message in messages)
         if turn == 25:
             return saying()
@@ -253,7 +254,7 @@ class _Plain:
         pass
 
     async def respond(
-        self, messages: Any, tools: Any = (), settings: Settings | None = None
+        self, messages: Any, tools: Any = (), settings: SamplingParams | None = None
     ) -> Turn:
         turn: Turn = self._choose(messages, settings)
         return turn
@@ -272,7 +273,7 @@ def test_questions_leave_no_task_and_no_thread_behind() -> None:
 
         async def one(topic: Topic) -> None:
             async with places:
-                await agent.run(topic, RankedBrowsing().session(BACKEND, STORE))
+                await agent.run(topic, RankedBrowsing().open(BACKEND, STORE))
 
         await asyncio.gather(*(one(topic) for topic in topics))
         return len(asyncio.all_tasks())
@@ -295,7 +296,7 @@ def test_a_cancelled_question_ends_at_once_and_takes_its_request_with_it() -> No
     async def cancelled() -> None:
         agent = ChatAgent(model=ScriptedModel(stall), budget=Budget(seconds=60))
         task = asyncio.create_task(
-            agent.run(Topic("q", "mill?"), RankedBrowsing().session(BACKEND, STORE))
+            agent.run(Topic("q", "mill?"), RankedBrowsing().open(BACKEND, STORE))
         )
         await asyncio.sleep(0.05)
         task.cancel()

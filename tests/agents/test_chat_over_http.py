@@ -9,17 +9,18 @@ from typing import Any
 
 import pytest
 from scripted_peer import Cut, Fail, Peer, Say, Stall, running_peer
+from toy_search import WordBackend, store_of
 
-from agents.budget import Budget
-from agents.chat import ChatAgent
-from toolkit.contracts import Document, Topic, Trajectory
-from toolkit.llm.anthropic_messages import AnthropicMessages
-from toolkit.llm.client import ApiModel
-from toolkit.llm.openai_chat import OpenAIChat
-from toolkit.llm.openai_responses import OpenAIResponses
-from toolkit.llm.protocol import Settings
-from toolkit.runs.records import dump_trajectory, from_record
-from toolkit.search import DictionaryBackend, DictionaryStore, RankedBrowsing
+from soundingline.agents.budget import Budget
+from soundingline.agents.chat import ChatAgent
+from soundingline.toolkit.data import Document, Topic
+from soundingline.toolkit.llm.anthropic import AnthropicMessages
+from soundingline.toolkit.llm.client import LanguageModel
+from soundingline.toolkit.llm.messages import SamplingParams
+from soundingline.toolkit.llm.openai_chat import OpenAIChat
+from soundingline.toolkit.llm.openai_responses import OpenAIResponses
+from soundingline.toolkit.search import RankedBrowsing
+from soundingline.toolkit.trajectory import Trajectory, dump_trajectory, from_record
 
 pytestmark = pytest.mark.slow
 
@@ -46,12 +47,12 @@ def asked(request: pytest.FixtureRequest, server: Peer) -> Callable[..., Traject
     async def no_wait(seconds: float) -> None:
         pass
 
-    def ask(*steps: Any, settings: Settings | None = None, **limits: Any) -> Trajectory:
+    def ask(*steps: Any, settings: SamplingParams | None = None, **limits: Any) -> Trajectory:
         server.script.extend(steps)
-        model: ApiModel = adapter(model="m", base_url=url, sleep=no_wait, attempts=2)
+        model: LanguageModel = adapter(model="m", base_url=url, sleep=no_wait, attempts=2)
         agent = ChatAgent(model=model, settings=settings, budget=Budget(**limits))
-        tool = RankedBrowsing().session(
-            DictionaryBackend({"mill": "Grenholm Mill Brekke"}), DictionaryStore(CORPUS)
+        tool = RankedBrowsing().open(
+            WordBackend({"mill": "Grenholm Mill Brekke"}), store_of(CORPUS)
         )
 
         async def one() -> Trajectory:

@@ -4,9 +4,16 @@ import math
 
 import pytest
 
-from agents.keyword.queries import Clue, find_clues, first_queries, follow_up, heaviest, weights
-from agents.keyword.words import Rarity, is_content, stem, words
-from toolkit.errors import InputError
+from soundingline.agents.keyword.queries import (
+    Clue,
+    find_clues,
+    first_queries,
+    follow_up,
+    heaviest,
+    weights,
+)
+from soundingline.agents.keyword.words import Rarity, is_content, stem, words
+from soundingline.toolkit.errors import InputError
 
 SPELLING = Rarity()
 

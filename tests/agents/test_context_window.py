@@ -18,21 +18,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scripted_model import ANSWER, ScriptedModel, call, calling, saying, used
 from scripted_peer import Fail, Peer, Request, Say, running_peer
+from toy_search import WordBackend, store_of
 
-from agents.budget import Budget
-from agents.chat import ChatAgent
-from agents.prompt import load_prompt
-from agents.window import written
-from toolkit.contracts import Document, Topic, Trajectory
-from toolkit.errors import InputError
-from toolkit.llm import Settings, Turn, Usage
-from toolkit.llm.anthropic_messages import AnthropicMessages
-from toolkit.llm.client import ApiModel
-from toolkit.llm.errors import ContextOverflow, Truncated
-from toolkit.llm.language_model import LanguageModel
-from toolkit.llm.openai_chat import OpenAIChat
-from toolkit.llm.openai_responses import OpenAIResponses
-from toolkit.search import DictionaryBackend, DictionaryStore, TopK, TopKSession
+from soundingline.agents.budget import Budget
+from soundingline.agents.chat import ChatAgent
+from soundingline.agents.prompt import load_prompt
+from soundingline.agents.window import written
+from soundingline.toolkit.data import Document, Topic
+from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.llm import SamplingParams, Turn, Usage
+from soundingline.toolkit.llm.anthropic import AnthropicMessages
+from soundingline.toolkit.llm.client import LanguageModel
+from soundingline.toolkit.llm.errors import ContextOverflow, Truncated
+from soundingline.toolkit.llm.openai_chat import OpenAIChat
+from soundingline.toolkit.llm.openai_responses import OpenAIResponses
+from soundingline.toolkit.search import TopK
+from soundingline.toolkit.trajectory import Trajectory
 
 FINAL = load_prompt("browsecomp_plus").sections["final"]
 QUESTION = Topic("q1", "Who built Grenholm Mill?")
@@ -41,10 +42,10 @@ ADAPTERS = {"chat": OpenAIChat, "responses": OpenAIResponses, "messages": Anthro
 MAXIMUM = ("max_completion_tokens", "max_output_tokens", "max_tokens")
 
 
-def tool(text: str) -> TopKSession:
+def tool(text: str) -> TopK:
     """Every search shows the whole of one document."""
-    store = DictionaryStore({"mill": Document("mill", "Grenholm Mill", text)})
-    return TopK(max_tokens=None).session(DictionaryBackend({"mill": "Grenholm Mill"}), store)
+    store = store_of({"mill": Document("mill", "Grenholm Mill", text)})
+    return TopK(max_tokens=None).open(WordBackend({"mill": "Grenholm Mill"}), store)
 
 
 def refused(prompt: int, most: int, window: int) -> str:
@@ -105,11 +106,11 @@ def asked(request: pytest.FixtureRequest, peer: Peer) -> Callable[..., Trajector
     def ask(server: Vllm, text: str, window: int | None) -> Trajectory:
         peer.reset()
         peer.default = server
-        model: ApiModel = adapter(model="m", base_url=url)
+        model: LanguageModel = adapter(model="m", base_url=url)
         agent = ChatAgent(
             model=model,
             prompt="browsecomp_plus",
-            settings=Settings(max_output_tokens=LONGEST),
+            settings=SamplingParams(max_output_tokens=LONGEST),
             budget=Budget(context_window=window, answer_tokens=ANSWER_TOKENS),
         )
 
@@ -218,7 +219,7 @@ def test_every_question_ends_with_an_answer(
 ) -> None:
     sizes, refusals, maxima = list(pages), 0, list[int | None]()
 
-    def choose(messages: Any, sampling: Settings) -> Turn:
+    def choose(messages: Any, sampling: SamplingParams) -> Turn:
         nonlocal refusals
         prompt, most = shown(messages, density), sampling.max_output_tokens
         if prompt + (most or 1) > WINDOW:
@@ -230,7 +231,7 @@ def test_every_question_ends_with_an_answer(
             return saying(usage=usage)
         return looking(usage=usage)
 
-    class Pages(TopKSession):
+    class Pages(TopK):
         def call(self, name: str, arguments: Any) -> Any:
             result = super().call(name, arguments)
             return replace(result, text="7" * sizes.pop(0))
@@ -238,14 +239,14 @@ def test_every_question_ends_with_an_answer(
     agent = ChatAgent(
         model=ScriptedModel(choose=choose),
         prompt="browsecomp_plus",
-        settings=Settings(max_output_tokens=longest),
+        settings=SamplingParams(max_output_tokens=longest),
         budget=Budget(
             context_window=WINDOW if known else None,
             answer_tokens=ANSWER_TOKENS,
         ),
     )
-    store = DictionaryStore({"mill": Document("mill", "", "mill")})
-    session = Pages(TopK(), DictionaryBackend({"mill": "Grenholm Mill"}), store)
+    store = store_of({"mill": Document("mill", "", "mill")})
+    session = Pages().open(WordBackend({"mill": "Grenholm Mill"}), store)
     trajectory = asyncio.run(agent.run(QUESTION, session))
     assert trajectory.answer.exact == "Torvald Brekke", (trajectory.status, trajectory.traceback)
     # Without a maximum, a request that is taken may leave no room for a further one.
@@ -260,7 +261,7 @@ def test_every_question_ends_with_an_answer(
 
 
 def run(model: ScriptedModel, text: str = "mill", **limits: Any) -> Trajectory:
-    sampling = Settings(max_output_tokens=limits.pop("longest", None))
+    sampling = SamplingParams(max_output_tokens=limits.pop("longest", None))
     agent = ChatAgent(model=model, settings=sampling, budget=Budget(**limits))
     return asyncio.run(agent.run(QUESTION, tool(text)))
 
@@ -319,11 +320,11 @@ def test_a_reply_that_filled_the_window_is_no_answer_but_what_it_says_last_is() 
 
 
 def test_an_overflow_of_a_stage_is_not_the_agents() -> None:
-    class Broken(TopKSession):
+    class Broken(TopK):
         def call(self, name: str, arguments: Any) -> Any:
             raise ContextOverflow("the re-ranker's prompt")
 
-    session = Broken(TopK(), DictionaryBackend({}), DictionaryStore({}))
+    session = Broken().open(WordBackend({}), store_of({}))
     agent = ChatAgent(model=ScriptedModel(looking()))
     trajectory = asyncio.run(agent.run(QUESTION, session))
     assert (trajectory.status, trajectory.reason) == ("failed", "context_overflow")
@@ -336,10 +337,13 @@ def test_a_window_without_room_for_a_transcript_is_refused(longest: int, answer:
 
 
 def test_the_maximum_that_an_api_demands_is_known_to_whoever_budgets() -> None:
-    model = LanguageModel(model="m", client=AnthropicMessages(), key_env="NOWHERE")
+    model = AnthropicMessages(model="m", key_env="NOWHERE")
     assert model.settings.max_output_tokens == 32_000
-    given = LanguageModel(
-        model="m", client=AnthropicMessages(), settings=Settings(max_output_tokens=5)
-    )
+    given = AnthropicMessages(model="m", settings=SamplingParams(max_output_tokens=5))
     assert given.settings.max_output_tokens == 5
-    assert LanguageModel(model="m", client=OpenAIChat()).settings.max_output_tokens is None
+    assert (
+        OpenAIChat(
+            model="m",
+        ).settings.max_output_tokens
+        is None
+    )

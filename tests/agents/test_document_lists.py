@@ -6,28 +6,22 @@ import asyncio
 
 import pytest
 from scripted_model import ScriptedModel, calling, saying
+from toy_search import store_of
 
-from agents.base import Resources
-from agents.budget import Budget
-from agents.chat import ChatAgent
-from agents.closed_book import ClosedBookAgent
-from agents.one_shot import OneShotAgent
-from agents.prompt import load_prompt
-from toolkit.contracts import (
-    Document,
-    DocumentSets,
-    Hit,
-    SearchRequest,
-    SearchResult,
-    ToolInterface,
-    Topic,
-    Trajectory,
-)
-from toolkit.corpus.resolve import Heading, Resolver
-from toolkit.errors import InputError
-from toolkit.evaluation.agent_run import evaluate_run
-from toolkit.search import DictionaryStore, Literature, RankedBrowsing, TopK
-from toolkit.search.answers import keeps_format, list_part, parse_answer
+from soundingline.agents.base import Resources
+from soundingline.agents.budget import Budget
+from soundingline.agents.chat import ChatAgent
+from soundingline.agents.closed_book import ClosedBookAgent
+from soundingline.agents.one_shot import OneShotAgent
+from soundingline.agents.prompt import load_prompt
+from soundingline.toolkit.corpus.resolve import Resolver
+from soundingline.toolkit.data import Document, Hit, SearchRequest, SearchResult, Topic
+from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.evaluation.agent_run import evaluate_run
+from soundingline.toolkit.search import Literature, RankedBrowsing, TopK
+from soundingline.toolkit.search.answers import follows_format, list_part, parse_answer
+from soundingline.toolkit.search.session import SearchTool
+from soundingline.toolkit.trajectory import Trajectory
 
 TITLES = {
     "m1": "Grenholm Mill",
@@ -36,10 +30,12 @@ TITLES = {
     "m4": "The Twin Mill",
     "m5": "Water Mill of Tarn, lower",
 }
-STORE = DictionaryStore({docid: Document(docid, title, title) for docid, title in TITLES.items()})
-RESOLVER = Resolver(Heading(docid, title, f"http://x/{docid}") for docid, title in TITLES.items())
+STORE = store_of({docid: Document(docid, title, title) for docid, title in TITLES.items()})
+RESOLVER = Resolver(
+    Document(docid, title, "", f"http://x/{docid}") for docid, title in TITLES.items()
+)
 TOPIC = Topic("q", "Which mills stand in Brel?")
-TARGETS = DocumentSets(targets={"q": {"m1", "m2"}})
+TARGETS = {"q": {"m1", "m2"}}
 
 
 class Ranked:
@@ -56,13 +52,13 @@ class Ranked:
         return SearchResult(hits)
 
 
-def one_shot(*unit_ids: str, tool: ToolInterface | None = None, listed: int = 50) -> Trajectory:
-    session = (tool or RankedBrowsing()).session(Ranked(*unit_ids), STORE)
+def one_shot(*unit_ids: str, tool: SearchTool | None = None, listed: int = 50) -> Trajectory:
+    session = (tool or RankedBrowsing()).open(Ranked(*unit_ids), STORE)
     return asyncio.run(OneShotAgent(listed=listed).run(TOPIC, session))
 
 
 @pytest.mark.parametrize("tool", [TopK(k=3), RankedBrowsing(page=1, browse_page=1), Literature()])
-def test_one_search_lists_its_whole_ranking_by_any_interface(tool: ToolInterface) -> None:
+def test_one_search_lists_its_whole_ranking_by_any_interface(tool: SearchTool) -> None:
     trajectory = one_shot("m3", "m1", "m2", tool=tool)
     assert (trajectory.status, len(trajectory.calls)) == ("completed", 1)
     assert trajectory.answer.documents == ("m3", "m1", "m2")
@@ -71,8 +67,8 @@ def test_one_search_lists_its_whole_ranking_by_any_interface(tool: ToolInterface
 
 def test_a_ranking_of_passages_lists_each_document_once_at_its_best_rank() -> None:
     ranked = ("m3%p1", "m1%p0", "m3%p0")
-    passages = DictionaryStore(dict.fromkeys(TITLES, "x"), dict.fromkeys(ranked, "x"))
-    session = RankedBrowsing().session(Ranked(*ranked), passages)
+    passages = store_of(dict.fromkeys(TITLES, "x"), dict.fromkeys(ranked, "x"))
+    session = RankedBrowsing().open(Ranked(*ranked), passages)
     trajectory = asyncio.run(OneShotAgent(listed=2).run(TOPIC, session))
     assert not trajectory.traceback
     assert trajectory.answer.documents == ("m3", "m1")
@@ -81,7 +77,7 @@ def test_a_ranking_of_passages_lists_each_document_once_at_its_best_rank() -> No
 
 def test_a_search_that_is_refused_or_finds_nothing_lists_nothing() -> None:
     assert one_shot().answer.documents == ()
-    session = TopK().session(Ranked("m1"), STORE)
+    session = TopK().open(Ranked("m1"), STORE)
     trajectory = asyncio.run(OneShotAgent().run(Topic("q", "x" * 20_000), session))
     assert (trajectory.status, trajectory.reason) == ("steered", "no_answer")
     assert trajectory.answer.documents == () and trajectory.calls[0].error == "too_long"
@@ -92,7 +88,7 @@ def test_a_search_that_is_refused_or_finds_nothing_lists_nothing() -> None:
 def chat(*steps: object) -> tuple[ScriptedModel, Trajectory]:
     model = ScriptedModel(*steps)  # type: ignore[arg-type]
     agent = ChatAgent(model=model, prompt="document_list", remind=True)
-    session = RankedBrowsing().session(Ranked("m3", "m1", "m2"), STORE)
+    session = RankedBrowsing().open(Ranked("m3", "m1", "m2"), STORE)
     return model, asyncio.run(agent.run(TOPIC, session))
 
 
@@ -130,7 +126,7 @@ def test_prompts_say_whether_they_end_in_a_list() -> None:
     assert lists == {"pi_serini": False, "closed_book": False}
     assert load_prompt("document_list").asks_for_list
     assert load_prompt("closed_book_list").asks_for_list
-    assert keeps_format("Exact Answer: x") and not keeps_format("Exact Answer: x", listed=True)
+    assert follows_format("Exact Answer: x") and not follows_format("Exact Answer: x", listed=True)
 
 
 def test_a_list_may_stand_on_many_lines_and_anywhere_among_the_labels() -> None:
@@ -146,7 +142,7 @@ def recall_from_memory(text: str, resolver: Resolver | None = RESOLVER) -> Traje
     if resolver is not None:
         resources = Resources(Budget(), model=resources.model, resolver=lambda: resolver)
     agent = ClosedBookAgent(prompt="closed_book_list").bind(resources)
-    return asyncio.run(agent.run(TOPIC, RankedBrowsing().session(Ranked("m3"), STORE)))
+    return asyncio.run(agent.run(TOPIC, RankedBrowsing().open(Ranked("m3"), STORE)))
 
 
 MEMORY = """\
@@ -171,10 +167,10 @@ def test_what_a_model_remembers_is_resolved_and_the_rest_is_hallucinated() -> No
     evaluation = evaluate_run(
         [trajectory],
         topics=[TOPIC],
-        judgements={"evidence": {"q": {"m1": 1, "m2": 1}}},
+        qrels={"evidence": {"q": {"m1": 1, "m2": 1}}},
         answers={},
-        sets=TARGETS,
-        absent=lambda docids: set(docids) - set(TITLES),
+        targets=TARGETS,
+        missing=lambda docids: set(docids) - set(TITLES),
     )
     assert evaluation.metrics["hallucination_rate"] == 0.2
     assert evaluation.metrics["P@1"] == 1.0 and evaluation.metrics["R@5"] == 1.0
@@ -194,16 +190,16 @@ def test_a_title_of_several_documents_is_not_hallucinated(
     count: int, documents: list[str], rate: float
 ) -> None:
     titles = {f"t{number}": "Annual Report" for number in range(count)}
-    resolver = Resolver(Heading(docid, title) for docid, title in titles.items())
+    resolver = Resolver(Document(docid, title, "") for docid, title in titles.items())
     trajectory = recall_from_memory("Documents:\nAnnual Report\nA Book of Nobody's", resolver)
     assert list(trajectory.answer.documents) == [*documents, "unresolved:2"]
     evaluation = evaluate_run(
         [trajectory],
         topics=[TOPIC],
-        judgements={"evidence": {"q": {"t0": 1}}},
+        qrels={"evidence": {"q": {"t0": 1}}},
         answers={},
-        sets=DocumentSets(targets={"q": {"t0"}}),
-        absent=lambda docids: set(docids) - set(titles),
+        targets={"q": {"t0"}},
+        missing=lambda docids: set(docids) - set(titles),
     )
     assert evaluation.metrics["hallucination_rate"] == pytest.approx(rate)
     # One of them is the target; what nobody can tell apart is wrong.
@@ -222,6 +218,6 @@ def test_free_text_is_a_document_by_a_resolver_alone() -> None:
     agent = ClosedBookAgent(prompt="closed_book_list").bind(
         Resources(Budget(), model=blocked, resolver=lambda: RESOLVER)
     )
-    trajectory = asyncio.run(agent.run(TOPIC, RankedBrowsing().session(Ranked("m3"), STORE)))
+    trajectory = asyncio.run(agent.run(TOPIC, RankedBrowsing().open(Ranked("m3"), STORE)))
     assert trajectory.calls[0].error == "blocked"
     assert trajectory.answer.documents[0] == "m1"

@@ -1,8 +1,12 @@
 from __future__ import annotations
 
-from agents.keyword.evidence import Reader
-from agents.keyword.queries import feedback_terms
-from agents.keyword.words import Rarity, stem
+import os
+import subprocess
+import sys
+
+from soundingline.agents.keyword.evidence import Reader
+from soundingline.agents.keyword.queries import feedback_terms
+from soundingline.agents.keyword.words import Rarity, stem
 
 CLUES = {stem("mill"): 1.0, stem("Grenholm"): 1.0, stem("built"): 0.5}
 SENTENCES = [
@@ -38,3 +42,27 @@ def test_their_number_is_limited_and_may_be_none() -> None:
 def test_a_word_that_the_index_lacks_is_not_asked() -> None:
     rarity = Rarity(lambda word: 0 if word == "wool" else 3, 100)
     assert "wool" not in feedback_terms(SENTENCES, set(CLUES), rarity, limit=10)
+
+
+SCORES = """
+from soundingline.agents.keyword.evidence import Evidence
+from soundingline.agents.keyword.queries import feedback_terms
+clues = {f"clue{number:02}x": 1 / (number + 3) for number in range(40)}
+evidence = Evidence(clues)
+evidence.rank([f"d{number}" for number in range(30)])
+for number in range(30):
+    clause = " ".join(list(clues)[number % 7 : number + 9])
+    text = f"Brel {clause} harbour {number}. The Slate {clause[:40]} mill slate."
+    evidence.read(f"d{number}", "", text)
+scores = [sentence.score for sentence in evidence.trusted()]
+print(scores, feedback_terms(evidence.sentences, (), len, limit=50))
+"""
+
+
+def test_scores_and_terms_do_not_depend_on_the_seed_of_hashes() -> None:
+    outputs = set()
+    for seed in ("0", "1", "2"):
+        environment = {**os.environ, "PYTHONHASHSEED": seed}
+        command = [sys.executable, "-c", SCORES]
+        outputs.add(subprocess.check_output(command, env=environment))
+    assert len(outputs) == 1 and b"harbour" in outputs.pop()

@@ -8,18 +8,14 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import pytest
+from toy_search import WordBackend, store_of
 
-from agents.keyword import KeywordAgent
-from toolkit.contracts import Document, SearchRequest, SearchResult, SearchTool, Topic, Trajectory
-from toolkit.errors import InputError
-from toolkit.search import (
-    DictionaryBackend,
-    DictionaryStore,
-    RankedBrowsing,
-    RankedBrowsingSession,
-    TopK,
-    TopKSession,
-)
+from soundingline.agents.keyword import KeywordAgent
+from soundingline.toolkit.data import Document, SearchRequest, SearchResult, Topic
+from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.search import RankedBrowsing, TopK
+from soundingline.toolkit.search.session import SearchTool
+from soundingline.toolkit.trajectory import Trajectory
 
 CORPUS = {
     "mill": Document(
@@ -43,12 +39,12 @@ CORPUS = {
 TEXTS = {docid: f"{document.title}\n{document.text}" for docid, document in CORPUS.items()}
 
 
-def ranked(**arguments: Any) -> RankedBrowsingSession:
-    return RankedBrowsing(**arguments).session(DictionaryBackend(TEXTS), DictionaryStore(CORPUS))
+def ranked(**arguments: Any) -> RankedBrowsing:
+    return RankedBrowsing(**arguments).open(WordBackend(TEXTS), store_of(CORPUS))
 
 
-def top_k(**arguments: Any) -> TopKSession:
-    return TopK(**arguments).session(DictionaryBackend(TEXTS), DictionaryStore(CORPUS))
+def top_k(**arguments: Any) -> TopK:
+    return TopK(**arguments).open(WordBackend(TEXTS), store_of(CORPUS))
 
 
 INTERFACES: dict[str, Callable[[], SearchTool]] = {
@@ -130,7 +126,7 @@ def test_the_second_hop_is_found_through_what_was_read() -> None:
     }
 
     def search(**arguments: Any) -> Trajectory:
-        tool = RankedBrowsing(page=1).session(DictionaryBackend(texts), DictionaryStore(texts))
+        tool = RankedBrowsing(page=1).open(WordBackend(texts), store_of(texts))
         question = "In which town did the builder of Grenholm Mill grow up?"
         return ask(question, tool, pages=0, **arguments)
 
@@ -184,9 +180,7 @@ def test_browsing_goes_on_where_the_page_ended() -> None:
 def test_a_long_document_is_read_on_from_where_the_page_ended() -> None:
     lines = [f"Line {number} says nothing." for number in range(1, 500)]
     text = "\n".join([*lines, "Grenholm Mill was built by Torvald Brekke."])
-    tool = RankedBrowsing(excerpt="none").session(
-        DictionaryBackend({"d": text}), DictionaryStore({"d": text})
-    )
+    tool = RankedBrowsing(excerpt="none").open(WordBackend({"d": text}), store_of({"d": text}))
     trajectory = ask("Who built Grenholm Mill?", tool)
     read = [call.arguments for call in trajectory.calls if call.name == "read_document"]
     assert [arguments.get("offset") for arguments in read] == [None, 201, 401]
@@ -196,9 +190,9 @@ def test_a_long_document_is_read_on_from_where_the_page_ended() -> None:
 def test_passages_are_read_from_where_they_start() -> None:
     long = "\n".join(["Nothing here."] * 300 + ["Grenholm Mill was built by Torvald Brekke."])
     passages = {"d%p0": "Nothing here.", "d%p1": "Grenholm Mill was built by Torvald Brekke."}
-    store = DictionaryStore({"d": long}, passages)
+    store = store_of({"d": long}, passages)
     trajectory = ask(
-        "Who built Grenholm Mill?", RankedBrowsing().session(DictionaryBackend(passages), store)
+        "Who built Grenholm Mill?", RankedBrowsing().open(WordBackend(passages), store)
     )
     (read,) = [call for call in trajectory.calls if call.name == "read_document"]
     assert "lines 301-301 of 301" in read.output
@@ -206,7 +200,7 @@ def test_passages_are_read_from_where_they_start() -> None:
     assert trajectory.answer.citations == ("d",)
 
 
-class BrokenBackend(DictionaryBackend):
+class BrokenBackend(WordBackend):
     def __init__(self, texts: Mapping[str, str], good: int) -> None:
         super().__init__(texts)
         self.good = good
@@ -219,7 +213,7 @@ class BrokenBackend(DictionaryBackend):
 
 
 def test_a_broken_backend_fails_the_question_with_what_happened_so_far() -> None:
-    tool = RankedBrowsing().session(BrokenBackend(TEXTS, good=1), DictionaryStore(CORPUS))
+    tool = RankedBrowsing().open(BrokenBackend(TEXTS, good=1), store_of(CORPUS))
     trajectory = ask("Who built Grenholm Mill?", tool)
     assert trajectory.status == "failed"
     assert "RuntimeError: the index is gone" in trajectory.traceback
@@ -230,13 +224,13 @@ def test_a_broken_backend_fails_the_question_with_what_happened_so_far() -> None
 
 
 def test_a_tool_that_closes_leads_to_an_answer_from_what_was_seen() -> None:
-    class Closing(RankedBrowsingSession):
+    class Closing(RankedBrowsing):
         def call(self, name: str, arguments: Mapping[str, Any]) -> Any:
             if len(self.calls) == 1:
                 self.block("The time for retrieval is over. Answer now.")
             return super().call(name, arguments)
 
-    tool = Closing(RankedBrowsing(), DictionaryBackend(TEXTS), DictionaryStore(CORPUS))
+    tool = Closing().open(WordBackend(TEXTS), store_of(CORPUS))
     trajectory = ask("Who built Grenholm Mill?", tool)
     assert trajectory.status == "steered"
     assert [call.error for call in trajectory.calls] == ["", "blocked", "blocked", "blocked"]
@@ -244,12 +238,12 @@ def test_a_tool_that_closes_leads_to_an_answer_from_what_was_seen() -> None:
 
 
 def test_a_single_refusal_is_survived() -> None:
-    class Moody(RankedBrowsingSession):
+    class Moody(RankedBrowsing):
         def call(self, name: str, arguments: Mapping[str, Any]) -> Any:
             wrong = {"query": ""} if len(self.calls) == 1 else {}
             return super().call(name, {**arguments, **wrong})
 
-    tool = Moody(RankedBrowsing(), DictionaryBackend(TEXTS), DictionaryStore(CORPUS))
+    tool = Moody().open(WordBackend(TEXTS), store_of(CORPUS))
     trajectory = ask("Who built Grenholm Mill?", tool)
     assert [bool(call.error) for call in trajectory.calls].count(True) == 1
     assert (trajectory.status, trajectory.answer.exact) == ("completed", "Torvald Brekke")
@@ -301,11 +295,11 @@ def long_documents(count: int, words: int) -> Iterable[tuple[str, str]]:
 
 def test_a_question_on_long_documents_costs_little() -> None:
     texts = dict(long_documents(8, 5000))
-    store, backend = DictionaryStore(texts), DictionaryBackend(texts)
+    store, backend = store_of(texts), WordBackend(texts)
     agent, topic = KeywordAgent(), Topic("q", "When was the north garden mill of Place7 built?")
     costs = []
     for _ in range(5):
-        tool = RankedBrowsing().session(backend, store)
+        tool = RankedBrowsing().open(backend, store)
         began = time.process_time()
         trajectory = asyncio.run(agent.run(topic, tool))
         costs.append(time.process_time() - began)

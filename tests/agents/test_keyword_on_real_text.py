@@ -10,10 +10,11 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from toy_search import store_of
 
-from agents.keyword import KeywordAgent
-from toolkit.contracts import Document, Hit, SearchRequest, SearchResult, Topic
-from toolkit.search import DictionaryStore, RankedBrowsing
+from soundingline.agents.keyword import KeywordAgent
+from soundingline.toolkit.data import Document, Hit, SearchRequest, SearchResult, Topic
+from soundingline.toolkit.search import RankedBrowsing
 
 EVERY = 10
 
@@ -60,11 +61,11 @@ def test_on_long_articles_it_finds_evidence_mostly_and_answers_sometimes(
     gold = {qid: docid for qid, docid, _ in (line.split("\t") for line in qrels)}
     topics = list(map(json.loads, (folder / "queries.jsonl").open(encoding="utf-8")))
     asked = [topic for topic in topics if topic["_id"] in gold][::EVERY]
-    retriever, store = IndexRetriever(corpus), DictionaryStore(corpus)
+    retriever, store = IndexRetriever(corpus), store_of(corpus)
     agent = KeywordAgent(document_frequency=retriever.document_frequency, documents=len(corpus))
     right = opened = 0
     for row in asked:
-        tool = RankedBrowsing().session(retriever, store)
+        tool = RankedBrowsing().open(retriever, store)
         trajectory = asyncio.run(agent.run(Topic(row["_id"], row["text"]), tool))
         assert trajectory.status == "completed", trajectory.traceback
         opened += gold[row["_id"]] in trajectory.tiers["opened"]

@@ -3,33 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-import importlib.util
-import os
 import re
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from required import needs
 from tiny_model import WORDS
+from toy_search import WordBackend, store_of
 
-from agents.budget import Budget
-from agents.chat import ChatAgent
-from toolkit.contracts import SearchTool, Topic, Trajectory
-from toolkit.llm import Settings
-from toolkit.llm.ledger import Ledger
-from toolkit.llm.llamacpp import LlamaCppServer
-from toolkit.llm.openai_chat import OpenAIChat
-from toolkit.llm.protocol import user
-from toolkit.llm.server import serving
-from toolkit.search import DictionaryBackend, DictionaryStore, RankedBrowsing
+from soundingline.agents.budget import Budget
+from soundingline.agents.chat import ChatAgent
+from soundingline.toolkit.data import Topic
+from soundingline.toolkit.llm import SamplingParams
+from soundingline.toolkit.llm.ledger import Ledger
+from soundingline.toolkit.llm.local_servers import LlamaCppServer
+from soundingline.toolkit.llm.messages import user
+from soundingline.toolkit.llm.openai_chat import OpenAIChat
+from soundingline.toolkit.llm.server import serving
+from soundingline.toolkit.search import RankedBrowsing
+from soundingline.toolkit.search.session import SearchTool
+from soundingline.toolkit.trajectory import Trajectory
 
-NEEDED = ("xllamacpp", "gguf", "openai")
-ABSENT = [name for name in NEEDED if importlib.util.find_spec(name) is None]
-# In CI they must be there: the tests run, and fail without.
-pytestmark = pytest.mark.skipif(
-    bool(ABSENT) and not os.environ.get("CI"),
-    reason=f"not installed: {', '.join(ABSENT)} (pip install -e '.[llm,llamacpp]')",
-)
+pytestmark = needs(("xllamacpp", "gguf", "openai"), "llm,llamacpp")
 
 QUESTIONS, TURNS = 6, 3
 DOCUMENTS = {
@@ -62,12 +58,16 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 def client(address: str) -> OpenAIChat:
     return OpenAIChat(
-        model="tiny", base_url=f"{address}/v1", key_env=None, settings=Settings(), concurrency=4
+        model="tiny",
+        base_url=f"{address}/v1",
+        key_env=None,
+        settings=SamplingParams(),
+        concurrency=4,
     )
 
 
 def session() -> SearchTool:
-    return RankedBrowsing(page=3).session(DictionaryBackend(DOCUMENTS), DictionaryStore(DOCUMENTS))
+    return RankedBrowsing(page=3).open(WordBackend(DOCUMENTS), store_of(DOCUMENTS))
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +80,7 @@ def run(address: str) -> tuple[list[Trajectory], Ledger]:
         agent = ChatAgent(
             model=model,
             budget=Budget(turns=TURNS),
-            settings=Settings(tool_choice="required", max_output_tokens=2000, timeout=120),
+            settings=SamplingParams(tool_choice="required", max_output_tokens=2000, timeout=120),
             answer_extra={"grammar": GRAMMAR},
             ledger=ledger,
         )
@@ -118,7 +118,7 @@ def test_every_request_is_metered_and_the_prefix_is_reused(run: Run) -> None:
     total = ledger.total
     assert (total.calls, total.failed) == (QUESTIONS * (TURNS + 1), 0)
     assert total.unmetered == 0
-    assert total.told_cached == total.calls
+    assert total.replies_with_cached == total.calls
     for name in ("input_tokens", "cached_tokens", "output_tokens"):
         assert getattr(total, name) == sum(each.usage[name] for each in trajectories) > 0
 
@@ -127,7 +127,7 @@ def test_without_tools_it_only_talks(address: str) -> None:
     async def ask() -> Any:
         model = client(address)
         try:
-            settings = Settings(extra={"grammar": 'root ::= "town" | "river"'})
+            settings = SamplingParams(extra={"grammar": 'root ::= "town" | "river"'})
             return await model.respond([user("Which?")], [], settings)
         finally:
             await model.close()

@@ -6,21 +6,16 @@ import asyncio
 from collections.abc import Mapping, Sequence
 
 import pytest
+from toy_search import WordBackend, store_of
 
-from agents.literature import Navigator, OverlapScorer
-from agents.literature.clauses import find_clauses
-from toolkit.benchmarks.links import LinkGraph
-from toolkit.contracts import Document, Link, Topic, Trajectory
-from toolkit.corpus.resolve import Heading, Resolver
-from toolkit.errors import InputError
-from toolkit.search import (
-    DictionaryBackend,
-    DictionaryStore,
-    Literature,
-    Located,
-    Operators,
-    RankedBrowsing,
-)
+from soundingline.agents.literature import Navigator, OverlapScorer
+from soundingline.agents.literature.clauses import find_clauses
+from soundingline.toolkit.benchmarks.links import LinkGraph
+from soundingline.toolkit.corpus.resolve import Resolver
+from soundingline.toolkit.data import Document, Link, Topic
+from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.search import Literature, Located, Operators, RankedBrowsing
+from soundingline.toolkit.trajectory import Trajectory
 
 QUESTION = (
     "Find all pages about a mill that grinds barley and was built between 1700 and 1750. "
@@ -49,18 +44,18 @@ class WholeDocuments:
         return [[[Located(docid, 1.0)] for _ in requirements] for docid in docids]
 
 
-STORE = DictionaryStore(DOCUMENTS)
+STORE = store_of(DOCUMENTS)
 OPERATORS = Operators(
     links=LinkGraph.build([Link("linked", "town"), Link("good", "town")]),
     locator=WholeDocuments(),
     scorer=OverlapScorer(),
-    resolver=Resolver(Heading(d.docid, d.title) for d in DOCUMENTS.values()),
+    resolver=Resolver(Document(d.docid, d.title, "") for d in DOCUMENTS.values()),
 )
 
 
 def answered(operators: Operators = OPERATORS, **settings: int) -> Trajectory:
-    backend = DictionaryBackend(TEXTS)
-    tool = Literature().bind(operators).session(backend, STORE)
+    backend = WordBackend(TEXTS)
+    tool = Literature().bind(operators).open(backend, STORE)
     return asyncio.run(Navigator(**settings).run(Topic("q", QUESTION), tool))
 
 
@@ -135,13 +130,13 @@ def test_the_answer_is_no_longer_than_asked_for() -> None:
 
 def test_a_pool_of_nothing_is_answered_by_an_empty_list() -> None:
     bare = Operators(locator=WholeDocuments(), scorer=OverlapScorer())
-    tool = Literature().bind(bare).session(DictionaryBackend({}), DictionaryStore({}))
+    tool = Literature().bind(bare).open(WordBackend({}), store_of({}))
     trajectory = asyncio.run(Navigator().run(Topic("q", QUESTION), tool))
     assert trajectory.status == "completed" and trajectory.answer.documents == ()
 
 
 def test_an_interface_without_evidence_fails_its_question_in_one_line() -> None:
-    tool = RankedBrowsing().session(DictionaryBackend(TEXTS), STORE)
+    tool = RankedBrowsing().open(WordBackend(TEXTS), STORE)
     trajectory = asyncio.run(Navigator().run(Topic("q", QUESTION), tool))
     assert trajectory.status == "failed"
     assert "an interface that searches, locates evidence and scores it" in trajectory.traceback

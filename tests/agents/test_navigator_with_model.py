@@ -15,23 +15,38 @@ from typing import Any
 
 import pytest
 from scripted_model import ScriptedModel, saying, used
+from toy_search import WordBackend, store_of
 
-from agents.base import Resources
-from agents.budget import Budget
-from agents.literature import Navigator, OverlapScorer
-from agents.literature.plans import read_plan, tidy_checklist
-from toolkit.benchmarks.links import LinkGraph
-from toolkit.contracts import Document, Link, Topic, Trajectory
-from toolkit.corpus.resolve import Heading, Resolver
-from toolkit.errors import InputError
-from toolkit.llm.errors import AuthenticationFailed, OutOfMoney, ServerGone, ServerTimeout
-from toolkit.llm.ledger import Ledger
-from toolkit.llm.prices import Price
-from toolkit.llm.protocol import Turn
-from toolkit.runs import RunFolder, dump_trajectory, read_trajectory
-from toolkit.runs.rounds import RoundsFile
-from toolkit.search import DictionaryBackend, DictionaryStore, Literature, Located, Operators
-from toolkit.search.scoring import Candidate, Judgement, RequirementScorer
+from soundingline.agents.base import Resources
+from soundingline.agents.budget import Budget
+from soundingline.agents.literature import Navigator, OverlapScorer
+from soundingline.agents.literature.plans import read_plan, tidy_checklist
+from soundingline.toolkit.benchmarks.links import LinkGraph
+from soundingline.toolkit.corpus.resolve import Resolver
+from soundingline.toolkit.data import Document, Link, Topic
+from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.llm.errors import (
+    AuthenticationFailed,
+    OutOfMoney,
+    ServerGone,
+    ServerTimeout,
+)
+from soundingline.toolkit.llm.ledger import Ledger
+from soundingline.toolkit.llm.messages import Turn
+from soundingline.toolkit.llm.prices import Price
+from soundingline.toolkit.runs import RunFolder, dump_trajectory, read_trajectory
+from soundingline.toolkit.runs.run_folder import RoundsFile
+from soundingline.toolkit.search import (
+    Literature,
+    Located,
+    Operators,
+)
+from soundingline.toolkit.search.scoring import (
+    CandidateDocument,
+    DocumentScore,
+    RequirementScorer,
+)
+from soundingline.toolkit.trajectory import Trajectory
 
 QUESTION = "Which mills grind barley, stand by the Wey and did not burn down?"
 TEXTS = {
@@ -42,7 +57,7 @@ TEXTS = {
     "rye": "A kiln that dries rye.",
 }
 CHECKLIST = ["grinds barley", "stands by the Wey"]
-STORE = DictionaryStore({docid: Document(docid, f"The {docid}", t) for docid, t in TEXTS.items()})
+STORE = store_of({docid: Document(docid, f"The {docid}", t) for docid, t in TEXTS.items()})
 
 
 class WholeDocuments:
@@ -66,12 +81,14 @@ STOP = saying('{"stop": true}', usage=used())
 class Scorer(OverlapScorer):
     """Scores by words; what `act` does or raises for a candidate comes first."""
 
-    def __init__(self, act: Callable[[Candidate], Judgement | None] = lambda one: None) -> None:
+    def __init__(
+        self, act: Callable[[CandidateDocument], DocumentScore | None] = lambda one: None
+    ) -> None:
         super().__init__()
         self.scored: list[tuple[str, str]] = []
         self._act = act
 
-    def score(self, candidates: Sequence[Candidate]) -> list[Judgement]:
+    def score(self, candidates: Sequence[CandidateDocument]) -> list[DocumentScore]:
         self.scored += [(c.docid, row.requirement) for c in candidates for row in c.evidence]
         acted = [self._act(candidate) for candidate in candidates]
         judged = super().score(candidates)
@@ -92,9 +109,9 @@ def answered(
         links=LinkGraph.build([Link("wey", "town")]),
         locator=WholeDocuments(),
         scorer=scorer or Scorer(),
-        resolver=Resolver(Heading(docid, f"The {docid}") for docid in TEXTS),
+        resolver=Resolver(Document(docid, f"The {docid}", "") for docid in TEXTS),
     )
-    tool = Literature().bind(operators).session(DictionaryBackend(texts), STORE)
+    tool = Literature().bind(operators).open(WordBackend(texts), STORE)
     given = Resources(budget or Budget(), model=model, **(resources or {}))
     agent = Navigator(**settings).bind(given)
     return asyncio.run(agent.run(Topic("q", question), tool))
@@ -138,7 +155,7 @@ def test_a_trajectory_tells_its_rounds_and_is_read_back(tmp_path: Path) -> None:
 def test_navigator_and_librarians_are_on_one_ledger_by_role() -> None:
     ledger = Ledger()
 
-    def librarian(candidate: Candidate) -> None:
+    def librarian(candidate: CandidateDocument) -> None:
         with ledger.request(
             "librarian", candidate.qid or "q", Price(input=1.0, output=1.0)
         ) as entry:
@@ -152,7 +169,7 @@ def test_navigator_and_librarians_are_on_one_ledger_by_role() -> None:
 
 
 def test_a_librarian_that_fails_leaves_its_documents_unscored_and_the_round_goes_on() -> None:
-    def act(candidate: Candidate) -> None:
+    def act(candidate: CandidateDocument) -> None:
         if candidate.docid == "rye":
             raise ServerTimeout("late")
 
@@ -171,9 +188,9 @@ def test_a_librarian_that_fails_leaves_its_documents_unscored_and_the_round_goes
 def test_a_document_whose_scores_failed_is_tried_again_in_the_next_round() -> None:
     failures = iter([True])
 
-    def act(candidate: Candidate) -> Judgement | None:
+    def act(candidate: CandidateDocument) -> DocumentScore | None:
         if candidate.docid == "rye" and next(failures, False):
-            return Judgement((None, None), error="unreadable")
+            return DocumentScore((None, None), error="unreadable")
         return None
 
     model = ScriptedModel(plan("mill barley rye"), plan("town sea"))
@@ -186,7 +203,7 @@ def test_a_document_whose_scores_failed_is_tried_again_in_the_next_round() -> No
 def test_a_librarian_that_is_late_leaves_its_documents_unscored() -> None:
     go_on = threading.Event()
 
-    def act(candidate: Candidate) -> None:
+    def act(candidate: CandidateDocument) -> None:
         if candidate.docid == "rye":
             go_on.wait(60)
 
@@ -206,13 +223,13 @@ def test_a_librarian_that_is_late_leaves_its_documents_unscored() -> None:
 
 
 def test_where_no_document_could_be_scored_the_question_has_failed() -> None:
-    dead = Scorer(lambda one: Judgement((None, None), error="server_gone"))
+    dead = Scorer(lambda one: DocumentScore((None, None), error="server_gone"))
     trajectory = answered(ScriptedModel(plan("mill barley")), dead)
     assert (trajectory.status, trajectory.reason) == ("failed", ServerGone.code)
 
 
 def test_an_error_that_stops_the_run_ends_the_question() -> None:
-    def act(candidate: Candidate) -> None:
+    def act(candidate: CandidateDocument) -> None:
         raise AuthenticationFailed("no key")
 
     trajectory = answered(ScriptedModel(plan("mill barley")), Scorer(act))
@@ -332,7 +349,7 @@ def test_each_budget_ends_the_rounds_with_what_was_scored(
 def test_money_that_ends_in_the_middle_of_a_round_leaves_what_was_scored_before() -> None:
     rounds = [plan("Wey"), plan("mill barley", "kiln rye")]
 
-    def act(candidate: Candidate) -> None:
+    def act(candidate: CandidateDocument) -> None:
         if candidate.docid == "rye":
             raise OutOfMoney("gone", scope="question")
 
@@ -454,7 +471,7 @@ def test_a_file_of_rounds_that_is_none_of_ours_is_told() -> None:
 def test_librarians_of_all_questions_share_one_bound() -> None:
     lock, under_way, most = threading.Lock(), [0], [0]
 
-    def act(candidate: Candidate) -> None:
+    def act(candidate: CandidateDocument) -> None:
         with lock:
             under_way[0] += 1
             most[0] = max(most[0], under_way[0])
@@ -471,7 +488,7 @@ def test_librarians_of_all_questions_share_one_bound() -> None:
             *(
                 agent.run(
                     Topic(f"q{number}", QUESTION),
-                    Literature().bind(operators).session(DictionaryBackend(TEXTS), STORE),
+                    Literature().bind(operators).open(WordBackend(TEXTS), STORE),
                 )
                 for number in range(6)
             )
@@ -495,7 +512,7 @@ def test_a_calibration_maps_the_probability_and_its_absence_is_said(tmp_path: Pa
     path = tmp_path / "calibration.json"
     path.write_text('{"method": "isotonic", "x": [0.0, 1.0], "y": [0.0, 0.5], "scorer": ""}')
 
-    def act(candidate: Candidate) -> Judgement:
+    def act(candidate: CandidateDocument) -> DocumentScore:
         plain = OverlapScorer().score([candidate])[0]
         return plain._replace(probability=0.8, origin="stated")
 
@@ -528,7 +545,7 @@ def test_a_plan_is_the_last_object_of_a_reply() -> None:
 
 def ordered_by(reranker: Any, **settings: Any) -> Trajectory:
     operators = Operators(locator=WholeDocuments(), scorer=Scorer(), order=reranker)
-    tool = Literature().bind(operators).session(DictionaryBackend(TEXTS), STORE)
+    tool = Literature().bind(operators).open(WordBackend(TEXTS), STORE)
     agent = Navigator(rounds=1, **settings).bind(
         Resources(Budget(), model=ScriptedModel(plan("mill barley town")))
     )

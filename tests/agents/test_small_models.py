@@ -10,18 +10,19 @@ from typing import Any
 import pytest
 from scripted_model import ANSWER, ScriptedModel, call, calling, saying, search
 from test_chat import CORPUS, TEXTS, Clock, ask, ended, roles, tool
+from toy_search import WordBackend, store_of
 
-import agents.prompt
-from agents.chat import ChatAgent
-from agents.closed_book import ClosedBookAgent
-from agents.prompt import FOLDER, load_prompt
-from toolkit.contracts import Topic, Trajectory
-from toolkit.errors import InputError
-from toolkit.evaluation.agent_run import evaluate_run
-from toolkit.llm import errors as llm_errors
-from toolkit.llm.protocol import Turn
-from toolkit.runs.records import final_response
-from toolkit.search import DictionaryBackend, DictionaryStore, Grep, RankedBrowsing, TopK
+from soundingline.agents import prompt
+from soundingline.agents.chat import ChatAgent
+from soundingline.agents.closed_book import ClosedBookAgent
+from soundingline.agents.prompt import FOLDER, load_prompt
+from soundingline.toolkit.data import Topic
+from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.evaluation.agent_run import evaluate_run
+from soundingline.toolkit.llm import errors as llm_errors
+from soundingline.toolkit.llm.messages import Turn
+from soundingline.toolkit.search import Grep, RankedBrowsing, TopK
+from soundingline.toolkit.trajectory import Trajectory, final_response
 
 PROSE = "Torvald Brekke built the mill."
 CALL_AS_TEXT = '{"name": "search", "arguments": {"reason": "", "query": "mill"}}'
@@ -33,7 +34,7 @@ def demands(trajectory: Trajectory) -> list[str]:
 
 def counts(trajectory: Trajectory, *names: str) -> Any:
     topics = [Topic("q1", "Who built Grenholm Mill?")]
-    evaluation = evaluate_run([trajectory], topics=topics, judgements={}, answers={})
+    evaluation = evaluate_run([trajectory], topics=topics, qrels={}, answers={})
     return {name: evaluation.counts[name] for name in names or ("no_call", "reminded")}
 
 
@@ -245,7 +246,7 @@ def test_the_demand_shows_the_call_that_the_tool_takes(
 ) -> None:
     """Told in words alone, Qwen2.5-Coder-0.5B-Instruct repeated them as the reason, without query;
     shown the call, it searched."""
-    session = interface().session(DictionaryBackend(TEXTS), DictionaryStore(CORPUS))
+    session = interface().open(WordBackend(TEXTS), store_of(CORPUS))
     trajectory = ask(ScriptedModel(saying(PROSE), saying()), session=session, first_call="search")
     (demand,) = [message for message in trajectory.messages if message.get("demand")]
     assert f"Call {form} now: the {argument} is" in demand["content"]
@@ -412,7 +413,7 @@ def test_the_fingerprint_of_the_reminder_holds_its_words_in_either_state(
     section: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = ChatAgent(remind=True).fingerprints
-    monkeypatch.setitem(agents.prompt._OPTIONAL, section, "Other words.")
+    monkeypatch.setitem(prompt._OPTIONAL, section, "Other words.")
     changed = {
         name
         for name, hashed in ChatAgent(remind=True).fingerprints.items()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,12 +18,13 @@ Entry = Callable[..., int]
 def entry(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Entry:
     """`entry("run", "name=x", ...)` in an empty working folder; the exit code."""
     monkeypatch.chdir(tmp_path)
-    root = Path(__file__).resolve().parents[2]
-    monkeypatch.setenv("SOUNDINGLINE_DATA", str(root.parent / "shared" / "data"))
+    if not os.environ.get("SOUNDINGLINE_DATA"):  # which is relative to the working folder then
+        root = Path(__file__).resolve().parents[2]
+        monkeypatch.setenv("SOUNDINGLINE_DATA", str(root.parent / "shared" / "data"))
 
     def call(name: str, *arguments: str) -> int:
-        module = importlib.import_module(f"experiments.{name}")
-        entry = importlib.import_module("experiments.entry")
+        module = importlib.import_module(f"soundingline.experiments.{name}")
+        entry = importlib.import_module("soundingline.experiments.cli")
         GlobalHydra.instance().clear()
         try:
             if name in COMMANDS:
@@ -43,7 +45,6 @@ COMMANDS = {
     "compare": "compare",
     "judge_agreement": "agree",
     "calibrate": "calibrate",
-    "scan": "scan",
     "train_reranker": "train_reranker",
 }
 

@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 from experiment_samples import CORPUS, QRELS, QUERIES, TINY, folder
 
-from experiments import serve
-from experiments.experiment import Experiment
-from experiments.settings import Settings
-from toolkit.errors import InputError
+from soundingline.experiments import serve
+from soundingline.experiments.config import Settings
+from soundingline.experiments.experiment import Experiment
+from soundingline.pipelines.index_folder import signed
+from soundingline.toolkit.errors import InputError
 
 Entry = Callable[..., int]
 BROKEN = {
@@ -89,7 +90,7 @@ def test_it_is_told_by_every_command_and_in_python(
 ) -> None:
     assert entry("evaluate", "runs/x", "llm@judge_llm=null") == 2
     assert "llm@judge_llm=null names no option" in told(capsys)
-    assert serve.main(["llm=null"]) == 2
+    assert serve.start(["llm=null"]) == 2
     assert "llm=null names no option" in told(capsys)
     with pytest.raises(InputError, match="llm=null names no option"):
         Experiment.compose("llm=null")
@@ -129,7 +130,12 @@ def test_null_in_the_place_of_a_mapping_is_told(
 def test_an_agent_of_no_class_is_told(entry: Entry, capsys: pytest.CaptureFixture[str]) -> None:
     assert entry("run", *TINY, "agent._target_=null", "name=x") == 2
     assert "agent has no _target_" in told(capsys)
-    for target in ("no_package.Agent", "agents.keyword.No", "agents.base.BaseAgent.no", "a..b"):
+    for target in (
+        "no_package.Agent",
+        "soundingline.agents.keyword.No",
+        "soundingline.agents.base.BaseAgent.no",
+        "a..b",
+    ):
         assert entry("run", *TINY, f"agent._target_={target}", "name=x") == 2
         assert f"agent._target_={target} names nothing" in told(capsys)
 
@@ -195,7 +201,10 @@ def test_none_is_chosen_as_the_line_says() -> None:
         (["benchmark=musique100", "paths.data=/none"], "OpenSPG/KAG"),
         (["benchmark=wikimix", "paths.data=/none"], "docs/collections.md"),
         (["benchmark=ir_datasets"], "benchmark.dataset=VALUE"),
-        (["benchmark=ir_datasets", "benchmark.dataset=beir/scifat/test"], "beir/scifact/test"),
+        (
+            ["benchmark=ir_datasets", "benchmark.dataset=beir/scifat/test"],
+            "no dataset 'beir/scifat/test'",
+        ),
         (["benchmark=nfcorpus", "benchmark.split=tset"], "beir/nfcorpus/test"),
         (["engine.analyzer=klingon"], "klingon"),
         (["engine.analyzer=english:5"], "n-grams of 5 words. valid: 2 to 4"),
@@ -207,7 +216,6 @@ def test_none_is_chosen_as_the_line_says() -> None:
         (["enrichment=feedback", "enrichment.query_filter.tau=null"], "query_filter.tau=None"),
         (["enrichment=feedback", "+enrichment.query_filter.tua=1"], "has no argument tua"),
         (["enrichment=feedback", "enrichment.query.phrases=0"], "phrases=0"),
-        (["enrichment=feedback", "enrichment.counted=df"], "enrichment.counted='df'"),
         (["enrichment=feedback_corpus", "retriever=ql"], "cannot search enriched documents"),
         (["retriever.k3=1"], "no argument of the chosen retriever. valid: b, depth, k1"),
         (["agent.max_serches=1"], "did you mean agent.max_searches?"),
@@ -273,7 +281,7 @@ def test_an_index_of_another_corpus_is_refused(
     manifest = next(Path("indexes").glob("*/document-lexical-*/manifest.json"))
     content = json.loads(manifest.read_text())
     content["corpus_fingerprint"] = "another"
-    manifest.write_text(json.dumps(content))
+    manifest.write_text(json.dumps(signed(content)))
     capsys.readouterr()
     assert entry("index", *given) == 2
     line = told(capsys)
@@ -283,25 +291,30 @@ def test_an_index_of_another_corpus_is_refused(
 
 
 @pytest.mark.parametrize("damage", ["another index", "cut short"])
-def test_an_overlay_that_does_not_fit_is_refused_until_it_is_removed(
+def test_an_enriched_index_that_does_not_fit_is_refused_until_it_is_removed(
     damage: str, entry: Entry, beir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     given = ("benchmark=beir", f"benchmark.path={beir}", "enrichment=feedback_corpus")
     assert entry("rank", *given, "name=x") == 0
-    overlay = next(Path("indexes").glob("*/document-overlay-*/manifest.json")).parent
+    enriched = next(Path("indexes").glob("*/document-enriched-*"))
     if damage == "another index":
-        manifest = json.loads((overlay / "manifest.json").read_text())
-        manifest["base"]["corpus_fingerprint"] = "another"
-        (overlay / "manifest.json").write_text(json.dumps(manifest))
+        path = enriched / "phrases" / "manifest.json"
+        manifest = json.loads(path.read_text())
+        manifest["corpus_fingerprint"] = "another"
+        path.write_text(json.dumps(signed(manifest)))
     else:
-        (overlay / "lengths.bin").write_bytes(b"1")
+        (enriched / "index" / "lengths.bin").write_bytes(b"1")
     capsys.readouterr()
     assert entry("rank", *given, "name=y") == 2
     line = told(capsys)
-    says = "enriches another index" if damage == "another index" else "lengths.bin is not 12 bytes"
+    says = (
+        "is of another corpus ('another')"
+        if damage == "another index"
+        else "lengths.bin has 1 bytes, and was written with 12"
+    )
     assert says in line and "remove the folder, and the same command" in line
     assert not Path("runs/y").exists()
-    shutil.rmtree(overlay)
+    shutil.rmtree(enriched)
     assert entry("rank", *given, "name=y") == 0
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -9,8 +10,8 @@ import numpy as np
 import pytest
 import tiny_embedder
 
-from experiments.bench import encode, harness
-from toolkit.errors import InputError
+from soundingline.experiments.bench import encode, harness
+from soundingline.toolkit.errors import InputError
 
 torch = pytest.importorskip("torch")
 # Not imported here: that takes seconds in each worker of the suite.
@@ -19,16 +20,24 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def test_the_benchmark_writes_its_section(
-    tmp_path: Path, beir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def benchmark(tmp_path: Path, beir: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+    """Runs the benchmark with a tiny encoder on few documents; gives the page that it writes."""
     monkeypatch.setattr(harness, "PAGE", tmp_path / "benchmarks.md")
     monkeypatch.setattr(encode, "SIZES", dict.fromkeys(encode.SIZES, (2,)))
     monkeypatch.setattr(encode, "matmul_peak", lambda device, dtype: 1e9)
     model = tiny_embedder.save_sentence_model(tmp_path / "models")
-    given = ["--documents", "8", "--rounds", "1", "--threads", "1", "--write"]
-    encode.main([*given, "--model", str(model), "--collection", str(beir)])
-    text = (tmp_path / "benchmarks.md").read_text()
+    small = ["--documents", "8", "--rounds", "1", "--model", str(model), "--collection", str(beir)]
+
+    def run(*arguments: str) -> str:
+        encode.main([*small, *arguments, "--write"])
+        return (tmp_path / "benchmarks.md").read_text()
+
+    return run
+
+
+def test_the_benchmark_writes_its_section(benchmark: Callable[..., str], tmp_path: Path) -> None:
+    text = benchmark("--threads", "1")
     assert "<!-- bench:encode -->" in text and str(tmp_path) not in text
     rows = [line.split(" | ") for line in text.splitlines() if line.startswith("| ours, float32")]
     assert len(rows) == 2  # dense and SPLADE
@@ -50,16 +59,8 @@ def test_ratios_are_within_a_precision_and_of_processor_seconds() -> None:
     assert rows[1] == ["ours", "3.0 (1.5 to 6.0)", "8.0", "2.00", "2 (50%)", f"{2**-0.5:.5f}"]
 
 
-def test_a_decoder_with_random_weights_is_encoded_by_both(
-    tmp_path: Path, beir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(harness, "PAGE", tmp_path / "benchmarks.md")
-    monkeypatch.setattr(encode, "SIZES", dict.fromkeys(encode.SIZES, (2,)))
-    monkeypatch.setattr(encode, "matmul_peak", lambda device, dtype: 1e9)
-    model = tiny_embedder.save_sentence_model(tmp_path / "models")
-    given = ["--documents", "8", "--rounds", "1", "--shape", "tiny", "--write"]
-    encode.main([*given, "--model", str(model), "--collection", str(beir)])
-    text = (tmp_path / "benchmarks.md").read_text()
+def test_a_decoder_with_random_weights_is_encoded_by_both(benchmark: Callable[..., str]) -> None:
+    text = benchmark("--shape", "tiny")
     assert "<!-- bench:encode-tiny -->" in text and "--shape tiny --write`" in text
     (row,) = [line.split(" | ") for line in text.splitlines() if line.startswith("| ours, float32")]
     assert float(row[-1].rstrip(" |")) > 0.99999

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 import tiny_t5
 
-from experiments.bench import harness, rerank, rerank_data
-from pipelines.rerank.base import Pair
-from toolkit.errors import InputError
+from soundingline.experiments.bench import harness, rerank, rerank_data
+from soundingline.pipelines.rerank.reranker import Pair
+from soundingline.toolkit.errors import InputError
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")

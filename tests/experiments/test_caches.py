@@ -10,9 +10,8 @@ import pytest
 from experiment_samples import TINY
 from test_stages import REWRITER, SAYS
 
-from pipelines.cache_limits import survey, tell_once
-from pipelines.caching import ResultCache
-from toolkit import filesystems
+from soundingline.pipelines.cache import ResultCache, notify_once, survey
+from soundingline.toolkit import files
 
 Entry = Callable[..., int]
 MONTH = 30 * 86400
@@ -99,8 +98,8 @@ def test_a_run_tells_once_what_a_network_file_system_asks_for(
 ) -> None:
     table = tmp_path / "mountinfo"
     table.write_text(f"1 0 0:1 / {tmp_path.resolve()} rw - nfs4 server:/ rw,local_lock=none\n")
-    monkeypatch.setattr(filesystems, "MOUNTS", table)
-    tell_once.cache_clear()
+    monkeypatch.setattr(files, "MOUNTS", table)
+    notify_once.cache_clear()
     given = (*TINY, *REWRITER, SAYS, "agent.max_searches=1")
     assert entry("run", *given, "name=one") == 0
     assert entry("run", *given, "name=two") == 0

@@ -9,20 +9,21 @@ from pathlib import Path
 import pytest
 from experiment_samples import CORPUS, QRELS, QUERIES, folder
 
-from experiments.collection import link_graph, title_resolver
-from toolkit.benchmarks.beir import BeirBenchmark
-from toolkit.benchmarks.links import LinkGraph
-from toolkit.contracts import Document, Link
-from toolkit.corpus import SqliteStore
-from toolkit.corpus.resolve import Heading, Resolver
+from soundingline.experiments.collection import link_graph, title_resolver
+from soundingline.toolkit.benchmarks.beir import BeirBenchmark
+from soundingline.toolkit.benchmarks.benchmark import Benchmark
+from soundingline.toolkit.benchmarks.links import LinkGraph
+from soundingline.toolkit.corpus import SqliteStore
+from soundingline.toolkit.corpus.resolve import Resolver
+from soundingline.toolkit.data import Document, Link
 
 LINKS = "docid\tlinked\nd1\td2\nd2\td3\nd3\td1\nd1\tgone\nd1\td2\nd2\td2\n"
 HEADINGS = [
-    Heading("a1", "Attention Is All You Need", "https://x.org/1706.03762"),
-    Heading("a2", "Attention is all you need?"),
-    Heading("b", "Über die Gezeiten", "http://www.y.org/b#top"),
-    Heading("c[1]", "Lady Seithinax"),
-    Heading("\ud800", ""),
+    Document("a1", "Attention Is All You Need", "", "https://x.org/1706.03762"),
+    Document("a2", "Attention is all you need?", ""),
+    Document("b", "Über die Gezeiten", "", "http://www.y.org/b#top"),
+    Document("c[1]", "Lady Seithinax", ""),
+    Document("\ud800", "", ""),
 ]
 FINDINGS = [
     "Attention is all you need",
@@ -94,25 +95,31 @@ def damage(path: Path, how: str) -> None:
         path.write_bytes(b"")
     elif how == "cut":
         path.write_bytes(path.read_bytes()[:-7])
+    elif how == "flipped":
+        content = bytearray(path.read_bytes())
+        content[-2] ^= 1
+        path.write_bytes(content)
     else:
         path.unlink()
 
 
-@pytest.mark.parametrize("how", ["emptied", "cut", "removed"])
+@pytest.mark.parametrize("how", ["emptied", "cut", "flipped", "removed"])
 def test_damaged_files_are_built_again(
     benchmark: BeirBenchmark, store: SqliteStore, tmp_path: Path, how: str
 ) -> None:
     built = graph_of(benchmark, store, tmp_path)
     resolver = title_resolver(store, "corpus", tmp_path)()
-    for pattern in ("links-*/*", "headings-*/*"):
+    for pattern, files in (("links-*/[!.]*", 3), ("headings-*/[!.]*", 6)):
         paths = sorted(tmp_path.glob(pattern))
-        assert len(paths) == 5
+        assert len(paths) == files
         for path in paths:
             damage(path, how)
+            damaged = path.read_bytes() if path.exists() else b""
             assert same(built, graph_of(benchmark, store, tmp_path))
             again = title_resolver(store, "corpus", tmp_path)()
             assert again.resolve("Tides") == resolver.resolve("Tides")
             assert path.stat().st_size > 7, "it was written again"
+            assert path.read_bytes() != damaged
 
 
 def test_a_graph_of_other_documents_is_refused(tmp_path: Path) -> None:
@@ -144,8 +151,7 @@ def test_an_empty_corpus_has_a_resolver_on_disk(tmp_path: Path) -> None:
 def test_links_without_a_fingerprint_are_read_at_each_start(
     store: SqliteStore, tmp_path: Path
 ) -> None:
-    class Own:
-        name = "own"
+    class Own(Benchmark):
         reads = 0
 
         def documents(self) -> Iterator[Document]:
@@ -156,6 +162,6 @@ def test_links_without_a_fingerprint_are_read_at_each_start(
             return iter([Link("d1", "d2")])
 
     for _ in range(2):
-        graph = link_graph(Own(), store, "corpus", tmp_path)  # type: ignore[arg-type]
+        graph = link_graph(Own("own", [], {"evidence": {}}), store, "corpus", tmp_path)
         assert graph is not None and len(graph()) == 1
     assert Own.reads == 2 and not list(tmp_path.glob("links-*"))

@@ -12,7 +12,7 @@ import pytest
 from entry_points import run_entry
 from experiment_samples import TINY
 
-from toolkit.runs import RunFolder
+from soundingline.toolkit.runs import RunFolder
 
 Entry = Callable[..., int]
 OPTIONS = Path(__file__).resolve().parent / "options"

@@ -1,4 +1,4 @@
-"""`experiments.enrich`: a whole corpus, its money, and kill -9."""
+"""`soundingline enrich`: a whole corpus, its money, and kill -9."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from pathlib import Path
 import pytest
 from effort import SOAK
 from experiment_samples import TINY
+from ledgers import starts
 from processes import CommandProcess, run_command
 from scripted_peer import Fail, Peer, Request, Say, running_peer
 
-from toolkit.runs import RunFolder
+from soundingline.toolkit.runs import RunFolder
 
 Entry = Callable[..., int]
 OPTIONS = Path(__file__).resolve().parent / "options"
@@ -45,7 +46,7 @@ def test_a_corpus_is_enriched_once_and_then_ranked(
     assert entry("rank", *options, "name=r") == 0
     assert len(log.read_text().splitlines()) == DOCUMENTS
     manifest = json.loads((tmp_path / "runs" / "r" / "manifest.json").read_text())
-    assert any(name.startswith("document-overlay-") for name in manifest["fingerprints"])
+    assert any(name.startswith("document-enriched-") for name in manifest["fingerprints"])
 
 
 def test_answers_in_the_phrases_of_queries_are_counted(
@@ -138,8 +139,7 @@ def test_what_a_corpus_and_a_query_cost_stands_beside_what_they_buy(
 ) -> None:
     model = (*SCRIPTED, SAYS, "enrichment_llm.price=1000")
     assert entry("enrich", *TINY, *model, "enrichment=sira_corpus", "name=asked") == 0
-    [starts] = (json.loads((tmp_path / "runs/asked/ledger.json").read_text())["starts"],)
-    paid = sum(start["dollars"] for start in starts)
+    paid = sum(start["dollars"] for start in starts(tmp_path / "runs/asked"))
     assert paid > 0
     sides = "enrichment=none,sira_query,sira_corpus,sira"
     assert entry("rank", "-m", *TINY, *model, sides, "name=r") == 0
@@ -168,7 +168,7 @@ def test_an_agents_run_tells_what_its_corpus_cost_and_which_phrases_hold_an_answ
     options = ("benchmark=beir", f"benchmark.path={beir}", *model)
     tau = ("enrichment.query_filter.tau=1", "enrichment.corpus_filter.tau=1")
     assert entry("enrich", *options, "enrichment=sira", *tau, "name=asked") == 0
-    (start,) = json.loads((tmp_path / "runs/asked/ledger.json").read_text())["starts"]
+    (start,) = starts(tmp_path / "runs/asked")
     assert entry("run", *options, "enrichment=sira", *tau, "name=a") == 0
     assert entry("run", *options, "name=b") == 0
     manifest = json.loads((tmp_path / "runs/a/manifest.json").read_text())
@@ -195,8 +195,8 @@ def test_an_estimate_above_the_cap_needs_to_be_confirmed(
     options = (*options, "name=r")
 
     def paid() -> tuple[float, int]:
-        starts = json.loads((tmp_path / "runs/r/ledger.json").read_text())["starts"]
-        return sum(start["dollars"] for start in starts), sum(start["calls"] for start in starts)
+        rows = starts(tmp_path / "runs/r")
+        return sum(start["dollars"] for start in rows), sum(start["calls"] for start in rows)
 
     # Each document costs 4.8 cents, and all of them 3.07 dollars.
     assert entry("enrich", *options, "budget.run_dollars=0.4") == 2
@@ -218,8 +218,7 @@ def test_a_confirmed_run_goes_on_until_its_money_is_spent(
     assert "set confirm=true" in capsys.readouterr().err
     assert entry("enrich", *options, "budget.run_dollars=2", "confirm=true", "name=r") != 0
     assert "the run's cap is $2" in " ".join(capsys.readouterr().err.split())
-    starts = json.loads((tmp_path / "runs/r/ledger.json").read_text())["starts"]
-    assert 1.9 < sum(start["dollars"] for start in starts) <= 2
+    assert 1.9 < sum(start["dollars"] for start in starts(tmp_path / "runs/r")) <= 2
 
 
 @pytest.mark.parametrize(
@@ -228,7 +227,7 @@ def test_a_confirmed_run_goes_on_until_its_money_is_spent(
         ("enrichment=none", "this enrichment has no corpus side"),
         ("enrichment=sira_query", "this enrichment has no corpus side"),
         ("paths.caches=null", "paths.caches is null"),
-        ("engine=pisa", "has no overlays for phrases"),
+        ("engine=pisa", "supports no enrichment"),
     ],
 )
 def test_what_cannot_be_enriched_is_refused(
@@ -288,7 +287,7 @@ def command(peer: Peer, *arguments: str) -> tuple[str, ...]:
     llm = (
         *("llm@enrichment_llm=openai_compatible", "enrichment_llm.model=m"),
         *(f"enrichment_llm.base_url={peer.openai_url}", f"enrichment_llm.concurrency={FLIGHT}"),
-        "enrichment_llm.client.attempts=1",
+        "enrichment_llm.attempts=1",
     )
     options = ("enrichment=sira_corpus", "name=r")
     return ("enrich", *TINY, *options, *llm, *arguments)
@@ -337,7 +336,6 @@ def test_kills_and_a_failing_server_cost_nothing_twice(tmp_path: Path, peer: Pee
     assert distinct == documents
     # What failed is asked for again, and what was in flight at a kill; nothing else.
     assert requests <= documents + kills * FLIGHT + 1
-    [ledger] = (tmp_path / "runs").glob("r/ledger.json")
-    paid = sum(start["calls"] for start in json.loads(ledger.read_text())["starts"])
+    paid = sum(start["calls"] for start in starts(tmp_path / "runs/r"))
     # A kill may fall on a reply that is kept and not yet entered.
     assert documents + 1 - kills <= paid <= documents + 1

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import json
 import shutil
+import zipfile
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 
+import ir_measures
 import pytest
 from entry_points import run_entry
 from experiment_samples import TINY
 from foreign_runs import answer, browsecomp, pi_serini, read, search, write_files
 
-from experiments.replay import with_tool
-from experiments.settings import Settings
-from toolkit.runs import RunFolder
-from toolkit.sealing import Seal
+from soundingline.experiments.config import Settings
+from soundingline.experiments.replay import with_tool
+from soundingline.toolkit.obfuscation import Canary
+from soundingline.toolkit.runs import RunFolder
 
 WORLD = Path(__file__).resolve().parents[1] / "data" / "golden" / "world"
 OPTIONS = Path(__file__).resolve().parent / "options"
@@ -107,6 +110,72 @@ def test_the_leaderboard_entry_and_the_trec_run_hold_what_the_evaluation_holds(
     assert sorted(trec.read_text(encoding="utf-8").splitlines()) == sorted(ours.splitlines())
 
 
+FORMATS = ("browsecomp_plus", "leaderboard", "trec", "judgements", "inspect", "inspect_json")
+
+
+@pytest.fixture(scope="module")
+def without_trajectories(working: Path) -> dict[str, Path]:
+    """Runs of other commands: a ranking, a sweep of rankings, a tuning, and a run that was stopped
+    before its first answer."""
+    half = BENCHMARK[:-1]
+    assert run_entry("rank", "name=ranked", *BENCHMARK) == 0
+    assert run_entry("rank", "-m", "name=swept", "unit=document,maxp", *BENCHMARK) == 0
+    assert run_entry("tune", "name=tuned", "grid=anserini_default", *half) == 0
+    shutil.copytree("runs/demo", "runs/empty")
+    shutil.rmtree("runs/empty/queries")
+    for name in ("run.trec", "metrics.json"):
+        Path("runs/empty", name).unlink()
+    return {name: working / "runs" / name for name in ("ranked", "swept", "tuned", "empty")}
+
+
+def test_the_rankings_of_a_run_without_an_agent_are_exported_as_a_trec_run(
+    working: Path, without_trajectories: dict[str, Path]
+) -> None:
+    out = working / "out-ranked"
+    ranked = without_trajectories["ranked"]
+    assert run_entry("export", str(ranked), "format=trec", f"out={out}") == 0
+    (path,) = out.iterdir()
+    rows = [line.split() for line in path.read_text(encoding="utf-8").splitlines()]
+    assert path.name == "ranked.trec" and rows
+    measured = ir_measures.calc_aggregate(
+        [ir_measures.nDCG @ 10],
+        ir_measures.read_trec_qrels(qrels_of(WORLD)),
+        ir_measures.read_trec_run(str(path)),
+    )
+    assert measured[ir_measures.nDCG @ 10] == pytest.approx(metrics(ranked)["nDCG@10"], abs=1e-6)
+
+
+def qrels_of(world: Path) -> str:
+    """The judgements of all splits of a BEIR folder, as TREC qrels."""
+    lines = []
+    for path in sorted((world / "qrels").glob("*.tsv")):
+        if "." not in path.stem:
+            rows = path.read_text(encoding="utf-8").splitlines()[1:]
+            lines += [f"{q} 0 {d} {grade}" for q, d, grade in map(str.split, rows)]
+    return "\n".join(lines)
+
+
+REFUSED = [(kind, form) for kind in ("ranked", "swept", "tuned", "empty") for form in FORMATS]
+REFUSED.remove(("ranked", "trec"))
+REFUSED.remove(("tuned", "trec"))  # the rankings of the questions that it reports on
+
+
+@pytest.mark.parametrize(("kind", "form"), REFUSED)
+def test_an_export_without_content_is_refused(
+    working: Path,
+    without_trajectories: dict[str, Path],
+    kind: str,
+    form: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    out = working / f"out-{kind}-{form}"
+    capsys.readouterr()
+    arguments = (str(without_trajectories[kind]), f"format={form}", f"out={out}")
+    assert run_entry("export", *arguments) == 2
+    assert len(capsys.readouterr().err.strip().splitlines()) == 1
+    assert not out.exists()
+
+
 @pytest.mark.parametrize(
     ("agent", "rewriter", "named"),
     [
@@ -132,6 +201,24 @@ def test_an_export_names_a_language_model_only_where_the_agent_asked_it(
     assert run_entry("export", *words) == 0
     files = [json.loads(path.read_text(encoding="utf-8")) for path in Path("out-asking").iterdir()]
     assert [file["metadata"]["model"] for file in files] == [named] * 6
+
+
+@pytest.mark.parametrize("form", ["inspect", "inspect_json"])
+def test_an_exported_log_is_one_that_inspect_lists_loads_and_reads(
+    working: Path, form: str
+) -> None:
+    (path,) = exported(working, form).iterdir()
+    if form == "inspect":
+        with zipfile.ZipFile(path) as archive:
+            log = json.loads(archive.read("header.json"))
+    else:
+        log = json.loads(path.read_text(encoding="utf-8"))
+    time, task, task_id = path.stem.split("_")
+    assert (task, task_id) == ("demo", log["eval"]["task_id"])
+    assert datetime.strptime(time[:19], "%Y-%m-%dT%H-%M-%S")
+    assert log["eval"]["model"] == "none/keyword"
+    ids = list(RunFolder(working / "runs/demo").statuses())
+    assert log["eval"]["dataset"]["sample_ids"] == ids
 
 
 def test_an_export_does_not_replace_what_is_there(
@@ -165,6 +252,8 @@ def test_a_foreign_run_goes_through_evaluation_and_comparison(working: Path) -> 
         browsecomp(qids[2], [search("three", ["y"]), read("y"), answer("no", "10%")]),
     ]
     run = imported("others", write_files(working / "others", files), "browsecomp_plus")
+    manifest = json.loads((run / "manifest.json").read_text(encoding="utf-8"))
+    assert manifest["imported"]["model"] == manifest["factors"]["llm"] == "gpt-oss-20b"
     values = metrics(run)
     assert values["completion"] == pytest.approx(2 / 6)
     assert values["completion_published"] == pytest.approx(2 / 3)
@@ -186,7 +275,7 @@ def test_traces_that_are_obfuscated_as_published_are_opened_by_their_own_canary(
     text; passages as `browsecomp_plus_<docid>_<n>`."""
     qids, evidence = world()
     seen = evidence[qids[0]][0]
-    seal = Seal("a canary of this test's own")
+    canary = Canary("a canary of this test's own")
     content = browsecomp(
         qids[0],
         [
@@ -201,12 +290,16 @@ def test_traces_that_are_obfuscated_as_published_are_opened_by_their_own_canary(
     for item in content["result"]:
         output = item["output"]
         text = output if isinstance(output, str) else json.dumps(output)
-        item["output"] = seal.close(text)
+        item["output"] = canary.encrypt(text)
         if item["type"] == "tool_call":
-            item["arguments"] = seal.close(item["arguments"])
+            item["arguments"] = canary.encrypt(item["arguments"])
     files = write_files(working / "sealed", [content])
     words = ("format=browsecomp_plus", "name=sealed", *BENCHMARK)
-    for variable, said in (("", "is obfuscated"), ("WRONG", "does not open"), ("NONE", "not set")):
+    for variable, said in (
+        ("", "is obfuscated"),
+        ("WRONG", "does not decrypt"),
+        ("NONE", "not set"),
+    ):
         monkeypatch.setenv("WRONG", "another canary")
         given = [f"canary_env={variable}"] if variable else []
         assert run_entry("import_runs", str(files), *words, *given) == 2
@@ -276,6 +369,25 @@ def test_a_run_of_pi_serini_keeps_its_tiers_and_counts_no_failed_reading_as_open
     assert [call.error for call in one.calls] == ["", "tool_error", ""]
     assert (two.status, two.answer.exact) == ("timed_out", "none")
     assert metrics(run)["read_calls"] == 0.5
+
+
+def test_an_import_that_was_killed_before_its_evaluation_is_repeated(
+    working: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    exported_files = exported(working, "browsecomp_plus")
+    run = imported("killed", exported_files, "browsecomp_plus")
+    expected = metrics(run)
+    shutil.rmtree(run / "evaluation")
+    (run / "metrics.json").unlink()
+    again = ("format=browsecomp_plus", "name=killed", *BENCHMARK)
+    assert run_entry("import_runs", str(exported_files), *again) == 0
+    assert metrics(run) == expected
+    qids, _ = world()
+    other = write_files(working / "other-files", [browsecomp(qids[0], [answer("no")])])
+    capsys.readouterr()
+    assert run_entry("import_runs", str(other), *again) == 2
+    assert "which holds something else" in capsys.readouterr().err
+    assert metrics(run) == expected
 
 
 def test_a_second_file_of_a_question_is_refused_and_nothing_is_left(
@@ -413,8 +525,8 @@ def test_replays_with_different_scorers_are_different_cells(working: Path) -> No
     manifests = [json.loads((cell / "manifest.json").read_text()) for cell in cells]
     assert sorted(row["factors"]["scorer"] for row in manifests) == ["file", "overlap"]
     targets = {row["factors"]["scorer"]: row["config"]["scorer"]["_target_"] for row in manifests}
-    assert targets["file"] == "pipelines.scorers.file.FileScorer"
-    assert targets["overlap"] == "agents.literature.OverlapScorer"
+    assert targets["file"] == "soundingline.pipelines.requirement_scorers.FileScorer"
+    assert targets["overlap"] == "soundingline.agents.literature.OverlapScorer"
 
 
 def test_no_value_of_a_manifest_reaches_the_environment(

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from experiment_samples import TINY
 
-from toolkit.runs import RunFolder
+from soundingline.toolkit.runs import RunFolder
 
 Entry = Callable[..., int]
 OPTIONS = Path(__file__).resolve().parent / "options"

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from experiment_samples import TINY
 
-from experiments.calibrate import fit, pairs_of
-from toolkit.contracts import Trajectory
-from toolkit.runs import RunFolder
+from soundingline.experiments.calibrate import fit, pairs_of
+from soundingline.toolkit.runs import RunFolder
+from soundingline.toolkit.trajectory import Trajectory
 
 Entry = Callable[..., int]
 OPTIONS = Path(__file__).resolve().parent / "options"

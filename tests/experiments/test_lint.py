@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -76,6 +75,16 @@ def test_without_a_benchmark_what_the_files_tell_is_checked(lint: Lint) -> None:
     }
 
 
+def test_a_harness_may_count_failed_calls_or_leave_them_out(lint: Lint) -> None:
+    failed = call("search", {"query": "x"}, "Error executing search: the server is gone")
+    files = [good(str(number)) for number in range(1, 5)]
+    for file, count in zip(files[:2], (1, 2), strict=True):
+        file["result"].insert(0, failed)
+        file["tool_call_counts"] = {"search": count}
+    code, lines = lint(files)
+    assert (code, lines) == (0, {})
+
+
 def test_incomplete_files_are_told_with_the_most_that_they_can_change(lint: Lint) -> None:
     code, lines = lint([good("1"), good("2"), good("3"), good("4", status="incomplete")])
     assert code == 1
@@ -144,21 +153,6 @@ def test_citations_that_were_never_shown_are_told(lint: Lint) -> None:
     # The evaluator reads 56, 12 and 3 in the first answer, of which 12 is right: a third, and a
     # half without 56. The other three answers cite what is right.
     assert changes(line)["citation_precision_published"] == (0.8333, 0.875)
-
-
-def test_files_that_were_written_a_day_later_look_like_a_selective_rerun(
-    lint: Lint, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    wrong = browsecomp("4", [search("q", ["34"]), answer("Grace")])
-    place = tmp_path / "late"
-    write_files(place, [good("1"), good("2"), good("3")])
-    (place / "run_20250102T120000Z.json").write_text(json.dumps(wrong), encoding="utf-8")
-    world = tmp_path / "world"
-    code = run_entry("lint", str(place), "benchmark=beir", f"benchmark.path={world}")
-    assert code == 1
-    (line,) = [row for row in capsys.readouterr().out.splitlines() if "later" in row]
-    assert line.startswith("asked_again_later: 1 (")
-    assert changes(line)["accuracy_published"] == (0.75, 1.0)
 
 
 def test_verdicts_of_different_judges_are_told(lint: Lint) -> None:

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from experiments import Experiment
-from experiments.naming import RANKING, cell_label, cell_name, lasting
-from experiments.settings import Settings
-from experiments.tune import named_groups
+from soundingline.experiments import Experiment
+from soundingline.experiments.config import Settings
+from soundingline.experiments.naming import RANKING, cell_label, cell_name, identity_of
+from soundingline.experiments.tune import named_groups
 
 OPTIONS = Path(__file__).parent / "options"
 
@@ -39,14 +39,13 @@ MODEL = ("agent=pi_serini", "llm=vllm/gpt_oss_20b")
         "llm.key_env=OTHER_KEY",
         "llm.concurrency=3",
         "llm.price.input=0.1",
-        "llm.server.options.tensor_parallel=4",
+        "llm.server.options.tensor_parallel_size=4",
         "reranker.device=cpu",
         "reranker.batch_tokens=512",
         "paths.runs=elsewhere",
         "paths.indexes=elsewhere",
         "paths.caches=null",
         "engine.memory_mb=64",
-        "engine.processes=1",
         "concurrency=8",
         "preflight=0",
         "measures=[AP]",
@@ -209,7 +208,7 @@ def test_an_experiment_is_composed_without_a_hydra_application(tmp_path: Path) -
 
 def test_own_options_are_found_in_a_folder_of_ones_own(tmp_path: Path) -> None:
     (tmp_path / "retriever").mkdir()
-    option = "_target_: pipelines.retrievers.BM25Retriever\nk1: 7\nb: 1\ndepth: 10\n"
+    option = "_target_: soundingline.pipelines.retrieve.BM25\nk1: 7\nb: 1\ndepth: 10\n"
     (tmp_path / "retriever" / "mine.yaml").write_text(option)
     experiment = Experiment.compose("retriever=mine", config_dir=tmp_path)
     assert experiment.settings.config.retriever.k1 == 7
@@ -239,9 +238,9 @@ def test_a_setting_of_ones_own_is_in_the_name_whatever_it_is_called(
 def test_demands_that_an_agent_does_not_make_leave_its_name_as_it_was() -> None:
     settings = Settings.compose([*MODEL])
     assert {"remind", "first_call"} <= set(settings.config.agent)
-    assert not {"remind", "first_call"} & set(lasting(settings)["agent"])
+    assert not {"remind", "first_call"} & set(identity_of(settings)["agent"])
     demanding = Settings.compose([*MODEL, "agent.remind=true"])
-    assert lasting(demanding)["agent"]["remind"] is True
+    assert identity_of(demanding)["agent"]["remind"] is True
     assert cell_name(demanding) != cell_name(settings)
 
 

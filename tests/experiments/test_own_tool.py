@@ -13,31 +13,16 @@ from typing import Any
 import pytest
 from experiment_samples import TINY
 from scripted_model import ScriptedModel, call, calling, saying
+from toy_search import WordBackend, store_of
 
-from agents.chat import ChatAgent
-from agents.keyword import KeywordAgent
-from toolkit.contracts import (
-    Abilities,
-    Continuation,
-    DocumentPage,
-    SearchTool,
-    ToolInterface,
-    ToolUse,
-    Topic,
-    Trajectory,
-)
-from toolkit.runs import RunFolder
-from toolkit.search import (
-    DictionaryBackend,
-    DictionaryStore,
-    IntegerParameter,
-    Page,
-    TextParameter,
-    Tool,
-    ToolSpec,
-    TopK,
-    TopKSession,
-)
+from soundingline.agents.chat import ChatAgent
+from soundingline.agents.keyword import KeywordAgent
+from soundingline.toolkit.data import Topic
+from soundingline.toolkit.runs import RunFolder
+from soundingline.toolkit.search import Parameter, Tool, ToolSpec, TopK
+from soundingline.toolkit.search.session import SearchTool, ToolOutput
+from soundingline.toolkit.search.tool import Continuation, DocumentPage
+from soundingline.toolkit.trajectory import Trajectory
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "search-tool.md"
 TEXTS = {
@@ -68,8 +53,8 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def session(**settings: Any) -> SearchTool:
-    interface: ToolInterface = importlib.import_module("my_tools").SearchAndNext(**settings)
-    return interface.session(DictionaryBackend(TEXTS), DictionaryStore(TEXTS))
+    interface: SearchTool = importlib.import_module("my_tools").SearchAndNext(**settings)
+    return interface.open(WordBackend(TEXTS), store_of(TEXTS))
 
 
 def ask(agent: Any, tool: SearchTool) -> Trajectory:
@@ -105,38 +90,38 @@ def test_the_names_of_its_tools_and_arguments_decide_nothing(package: Path) -> N
     for name, other in {"search": "look_up", "next": "further", "query": "words"}.items():
         assert f'"{name}"' in code
         code = code.replace(f'"{name}"', f'"{other}"')
-    code = code.replace("self, query)", "self, words)").replace("rank(query)", "rank(words)")
+    code = code.replace("self, query)", "self, words)").replace("rank(query,", "rank(words,")
     (package / "my_tools.py").write_text(code, encoding="utf-8")
     tool = session()
-    assert tool.abilities == Abilities(ToolUse("look_up", "words"), None)
+    assert (tool.search_tool, tool.read_tool) == (("look_up", "words"), None)
     trajectory = ask(KeywordAgent(max_searches=1), tool)
     assert [call.name for call in trajectory.calls] == ["look_up", "further"]
     assert trajectory.answer.exact == "Torvald Brekke"
 
 
-class LineByLine(TopKSession):
+class LineByLine(TopK):
     """Reads one line at a call."""
 
     def tools(self) -> Iterator[Tool]:
         yield from super().tools()
         what, start = (
-            TextParameter("what", "A docid."),
-            IntegerParameter("start", "The line.", 1, 1000),
+            Parameter("what", "A docid."),
+            Parameter("start", "The line.", bounds=(1, 1000)),
         )
         yield Tool(ToolSpec("peruse", "Read a line.", (what, start)), self._line, reads_by="what")
 
-    def _line(self, what: str, start: int | None) -> Page:
+    def _line(self, what: str, start: int | None) -> ToolOutput:
         lines = self.store.lines(what, start or 1, 1)
         following = {"what": what, "start": lines.first + 1}
         more = Continuation("peruse", following) if lines.first < lines.total else None
         page = DocumentPage(what, lines.title, lines.lines, lines.total, lines.first, more)
-        return Page(lines.lines[0], page)
+        return ToolOutput(lines.lines[0], page)
 
 
 def test_a_tool_that_reads_is_found_by_what_it_declares() -> None:
     text = "Grenholm Mill is old.\nIt stands on a river.\nTorvald Brekke built Grenholm Mill."
-    backend, store = DictionaryBackend({"d": text}), DictionaryStore({"d": text})
-    trajectory = ask(KeywordAgent(), LineByLine(TopK(max_tokens=5), backend, store))
+    backend, store = WordBackend({"d": text}), store_of({"d": text})
+    trajectory = ask(KeywordAgent(), LineByLine(max_tokens=5).open(backend, store))
     starts = [call.arguments.get("start") for call in trajectory.calls if call.name == "peruse"]
     assert starts == [None, 2, 3]
     assert trajectory.answer.exact == "Torvald Brekke"
@@ -162,13 +147,13 @@ def test_it_is_an_option_of_a_run(entry: Entry, package: Path) -> None:
 def test_one_that_asks_the_pipeline_and_declares_that_it_does_not_is_told(
     entry: Entry, package: Path
 ) -> None:
-    code = block("python").replace("    page: int", "    asks_pipeline = False\n    page: int")
+    code = block("python").replace("    page: int", "    uses_pipeline = False\n    page: int")
     (package / "my_tools.py").write_text(code, encoding="utf-8")
     given = ("--config-dir", str(package), "tool=search_and_next")
     assert entry("run", *given, *TINY, "name=own") == 2
     for trajectory in RunFolder("runs/own").trajectories():
         assert trajectory.status == "failed"
-        assert "declares asks_pipeline = False" in trajectory.traceback
+        assert "declares uses_pipeline = False" in trajectory.traceback
 
 
 def test_an_option_that_gives_no_search_tool_is_refused(

@@ -11,7 +11,7 @@ import pytest
 from experiment_samples import TINY
 from omegaconf import OmegaConf
 
-from experiments.settings import CONF, Settings
+from soundingline.experiments.config import CONF, Settings
 
 Entry = Callable[..., int]
 OPTIONS = Path(__file__).resolve().parent / "options"
@@ -74,7 +74,7 @@ def test_the_factorial_crosses_contestants_units_and_retrievers(
 ) -> None:
     from hydra import compose, initialize_config_dir
 
-    from experiments.settings import register
+    from soundingline.experiments.config import register
 
     register()
     with initialize_config_dir(version_base="1.3", config_dir=str(CONF)):

@@ -12,7 +12,7 @@ from effort import SOAK
 from sealed_benchmark import CANARY, VARIABLE, write_benchmark
 from tiny_tokenizer import write_tokenizer
 
-from experiments.settings import CONF, Settings
+from soundingline.experiments.config import CONF, Settings
 
 Entry = Callable[..., int]
 OPTIONS = f"hydra.searchpath=[file://{Path(__file__).resolve().parent / 'options'}]"

@@ -13,15 +13,18 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import pyterrier as pt
 import pytest
 from experiment_samples import TINY
 
-import experiments.pipeline as pipeline_module
-from experiments import Experiment
-from experiments.pipeline import stage_counts
-from pipelines.stage import Stage
-from toolkit.contracts import Benchmark, Topic
-from toolkit.evaluation import RunRow, evaluate_ranking
+import soundingline.experiments.pipeline as pipeline_module
+from soundingline.experiments import Experiment
+from soundingline.experiments.pipeline import stage_counts
+from soundingline.experiments.rank import evaluate_pipeline
+from soundingline.pipelines.stage import Stage
+from soundingline.toolkit.benchmarks.benchmark import Benchmark
+from soundingline.toolkit.data import Topic
+from soundingline.toolkit.evaluation import parse_measures
 
 Entry = Callable[..., int]
 ROOT = Path(__file__).resolve().parents[2]
@@ -59,7 +62,7 @@ def test_runs_over_several_benchmarks_are_compared_as_systems(
     assert own[0] != own[1]
     rows = [line for line in text.splitlines() if line.startswith("bm25_default")]
     assert rows[-1].split()[-1] == f"{(own[0] + own[1]) / 2:.4f}"
-    assert "No macro average of ql: missing on beir other." in " ".join(text.split())
+    assert "ql has no macro average: missing on beir other." in " ".join(text.split())
     page = Path("runs/t/report.md").read_text()
     assert "## nDCG@10 by benchmark" in page and "missing on beir other" in page
     verdicts = json.loads(Path("runs/t/verdicts.json").read_text())
@@ -78,9 +81,9 @@ def test_cacm_read_by_ir_datasets_gives_the_published_figures(
             download.write(data_root / "cacm" / name, f"scifact/{name}")
     given = ("benchmark=ir_datasets", "benchmark.dataset=beir/scifact/test", "name=cacm")
     subprocess.run(
-        [sys.executable, "-m", "experiments.rank", *given],
+        [sys.executable, "-m", "soundingline.experiments", "rank", *given],
         cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "IR_DATASETS_HOME": str(tmp_path)},
+        env={**os.environ, "IR_DATASETS_HOME": str(tmp_path)},
         check=True,
         capture_output=True,
     )
@@ -111,19 +114,32 @@ def test_passages_are_measured_as_their_documents(unit: str, entry: Entry, beir:
     assert len({(qid, docid) for qid, _, docid, *_ in rows}) == len(rows)
 
 
-def test_pt_experiment_and_the_run_file_agree(entry: Entry, beir: Path) -> None:
+def test_pt_experiment_on_the_run_file_has_the_same_values(entry: Entry, beir: Path) -> None:
     assert entry("rank", "benchmark=beir", f"benchmark.path={beir}", "name=x") == 0
-    rows = [line.split() for line in Path("runs/x/run.trec").read_text().splitlines()]
-    judgements = {"../../x": {"d2": 1}, "q2": {"d1": 1, "gone": 1}}
-    again = evaluate_ranking(
-        [RunRow(qid, docid, int(rank)) for qid, _, docid, rank, *_ in rows],
-        judgements,
-        ["AP", "nDCG@10", "R@100"],
-        topics=[Topic(qid, "") for qid in judgements],
+    grades = [("../../x", "d2", 1), ("q2", "d1", 1), ("q2", "gone", 1)]
+    table = pt.Experiment(
+        [pt.io.read_results("runs/x/run.trec")],
+        pd.DataFrame([("../../x", ""), ("q2", "")], columns=["qid", "query"]),
+        pd.DataFrame(grades, columns=["qid", "docno", "label"]),
+        parse_measures(["AP", "nDCG@10", "R@100"]),
+        names=["x"],
+        perquery=True,
     )
     found = json.loads(Path("runs/x/evaluation/questions.json").read_text())
-    for measure, values in again.per_question.items():
-        assert found[measure] == pytest.approx(values)
+    assert len(table) == 6
+    for row in table.itertuples():
+        assert found[str(row.measure)][row.qid] == pytest.approx(row.value)
+
+
+def test_rows_are_measured_by_their_rank_whatever_their_order() -> None:
+    topics = [Topic("1", "one"), Topic("2", "two")]
+    benchmark = Benchmark("b", topics, {"evidence": {"1": {"a": 1}, "2": {"x": 1}}})
+    rows = [("1", "b", 1, 1.0), ("2", "x", 0, 0.0), ("1", "a", 0, 9.0)]
+    ranked = pd.DataFrame(rows, columns=["qid", "docno", "rank", "score"])
+    pipeline = pt.Transformer.from_df(ranked)
+    evaluation = evaluate_pipeline(benchmark, pipeline, ["RR"])
+    assert evaluation.rankings == {"1": ["a", "b"], "2": ["x"]}
+    assert evaluation.per_question["RR"] == {"1": 1.0, "2": 1.0}
 
 
 def test_an_experiment_opens_its_index_once(

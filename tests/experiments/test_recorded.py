@@ -17,14 +17,15 @@ from experiment_samples import TINY
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
-from experiments.recorded import Options, recorded_benchmark
-from experiments.settings import Settings
-from toolkit.benchmarks import BeirBenchmark, FictionalWorld
-from toolkit.errors import InputError
-from toolkit.runs import RunFolder
+from soundingline.experiments.config import Settings
+from soundingline.experiments.recorded import Options, recorded_benchmark
+from soundingline.toolkit.benchmarks.beir import BeirBenchmark
+from soundingline.toolkit.benchmarks.fictional import FictionalWorld
+from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.runs import RunFolder
 
 Entry = Callable[..., int]
-BEIR = "toolkit.benchmarks.beir.BeirBenchmark"
+BEIR = "soundingline.toolkit.benchmarks.beir.BeirBenchmark"
 CANARY = "canary_of_manifests"
 SECRET = "what the environment holds"
 
@@ -39,12 +40,6 @@ def rewrite(run: str, change: Callable[[dict[str, Any]], object]) -> None:
     manifest = contents(path)
     change(manifest)
     path.write_text(json.dumps(manifest), encoding="utf-8")
-
-
-def as_before(manifest: dict[str, Any]) -> dict[str, Any]:
-    """The manifest as versions before this one wrote it."""
-    manifest.pop("benchmark")
-    return manifest
 
 
 @pytest.fixture
@@ -64,15 +59,15 @@ def canary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 CALL = {"_target_": f"{CANARY}.write"}
 CRAFTED: dict[str, Callable[[dict[str, Any]], object]] = {
-    "another target": lambda m: as_before(m)["config"].update(benchmark=CALL),
-    "a target inside an argument": lambda m: as_before(m)["config"]["benchmark"].update(name=CALL),
-    "a target inside a list": lambda m: as_before(m)["config"]["benchmark"].update(limit=[CALL]),
+    "a target alone": lambda m: (m.pop("benchmark"), m["config"].update(benchmark=CALL)),
+    "a target inside an argument": lambda m: m["benchmark"]["arguments"].update(name=CALL),
+    "a target inside a list": lambda m: m["benchmark"]["arguments"].update(limit=[CALL]),
     "a target beside the arguments": lambda m: m["benchmark"]["arguments"].update(CALL),
     "a target deep in the arguments": lambda m: m["benchmark"]["arguments"].update(
         name={"a": [{"b": CALL}]}
     ),
     "positional arguments": lambda m: m["benchmark"]["arguments"].update(_args_=[CALL]),
-    "a partial": lambda m: as_before(m)["config"]["benchmark"].update(_partial_=True),
+    "a partial": lambda m: m["benchmark"]["arguments"].update(_partial_=True),
     "a target for an option": lambda m: m["benchmark"].update(option=f"{CANARY}.write"),
     "an option of another group": lambda m: m["benchmark"].update(option="../judge/exact"),
     "an override in the option": lambda m: m["benchmark"].update(option="beir,+x=1"),
@@ -101,9 +96,7 @@ def test_what_a_manifest_names_is_not_called(
     assert Path("runs/x/metrics.json").read_bytes() == before
 
 
-@pytest.mark.parametrize("earlier", [False, True], ids=["this version", "earlier versions"])
 def test_interpolations_in_a_manifest_are_not_resolved(
-    earlier: bool,
     entry: Entry,
     beir: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -114,8 +107,6 @@ def test_interpolations_in_a_manifest_are_not_resolved(
 
     def change(manifest: dict[str, Any]) -> None:
         arguments = manifest["benchmark"]["arguments"]
-        if earlier:
-            arguments = as_before(manifest)["config"]["benchmark"]
         arguments["path"] = "${oc.env:SOUNDINGLINE_CANARY}"
 
     rewrite("runs/x", change)
@@ -123,17 +114,6 @@ def test_interpolations_in_a_manifest_are_not_resolved(
     assert entry("evaluate", "runs/x") == 2
     told = capsys.readouterr().err
     assert "${oc.env:SOUNDINGLINE_CANARY}" in told and SECRET not in told
-
-
-def test_manifests_of_earlier_versions_are_evaluated(entry: Entry, beir: Path) -> None:
-    assert entry("run", "benchmark=beir", f"benchmark.path={beir}", "name=x") == 0
-    rewrite("runs/x", as_before)
-    before = contents(Path("runs/x/metrics.json"))
-    Path("runs/x/metrics.json").unlink()
-    assert entry("evaluate", "runs/x") == 0
-    assert contents(Path("runs/x/metrics.json")) == before
-    rewrite("runs/x", lambda manifest: manifest["factors"].update(benchmark="fictional"))
-    assert entry("evaluate", "runs/x") == 0
 
 
 def test_arguments_of_a_preset_and_of_the_command_line_are_recorded(entry: Entry) -> None:
@@ -145,7 +125,7 @@ def test_arguments_of_a_preset_and_of_the_command_line_are_recorded(entry: Entry
     assert entry("evaluate", "runs/x") == 0
 
 
-OWN = "_target_: toolkit.benchmarks.beir.BeirBenchmark\nname: mine\npath: ${paths.data}/mine\n"
+OWN = f"_target_: {BEIR}\nname: mine\npath: ${{paths.data}}/mine\n"
 
 
 @pytest.fixture
@@ -264,8 +244,12 @@ def context(
 
 
 TARGETS = [f"{CANARY}.write", CANARY, "os.system", "subprocess.run", "pathlib.Path.touch", BEIR]
-TARGETS += ["builtins.exec", "hydra.utils.instantiate", "toolkit.benchmarks.FictionalWorld"]
-TARGETS += ["antigravity.geohash", "toolkit.llm.server.serving", "", "..", "toolkit"]
+TARGETS += [
+    "builtins.exec",
+    "hydra.utils.instantiate",
+    "soundingline.toolkit.benchmarks.fictional.FictionalWorld",
+]
+TARGETS += ["antigravity.geohash", "soundingline.toolkit.llm.server.serving", "", "..", "toolkit"]
 KEYS = [
     "_target_",
     "_args_",
@@ -299,14 +283,13 @@ likely = st.fixed_dictionaries(
     {"path": st.just("beir")},
     optional={"limit": st.integers(1, 2) | values, "name": st.just("x") | values, "split": values},
 )
-earlier = likely.map(lambda recorded: {"_target_": BEIR, **recorded})
 manifests = st.fixed_dictionaries(
     {},
     optional={
         "benchmark": st.fixed_dictionaries({"option": st.just("beir"), "arguments": likely})
         | st.fixed_dictionaries({"option": names, "arguments": arguments})
         | values,
-        "config": st.fixed_dictionaries({"benchmark": described | values | earlier}) | values,
+        "config": st.fixed_dictionaries({"benchmark": described | values}) | values,
         "factors": st.fixed_dictionaries({"benchmark": names}) | values,
         "fingerprints": st.fixed_dictionaries({"benchmark": st.text(max_size=12)}) | values,
     },

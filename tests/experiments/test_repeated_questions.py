@@ -10,12 +10,14 @@ from typing import Any
 
 import pytest
 from experiment_samples import TINY
+from ledgers import starts
 from processes import CommandProcess, run_command
 from scripted_llm import wavers
 from test_run_with_model import GATE, MODEL, command
 
-from toolkit.contracts import Trajectory
-from toolkit.runs import RunFolder
+from soundingline.toolkit.files import JsonLinesLog, read_json_lines
+from soundingline.toolkit.runs import RunFolder
+from soundingline.toolkit.trajectory import Trajectory
 
 Entry = Callable[..., int]
 WAVERING = (*TINY, *MODEL, "llm.wavering=true", "concurrency=4", "preflight=0", "name=r")
@@ -53,7 +55,7 @@ def test_each_repeat_has_its_own_seed_and_account(
     variance = contents("runs/r/evaluation/repeats.json")["variance"]["search_calls"]
     # One of three values differs by 1: the variance within every question is 1/3.
     assert variance["within"] == pytest.approx((1 / 3) ** 0.5)
-    (start,) = contents("runs/r/ledger.json")["starts"]
+    (start,) = starts("runs/r")
     assert start["calls"] == sum(
         searches(trajectory) + 1 for part in folder.repeats() for trajectory in part.trajectories()
     )
@@ -88,7 +90,7 @@ def test_a_judge_with_a_model_judges_every_repeat_once(entry: Entry) -> None:
         verdicts = [json.loads(line) for line in path.read_text().splitlines()[1:]]
         assert len(verdicts) == 6
         assert {verdict["usage"]["calls"] for verdict in verdicts} == {1}
-    (start,) = contents("runs/r/ledger.json")["starts"]
+    (start,) = starts("runs/r")
     assert start["judge_calls"] == 12
 
 
@@ -97,9 +99,12 @@ def test_judges_are_compared_on_every_repeat(entry: Entry) -> None:
     assert entry("run", *WAVERING, *judge, "repeats=2") == 0
     # One repeat whose request failed has no verdict.
     (path,) = Path("runs/r/repeats/2").glob("evaluation/verdicts-llm-*.jsonl")
-    *lines, last = path.read_text().splitlines()
-    failed = json.dumps({**json.loads(last), "error": "failed", "correct": False})
-    path.write_text("\n".join([*lines, failed, ""]))
+    *rows, last = read_json_lines(path)
+    path.unlink()
+    journal = JsonLinesLog(path)
+    for row in (*rows, {**last, "error": "failed", "correct": False}):
+        journal.append(row)
+    journal.close()
     assert entry("judge_agreement", "runs/r") == 0
     (pair,) = contents("runs/r/evaluation/agreement.json")
     assert pair["n"] == 11

@@ -7,6 +7,7 @@ import os
 import random
 import re
 import shutil
+import signal
 import sys
 import time
 from collections.abc import Callable
@@ -18,10 +19,10 @@ from entry_points import run_entry
 from experiment_samples import TINY
 from processes import CommandProcess, run_command
 
-from toolkit.errors import InputError
-from toolkit.evaluation import ExactAnswerJudge, load_cell
-from toolkit.runs import RunFolder, read_trajectory
-from toolkit.runs.locks import SWEEP
+from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.evaluation import ExactAnswerJudge, load_run
+from soundingline.toolkit.runs import RunFolder, read_trajectory
+from soundingline.toolkit.runs.run_folder import SWEEP
 
 Entry = Callable[..., int]
 
@@ -97,13 +98,13 @@ def test_a_run_that_goes_on_while_it_is_evaluated_is_not_taken_for_evaluated(
         trajectory.write_text(content)  # The run answers its last question meanwhile.
         return [ExactAnswerJudge()]
 
-    monkeypatch.setattr("experiments.judging.judge_run", slow_judge)
+    monkeypatch.setattr("soundingline.experiments.evaluate.judge_run", slow_judge)
     assert entry("evaluate", "runs/live") == 2
     assert "written while it was evaluated" in capsys.readouterr().err
     with pytest.raises(InputError, match="trajectories that are there now"):
-        load_cell("runs/live")
+        load_run("runs/live")
     assert entry("evaluate", "runs/live") == 0
-    assert load_cell("runs/live").counts["recorded"] == 2
+    assert load_run("runs/live").counts["recorded"] == 2
 
 
 @pytest.mark.parametrize("unit", ["document", "document_head", "passage", "maxp"])
@@ -196,6 +197,7 @@ def test_kill_9_at_any_moment_loses_doubles_and_halves_nothing(
     command = ("run", *TINY, "name=killed", "benchmark.documents=128", "benchmark.questions=40")
     draw = random.Random(5)
     written: dict[str, bytes] = {}
+    codes: list[int] = []
     for attempt in range(4):
         process = CommandProcess(*command, folder=tmp_path)
         # The first kill falls into the index build, the later ones among answers.
@@ -205,11 +207,12 @@ def test_kill_9_at_any_moment_loses_doubles_and_halves_nothing(
             time.sleep(0.01)
         time.sleep(draw.uniform(0, 0.4 if attempt else 1))
         process.kill()
-        process.wait()
+        codes.append(process.wait().returncode)
         for path in queries.glob("[!.]*.json"):
             read_trajectory(path)
             kept = written.setdefault(path.name, path.read_bytes())
             assert path.read_bytes() == kept
+    assert -signal.SIGKILL in codes
     done = run_command(*command, folder=tmp_path)
     assert done.returncode == 0, done.stderr
     folder = RunFolder(tmp_path / "runs" / "killed")
@@ -245,7 +248,9 @@ def test_a_navigator_that_was_stopped_goes_on_behind_its_last_round(
         def interrupt(search: Any) -> None:
             raise KeyboardInterrupt
 
-        patched.setattr("agents.literature.navigator.QuestionSearch._answer", interrupt)
+        patched.setattr(
+            "soundingline.agents.literature.navigator.QuestionSearch._answer", interrupt
+        )
         assert entry("run", *given, "name=stopped") != 0
     folder = RunFolder("runs/stopped")
     assert list(folder.queries.glob("*.rounds.jsonl")) and not folder.done()

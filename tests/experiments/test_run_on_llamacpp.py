@@ -3,7 +3,6 @@ that SOUNDINGLINE_GGUF names, where it names a file."""
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import signal
@@ -14,17 +13,14 @@ from pathlib import Path
 import pytest
 from experiment_samples import TINY
 from processes import CommandProcess, run_command
+from required import needs
 
-from toolkit.runs import RunFolder
+from soundingline.toolkit.runs import RunFolder
 
-NEEDED = ("xllamacpp", "gguf", "openai")
-ABSENT = [name for name in NEEDED if importlib.util.find_spec(name) is None]
 REAL = os.environ.get("SOUNDINGLINE_GGUF", "")
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(
-        bool(ABSENT) and not os.environ.get("CI"), reason=f"not installed: {', '.join(ABSENT)}"
-    ),
+    needs(("xllamacpp", "gguf", "openai"), "llm,llamacpp"),
 ]
 
 

@@ -9,15 +9,22 @@ from typing import Any, cast
 
 import pytest
 
-from experiments.answering import Answering, Asking
-from experiments.run_progress import RunProgress, duration, expected, fallbacks
-from toolkit.contracts import Answer, SearchTool, ToolCall, Topic, Trajectory
-from toolkit.evaluation.answers import AnswerVerdict, ExactAnswerJudge
-from toolkit.llm import Turn, Usage
-from toolkit.llm.estimate import estimate
-from toolkit.llm.ledger import Ledger
-from toolkit.llm.prices import UNKNOWN, Price
-from toolkit.runs import RunFolder
+from soundingline.experiments.rollouts import (
+    Progress,
+    Rollout,
+    RolloutRunner,
+    duration,
+    expected,
+    fallbacks,
+)
+from soundingline.toolkit.data import Topic
+from soundingline.toolkit.evaluation.answers import ExactAnswerJudge, Verdict
+from soundingline.toolkit.llm import Turn, Usage
+from soundingline.toolkit.llm.ledger import Ledger
+from soundingline.toolkit.llm.prices import UNKNOWN, Price, estimate
+from soundingline.toolkit.runs import RunFolder
+from soundingline.toolkit.search.session import SearchTool
+from soundingline.toolkit.trajectory import Answer, ToolCall, Trajectory
 
 
 class Clock:
@@ -37,8 +44,8 @@ def spend(ledger: Ledger, usage: Usage, price: Price = UNKNOWN) -> None:
         entry.reply(Turn(usage=usage))
 
 
-def tally(clock: Clock, ledger: Ledger, lines: list[str]) -> RunProgress:
-    return RunProgress(ledger, {"a": ["Ada"], "b": ["Bob"]}, lines.append, clock)
+def tally(clock: Clock, ledger: Ledger, lines: list[str]) -> Progress:
+    return Progress(ledger, {"a": ["Ada"], "b": ["Bob"]}, lines.append, clock)
 
 
 def test_the_line_tells_failures_accuracy_money_and_speed(clock: Clock) -> None:
@@ -79,7 +86,7 @@ def test_an_answer_is_judged_while_the_event_loop_goes_on(
     count = tally(clock, Ledger(), lines)
     verdict, judging, go_on = ExactAnswerJudge.verdict, threading.Event(), threading.Event()
 
-    def slow(*arguments: Any) -> AnswerVerdict:
+    def slow(*arguments: Any) -> Verdict:
         judging.set()
         assert go_on.wait(timeout=10), "the event loop stood still"
         return verdict(*arguments)
@@ -98,8 +105,8 @@ def test_an_answer_is_judged_while_the_event_loop_goes_on(
 
     async def run() -> None:
         folder, session = cast(RunFolder, Folder()), cast(Callable[[str], SearchTool], str)
-        answering = Answering([Immediate()], session, folder, count, 1)
-        task = asyncio.create_task(answering.answer([Asking(Topic("a", "?"))]))
+        answering = RolloutRunner([Immediate()], session, folder, count, 1)
+        task = asyncio.create_task(answering.answer([Rollout(Topic("a", "?"))]))
         while not judging.is_set() and not task.done():
             await asyncio.sleep(0.001)
         go_on.set()

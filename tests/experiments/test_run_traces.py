@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import re
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -11,13 +12,14 @@ from urllib.parse import unquote
 
 import pytest
 from experiment_samples import TINY
-from sealed_benchmark import ANSWERS, CANARY, QUESTIONS, VARIABLE, write_benchmark
+from sealed_benchmark import ANSWERS, CANARY, QUESTIONS, VARIABLE, leaks, write_benchmark
 from test_run_with_model import MODEL
 
-from toolkit.runs import RunFolder
+from soundingline.toolkit.runs import RunFolder
+from soundingline.toolkit.runs.run_folder import escape_qid
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "toolkit" / "report"))
-from trace_samples import handed_over, table
+from trace_samples import Page
 
 Entry = Callable[..., int]
 
@@ -48,15 +50,16 @@ def test_a_run_alone_has_traces_of_all_its_repeats(
     command = (*TINY, *MODEL, "llm.wavering=true", "name=r", "repeats=2", "preflight=0")
     assert entry("run", *command) == 0
     assert "runs/r/traces/index.html" in capsys.readouterr().err
-    rows = table(Path("runs/r/traces"))
-    assert len(rows) == 12 and {row["repeat"] for row in rows} == {1, 2}
-    for row in rows:
-        trajectory = RunFolder("runs/r").repeat(row["repeat"]).read(row["qid"])
-        assert trajectory is not None
-        trace = handed_over(Path("runs/r/traces", f"{row['name']}.js"))
-        calls = [step for step in trace["steps"] if "call" in step]
-        assert [call["output"] for call in calls] == [call.output for call in trajectory.calls]
-        assert row["dollars"] == pytest.approx(trajectory.usage["dollars"])
+    traces = Path("runs/r/traces")
+    rows = Page(traces / "index.html").rows()
+    assert len(rows) == 13 and len(list(traces.glob("[12]-*.html"))) == 12
+    for repeat in (1, 2):
+        for trajectory in RunFolder("runs/r").repeat(repeat).trajectories():
+            page = Page(traces / f"{repeat}-{escape_qid(trajectory.qid)}.html")
+            assert len(page.texts("section", "call")) == len(trajectory.calls)
+            outputs = page.raw("pre")
+            assert all(call.output in outputs for call in trajectory.calls)
+            assert f"${trajectory.usage['dollars']:.4f}" in page.texts("span")
 
 
 def test_traces_can_be_left_out_and_written_later(entry: Entry) -> None:
@@ -65,21 +68,37 @@ def test_traces_can_be_left_out_and_written_later(entry: Entry) -> None:
     # Whether they are written changes no trajectory: it is the same run.
     assert entry("run", *TINY, "name=x", "traces=false") == 0
     assert entry("evaluate", "runs/x") == 0
-    assert len(list(Path("runs/x/traces").glob("1-*.js"))) == 6
+    assert len(list(Path("runs/x/traces").glob("1-*.html"))) == 6
 
 
-def test_traces_of_a_sealed_run_are_sealed_and_hold_its_texts(
-    entry: Entry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_an_obfuscated_run_has_traces_only_where_plain_ones_are_asked_for(
+    entry: Entry,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setenv(VARIABLE, CANARY)
     benchmark = write_benchmark(tmp_path / "published")
     assert entry("run", *benchmark, "name=s") == 0
-    traces = Path("runs/s/traces")
-    assert {row["qid"]: row["question"] for row in table(traces, CANARY)} == QUESTIONS
-    for qid, answer in ANSWERS.items():
-        trace = handed_over(traces / f"1-{qid}.js", CANARY)
-        assert trace["question"] == QUESTIONS[qid] and trace["accepted"] == [answer]
-    assert entry("scan", *benchmark, "runs") == 0
+    assert "traces=plain" in capsys.readouterr().err
+    assert not Path("runs/s/traces").exists()
+    assert not list(leaks("runs"))
+    for command in (("run", *benchmark, "name=p"), ("evaluate", "runs/p")):
+        assert entry(*command, "traces=plain") == 0
+        for qid, answer in ANSWERS.items():
+            page = Page(Path(f"runs/p/traces/1-{qid}.html"))
+            assert page.texts("p", "asked") == [QUESTIONS[qid]]
+            assert page.texts("li", "exact") == [answer]
+        shutil.rmtree("runs/p/traces")
+    assert not list(leaks("runs"))
     assert entry("run", *benchmark, "name=clear", "sealed=false") == 0
-    assert table(Path("runs/clear/traces"))[0]["qid"] in QUESTIONS
-    assert entry("scan", *benchmark, "runs/clear/traces") == 1
+    shown = {text for _, text in leaks("runs/clear/traces")}
+    assert shown >= {*QUESTIONS.values(), *ANSWERS.values()}
+
+
+def test_another_value_of_traces_is_refused_before_the_run(
+    entry: Entry, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert entry("run", *TINY, "name=x", "traces=plane") == 2
+    assert "traces=plane. valid: true, false, plain" in capsys.readouterr().err
+    assert not Path("runs/x").exists()

@@ -14,10 +14,11 @@ from typing import Any
 
 import pytest
 from experiment_samples import TINY
+from ledgers import starts
 from processes import CommandProcess, run_command
 
-from toolkit.contracts import RUN_OUT_OF_MONEY
-from toolkit.runs import RunFolder, read_trajectory
+from soundingline.toolkit.runs import RunFolder, read_trajectory
+from soundingline.toolkit.trajectory import RUN_OUT_OF_MONEY
 
 Entry = Callable[..., int]
 OPTIONS = Path(__file__).resolve().parent / "options"
@@ -44,7 +45,7 @@ def test_a_run_with_a_model_is_answered_measured_and_accounted_for(
     manifest = contents("runs/m/manifest.json")
     assert {"prompt", "llm", "budget", "agent"} <= set(manifest["fingerprints"])
     assert manifest["factors"]["llm"] == "scripted" and manifest["factors"]["budget"] == "pi_serini"
-    (start,) = contents("runs/m/ledger.json")["starts"]
+    (start,) = starts("runs/m")
     assert start["calls"] == 18 and start["agent_input_tokens"] == 3600
     assert start["dollars"] == pytest.approx((3600 + 180) / 1e6)
     told = capsys.readouterr().err
@@ -65,7 +66,7 @@ def test_the_first_questions_tell_what_the_others_will_take(
 def test_the_bar_tells_of_replies_while_a_question_is_under_way(
     entry: Entry, terminal: StringIO, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("experiments.run.RunProgress.line", lambda self: "read anew")
+    monkeypatch.setattr("soundingline.experiments.run.Progress.line", lambda self: "read anew")
     assert entry("run", *TINY, *MODEL, "name=m") == 0
     first = next(line for line in terminal.getvalue().split("\r") if "Answering" in line)
     assert "0/6" in first and "read anew" in first
@@ -185,18 +186,18 @@ def test_a_cap_on_the_runs_money_stops_it_and_raising_it_goes_on(
     ended = {t.qid: (t.status, t.reason) for t in RunFolder("runs/m").trajectories()}
     assert list(ended.values()).count(("completed", "")) == 2
     assert list(ended.values()).count(("out_of_money", RUN_OUT_OF_MONEY)) == 1
-    first = contents("runs/m/ledger.json")["starts"][0]["dollars"]
+    first = starts("runs/m")[0]["dollars"]
     assert 1.26 <= first <= 1.6
     # What was spent counts, and so does what one more request may take.
     assert entry("run", *command, "budget.run_dollars=1.6") == 2
-    assert len(contents("runs/m/ledger.json")["starts"]) == 1
+    assert len(starts("runs/m")) == 1
     assert entry("run", *command, "budget.run_dollars=9") == 0
     assert statuses("runs/m") == ["completed"] * 6
-    starts = contents("runs/m/ledger.json")["starts"]
-    assert len(starts) == 2 and starts[0]["dollars"] == first
+    rows = starts("runs/m")
+    assert len(rows) == 2 and rows[0]["dollars"] == first
     cut_short = [read_trajectory(path) for path in Path("runs/m/retried").rglob("*.json")]
     wasted = sum(trajectory.usage.get("dollars", 0) for trajectory in cut_short)
-    assert sum(start["dollars"] for start in starts) == pytest.approx(6 * 0.63 + wasted)
+    assert sum(start["dollars"] for start in rows) == pytest.approx(6 * 0.63 + wasted)
 
 
 def test_a_cap_without_a_price_is_refused_before_anything_is_built(
@@ -291,6 +292,6 @@ def test_ctrl_c_writes_what_ended_and_leaves_cleanly(tmp_path: Path) -> None:
     assert 5 <= len(written) <= 25
     assert all(read_trajectory(queries / name).status == "completed" for name in written)
     # The requests of questions that were cut short are on the ledger, and nowhere else.
-    (start,) = contents(tmp_path / "runs" / "cut" / "ledger.json")["starts"]
+    (start,) = starts(tmp_path / "runs" / "cut")
     assert start["calls"] >= 4 * len(written)
     check_resumed(tmp_path, written)

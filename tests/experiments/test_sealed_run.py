@@ -4,23 +4,28 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from sealed_benchmark import ANSWERS, CANARY, QUESTIONS, SENTENCES, VARIABLE, write_benchmark
+from sealed_benchmark import (
+    ANSWERS,
+    CANARY,
+    QUESTIONS,
+    SENTENCES,
+    VARIABLE,
+    leaks,
+    write_benchmark,
+)
 from tiny_tokenizer import write_tokenizer
 
-from toolkit import tokens
-from toolkit.evaluation.verdict_files import verdicts_in
-from toolkit.runs import RunFolder, make_manifest
-from toolkit.sealing import read_text
+from soundingline.toolkit import tokens
+from soundingline.toolkit.evaluation.judge import verdicts_in
+from soundingline.toolkit.obfuscation import read_text
+from soundingline.toolkit.runs import RunFolder, make_manifest
 
 Entry = Callable[..., int]
 OPTIONS = Path(__file__).resolve().parent / "options"
-# Of a sentence too: a page may break it into lines or cut it.
-TEXTS = [*QUESTIONS.values(), *ANSWERS.values(), *SENTENCES, CANARY]
-TEXTS += [" ".join(text.split()[:5]) for text in TEXTS] + [text[-30:] for text in TEXTS]
 SCRIPTED = (
     f"hydra.searchpath=[file://{OPTIONS}]",
     "agent=pi_serini",
@@ -36,16 +41,6 @@ SCRIPTED = (
 def benchmark(entry: Entry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
     monkeypatch.setenv(VARIABLE, CANARY)
     return write_benchmark(tmp_path / "published")
-
-
-def leaks(*folders: str) -> Iterator[tuple[str, str]]:
-    """Every file below the folders that holds a text of the benchmark, and the text."""
-    for folder in folders:
-        for path in Path(folder).rglob("*"):
-            content = path.read_bytes() if path.is_file() else b""
-            for text in TEXTS:
-                if text.encode() in content or json.dumps(text)[1:-1].encode() in content:
-                    yield str(path), text
 
 
 def one_line(capsys: pytest.CaptureFixture[str]) -> str:
@@ -144,7 +139,7 @@ def test_a_failed_cell_is_told_on_the_terminal_and_quotes_nothing_on_disk(
 ) -> None:
     (tmp_path / "own").mkdir()
     (tmp_path / "own" / "failing_judge.py").write_text(
-        "from toolkit.evaluation import ExactAnswerJudge\n"
+        "from soundingline.toolkit.evaluation import ExactAnswerJudge\n"
         "class FailingJudge(ExactAnswerJudge):\n"
         "    def verdict(self, qid, answer, accepted):\n"
         "        raise RuntimeError('cannot judge ' + accepted[0])\n"

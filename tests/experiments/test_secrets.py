@@ -11,8 +11,8 @@ import pytest
 from experiment_samples import TINY
 from scripted_peer import Fail, Peer, Say, running_peer
 
-from experiments.overrides import refuse_secrets
-from toolkit.errors import InputError
+from soundingline.experiments.refusals import refuse_secrets
+from soundingline.toolkit.errors import InputError
 
 Entry = Callable[..., int]
 Planted = tuple[Peer, tuple[str, ...]]
@@ -27,10 +27,10 @@ SECRET = "sk-planted-0123456789abcdef"
         ("+llm.settings.extra={{top_k: 20, extra_headers: {{x-api-key: {}}}}}", "LLM_API_KEY"),
         ("+llm.settings.extra.list=[{{token: {}}}]", "LLM_API_KEY"),
         ("+judge_llm.settings.extra.api_key={}", "judge_llm.key_env=JUDGE_LLM_API_KEY"),
-        ("+llm.server.options.extra.api-key={}", "llm.key_env=VLLM_API_KEY"),
-        ("llm.server.options.extra={{api-key: '{}'}}", "llm.key_env=VLLM_API_KEY"),
+        ("+llm.server.options.api-key={}", "llm.key_env=VLLM_API_KEY"),
+        ("++llm.server.options={{api-key: '{}'}}", "llm.key_env=VLLM_API_KEY"),
         ("llm.server.launcher=[vllm,serve,--api-key,{}]", "llm.key_env=VLLM_API_KEY"),
-        ("+llm.server.options.extra.hf-token={}", "export HF_TOKEN="),
+        ("+llm.server.options.hf-token={}", "export HF_TOKEN="),
         ("+llm.server.environment.HF_TOKEN={}", "export HF_TOKEN="),
         ("+hydra.job.env_set.OPENAI_API_KEY={}", "export OPENAI_API_KEY="),
         ("llm.base_url=http://user:{}@host/v1", "LLM_API_KEY"),
@@ -114,16 +114,14 @@ PLANTED = {
 # What a server says that quotes all that it was sent, which is all but the hub's token.
 QUOTED = " ".join(secret for name, secret in PLANTED.items() if name != "hub")
 OPTION = f"""\
-_target_: toolkit.llm.language_model.LanguageModel
+_target_: soundingline.toolkit.llm.openai_chat.OpenAIChat
 model: m
 base_url: ???
 key_env: PLANTED_KEY
 concurrency: 2
-client:
-  _target_: toolkit.llm.openai_chat.OpenAIChat
-  attempts: 1
+attempts: 1
 settings:
-  _target_: toolkit.llm.protocol.Settings
+  _target_: soundingline.toolkit.llm.messages.SamplingParams
   _convert_: all
   max_output_tokens: 777
   extra:
@@ -137,7 +135,7 @@ settings:
     client_secret: {PLANTED["number"]}
     webhook_secret: ${{oc.env:PLANTED_REFERENCE}}
 server:
-  _target_: toolkit.llm.language_model.VllmServer
+  _target_: soundingline.toolkit.llm.local_servers.VllmServer
   _convert_: all
   environment:
     HF_TOKEN: {PLANTED["hub"]}
@@ -270,7 +268,8 @@ def test_a_value_of_a_wrong_type_is_told_without_the_secret_in_it(
 ) -> None:
     option = tmp_path / "options" / "benchmark" / "odd.yaml"
     option.parent.mkdir(parents=True)
-    text = f"_target_: toolkit.benchmarks.FictionalWorld\nseed: {{api_key: {SECRET}}}\n"
+    target = "soundingline.toolkit.benchmarks.fictional.FictionalWorld"
+    text = f"_target_: {target}\nseed: {{api_key: {SECRET}}}\n"
     option.write_text(text)
     assert entry("rank", f"--config-dir={tmp_path / 'options'}", "benchmark=odd") == 2
     told = capfd.readouterr().err

@@ -11,13 +11,14 @@ from typing import Any
 
 import pytest
 from experiment_samples import TINY
+from ledgers import starts
 from scripted_peer import Peer, Raw, running_peer
 from tiny_embedder import save_multi_vector, save_sentence_model
 from tiny_llama import save_rankllama
 from tiny_splade import write_splade
 
-from toolkit.contracts import Trajectory
-from toolkit.runs import RunFolder
+from soundingline.toolkit.runs import RunFolder
+from soundingline.toolkit.trajectory import Trajectory
 
 Entry = Callable[..., int]
 OPTIONS = Path(__file__).resolve().parent / "options"
@@ -115,7 +116,7 @@ def test_a_run_is_not_resumed_with_another_checkpoint_at_the_same_place(
 def test_what_changes_no_score_may_change_between_starts(entry: Entry, models: Path) -> None:
     command = (*TINY, *reranked(models), "name=x")
     assert entry("rank", *command) == 0
-    assert entry("rank", *command, "reranker.batch_tokens=512", "reranker.max_wait_ms=1.0") == 0
+    assert entry("rank", *command, "reranker.batch_tokens=512") == 0
     assert entry("rank", *command, "reranker.max_length=100") == 2
 
 
@@ -144,7 +145,7 @@ def test_queries_and_their_rewriting_are_in_the_trajectory_and_on_the_ledger(
         assert each.usage["rewriter_calls"] >= 1
     stages = contents("runs/q/manifest.json")["stages"]
     assert stages["rewriter"]["queries"] == len(searches)
-    (start,) = contents("runs/q/ledger.json")["starts"]
+    (start,) = starts("runs/q")
     assert start["rewriter_input_tokens"] == 40 * start["calls"] > 0
 
 
@@ -155,7 +156,7 @@ def test_rewriting_counts_towards_the_cap_on_a_runs_money(
     given = (*TINY, *REWRITER, SAYS, "name=q", "budget.run_dollars=0.1", "paths.caches=null")
     assert entry("run", *given) == 2
     assert "budget.run_dollars" in capsys.readouterr().err
-    (start,) = contents("runs/q/ledger.json")["starts"]
+    (start,) = starts("runs/q")
     assert start["dollars"] <= 0.1
 
 
@@ -167,8 +168,8 @@ def reasoning(peer: Peer) -> tuple[str, ...]:
     choice["logprobs"] = {**logprobs, "top_logprobs": [{"</think>": 0.0}, top]}
     usage = {"prompt_tokens": 100, "completion_tokens": 40}
     peer.default = Raw(json.dumps({"model": "m", "choices": [choice], "usage": usage}))
-    rank1 = ("reranker=rank1", "reranker.model=m", "reranker.depth=2", "paths.caches=null")
-    return (*TINY, *rank1, f"reranker.base_url={peer.openai_url}", "name=r", "concurrency=3")
+    rank1 = ("reranker=rank1", "reranker_llm.model=m", "reranker.depth=2", "paths.caches=null")
+    return (*TINY, *rank1, f"reranker_llm.base_url={peer.openai_url}", "name=r", "concurrency=3")
 
 
 def test_rank1_is_on_the_ledger_and_on_its_questions_account(entry: Entry) -> None:
@@ -176,12 +177,21 @@ def test_rank1_is_on_the_ledger_and_on_its_questions_account(entry: Entry) -> No
         given = reasoning(peer)
         assert entry("run", *given, "agent.max_searches=2") == 0
         asked = len(peer.requests)
-    (start,) = contents("runs/r/ledger.json")["starts"]
+    (start,) = starts("runs/r")
     assert start["reranker_calls"] == asked > 6
     # Its price is not known, and what is unknown is not zero.
     assert start["reranker_unpriced"] == asked and "dollars" not in start
     of_questions = [each.usage["reranker_input_tokens"] for each in trajectories("runs/r")]
     assert min(of_questions) >= 200 and sum(of_questions) == 100 * asked
+
+
+def test_rank1_needs_a_model_of_text_completions(
+    entry: Entry, capsys: pytest.CaptureFixture[str]
+) -> None:
+    chat = ("llm@reranker_llm=openai_compatible", "reranker_llm.model=m")
+    server = "reranker_llm.base_url=http://127.0.0.1:9/v1"
+    assert entry("rank", *TINY, "reranker=rank1", *chat, server, "name=r") == 2
+    assert "llm@reranker_llm=rank1" in capsys.readouterr().err
 
 
 def test_rank1_counts_towards_the_cap_on_a_runs_money(
@@ -190,15 +200,15 @@ def test_rank1_counts_towards_the_cap_on_a_runs_money(
     with running_peer() as peer:
         given = (*reasoning(peer), "budget.run_dollars=1.5", "concurrency=1")
         assert entry("run", *given) == 2
-        assert "reranker.price.input" in capsys.readouterr().err
+        assert "reranker_llm.price.input" in capsys.readouterr().err
         assert not peer.requests and not Path("runs/r").exists()
         # 100 tokens of input are 0.1 dollars.
-        priced = (*given, "reranker.price.input=1000", "reranker.price.output=0")
+        priced = (*given, "reranker_llm.price.input=1000", "reranker_llm.price.output=0")
         assert entry("run", *priced) == 2
         assert "has used up budget.run_dollars" in capsys.readouterr().err
         assert 14 <= len(peer.requests) <= 15
         # A price may be corrected between the starts of a run.
-        assert entry("run", *priced, "budget.run_dollars=99", "reranker.price.input=500") == 0
+        assert entry("run", *priced, "budget.run_dollars=99", "reranker_llm.price.input=500") == 0
 
 
 def test_stages_without_an_agent_are_bounded_by_the_cap_of_a_run_too(
@@ -209,7 +219,7 @@ def test_stages_without_an_agent_are_bounded_by_the_cap_of_a_run_too(
     assert entry("rank", *given, "budget.run_dollars=1") == 0
     assert entry("rank", *given, "budget.run_dollars=0.3") == 2
     assert "the run's cap is $0.3" in capsys.readouterr().err
-    (start,) = contents("runs/q/ledger.json")["starts"]
+    (start,) = starts("runs/q")
     assert start["dollars"] == pytest.approx(6 * 0.048)
 
 
@@ -261,7 +271,7 @@ def test_a_rewriter_asks_the_agents_model_where_it_has_none_of_its_own(
     assert not Path("indexes").exists() and not Path("runs/q").exists()
     given = (*TINY, SEARCHPATH, "agent=pi_serini", "llm=scripted", "rewriter=q2q_reasoning")
     assert entry("run", *given, "name=shared", "concurrency=3") == 0
-    (start,) = contents("runs/shared/ledger.json")["starts"]
+    (start,) = starts("runs/shared")
     assert start["agent_calls"] == 18 and start["rewriter_calls"] > 0
 
 

@@ -1,5 +1,5 @@
 """What starting a command imports, and what its help says. Times are measured by
-`experiments.bench.startup`; what is imported is what they depend on."""
+`soundingline.experiments.bench.startup`; what is imported is what they depend on."""
 
 from __future__ import annotations
 
@@ -38,23 +38,33 @@ def imported(code: str, names: list[str]) -> list[str]:
 
 def test_the_help_of_a_command_waits_for_no_large_library() -> None:
     code = """
-import runpy
-given = sys.argv[1:]
-sys.argv[:] = ["run.py", "--help"]
-runpy.run_module("experiments.run", run_name="__main__", alter_sys=True)
-sys.argv[1:] = given
+from soundingline.experiments.__main__ import main
+try:
+    main(["run", "--help"])
+except SystemExit as end:
+    assert not end.code
 """
     assert imported(code, HEAVY) == []
 
 
+def test_a_reader_that_has_read_enough_causes_no_traceback() -> None:
+    """`soundingline --help | head -1`."""
+    command = f"{sys.executable} -m soundingline.experiments --help | true"
+    process = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False)
+    assert (process.returncode, process.stderr) == (0, "")
+
+
 def test_importing_the_library_imports_nothing_else() -> None:
-    assert imported("import pipelines", [*HEAVY, "pyterrier", "numpy", "pandas", "hydra"]) == []
+    assert (
+        imported("import soundingline.pipelines", [*HEAVY, "pyterrier", "numpy", "pandas", "hydra"])
+        == []
+    )
 
 
 LEARNED = """
-from experiments import Experiment
-from experiments.build import make
-from experiments.naming import cell_name
+from soundingline.experiments import Experiment
+from soundingline.experiments.build import make
+from soundingline.experiments.naming import cell_name
 given = {"dense": ["retriever.pooling=last"], "splade": [], "colbertv2": []}
 for retriever, arguments in given.items():
     experiment = Experiment.compose(
@@ -77,7 +87,7 @@ def test_a_dense_run_that_searches_nothing_yet_imports_no_library_of_models(
     pytest.importorskip("pyterrier_dr")
     import tiny_embedder
 
-    from experiments import Experiment
+    from soundingline.experiments import Experiment
 
     torch.set_num_threads(1)
     monkeypatch.chdir(tmp_path)
@@ -88,14 +98,14 @@ def test_a_dense_run_that_searches_nothing_yet_imports_no_library_of_models(
     code = f"""
 import os
 os.chdir({str(tmp_path)!r})
-from experiments import Experiment
+from soundingline.experiments import Experiment
 assert len(Experiment.compose(*{given!r}).collection.prepared.index) == 64
 """
     assert imported(code, MODELS) == []
 
 
 CHECKED = """
-from pipelines import ColbertRetriever, DenseRetriever, SpladeRetriever
+from soundingline.pipelines import ColbertRetriever, DenseRetriever, SpladeRetriever
 exact = {{"dtype": "float32", "device": "cpu"}}
 for made in (
     SpladeRetriever({splade!r}, max_length=64, **exact),
@@ -129,7 +139,7 @@ def test_the_help_lists_every_option_and_what_it_is(
     (own / "unit" / "paragraphs.yaml").write_text(comment + "size: 1\n")
     assert entry("run", "--help", "--config-dir", str(own), "unit=passage") == 0
     page = capsys.readouterr().out
-    assert page.startswith("`python -m experiments.run`: an agent answers")
+    assert page.startswith("`soundingline run`: an agent answers")
     blocks = {block.split("\n")[0]: block.split("\n")[1:] for block in page.split("\n\n")}
     for path in (ROOT / "conf").glob("*/**/*.yaml"):
         group = path.parent.relative_to(ROOT / "conf").as_posix()

@@ -29,9 +29,9 @@ PACKAGE = '''
 import pyterrier as pt
 from dataclasses import dataclass
 
-from agents.base import play
-from toolkit.contracts import ResultsPage
-from toolkit.search import Page, ToolSession, TextParameter, Tool, ToolSpec
+from soundingline.agents.base import play
+from soundingline.toolkit.search.tool import ResultsPage
+from soundingline.toolkit.search import (ToolOutput, SearchTool, Parameter, Tool, ToolSpec)
 
 
 class Shortest(pt.Transformer):
@@ -57,33 +57,29 @@ class OneSearch:
 
     async def work(self, episode):
         query = " ".join(episode.topic.text.split()[: self.words])
-        page = episode.call("find", {"query": query}).details
+        page = episode.call("find", {"query": query}).page
         first = page.hits[0].docid if page.hits else ""
         episode.finish(f"Explanation: seen [{first}]\\nExact Answer: none\\nConfidence: 1%")
 
 
-class FindSession(ToolSession):
+@dataclass
+class Find(SearchTool):
+    shown: int = 3
+
     def tools(self):
-        spec = ToolSpec("find", "Search.", (TextParameter("query", "Words."),))
+        spec = ToolSpec("find", "Search.", (Parameter("query", "Words."),))
         yield Tool(spec, self.find, searches_by="query")
 
     def find(self, query):
-        _, ranking = self.rank(query)
-        hits = ranking.hits[: self.settings.shown]
-        page = ResultsPage(query, tuple(hits), len(ranking.hits), 1)
-        return Page("\\n".join(hit.docid for hit in hits), page, ranking=ranking)
-
-
-@dataclass(frozen=True)
-class Find:
-    shown: int = 3
-
-    def session(self, backend, store):
-        return FindSession(self, backend, store, depth=20)
+        _, search = self.rank(query, depth=20)
+        hits = search.hits[: self.shown]
+        page = ResultsPage(query, tuple(hits), len(search.hits))
+        return ToolOutput("\\n".join(hit.docid for hit in hits), page, search)
 '''
 OPTIONS = {
     "reranker/shortest.yaml": "_target_: stranger.Shortest\nfactor: 1.0\n",
-    "reranker/shortest_head.yaml": "_target_: pipelines.rerank.stage.RerankHead\ndepth: 5\n"
+    "reranker/shortest_head.yaml": "_target_: soundingline.pipelines.rerank.reranker.RerankHead\n"
+    "depth: 5\n"
     "stage:\n  _target_: stranger.Shortest\n  factor: 2.0\n",
     "agent/one_search.yaml": "_target_: stranger.OneSearch\nwords: 8\n",
     "tool/find.yaml": "_target_: stranger.Find\nshown: 3\n",
@@ -112,14 +108,14 @@ def command(folder: Path, *overrides: str) -> tuple[str, ...]:
 
 
 def paths(site: Path) -> dict[str, str]:
-    return {"PYTHONPATH": os.pathsep.join([str(ROOT), str(site)])}
+    return {"PYTHONPATH": str(site)}
 
 
 def test_a_strangers_agent_and_tool_are_swept_beside_ours(tmp_path: Path, site: Path) -> None:
     # In a process that has imported nothing, as the stranger starts it.
     done = subprocess.run(
         [
-            *(sys.executable, "-m", "experiments.run"),
+            *(sys.executable, "-m", "soundingline.experiments", "run"),
             *command(tmp_path, "tool=find", "agent=one_search,keyword"),
         ],
         cwd=tmp_path,
@@ -164,9 +160,9 @@ def test_pyterriers_own_monot5_is_a_reranker_as_it_is(tmp_path: Path) -> None:
     import pandas as pd
     import tiny_t5
 
-    from experiments.build import make
-    from pipelines.lexical import LexicalIndex
-    from pipelines.rerank.stage import RerankHead
+    from soundingline.experiments.build import make
+    from soundingline.pipelines.lexical import LexicalIndex
+    from soundingline.pipelines.rerank.reranker import RerankHead
 
     config = pytest.importorskip("omegaconf").OmegaConf.create(
         {
@@ -179,7 +175,7 @@ def test_pyterriers_own_monot5_is_a_reranker_as_it_is(tmp_path: Path) -> None:
         }
     )
     rows = [{"docno": f"d{n}", "text": f"the old mill {n}"} for n in range(4)]
-    index = LexicalIndex.build(rows, tmp_path / "index", processes=1)
+    index = LexicalIndex.build(rows, tmp_path / "index")
     pipeline = index.bm25() >> RerankHead(make(config.reranker), depth=2)
     ranking = pipeline(pd.DataFrame({"qid": ["1"], "query": ["mill"]}))
     assert sorted(ranking["docno"]) == ["d0", "d1", "d2", "d3"]

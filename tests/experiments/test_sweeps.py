@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -13,10 +14,11 @@ from pathlib import Path
 
 import pytest
 from effort import SOAK
+from entry_points import run_entry
 from experiment_samples import TINY
 from processes import CommandProcess, Ended, run_command
 
-from toolkit.runs import RunFolder
+from soundingline.toolkit.runs import RunFolder
 
 Entry = Callable[..., int]
 ROOT = Path(__file__).resolve().parents[2]
@@ -24,15 +26,15 @@ ROOT = Path(__file__).resolve().parents[2]
 FAILING = """
 import os, signal, time
 from pathlib import Path
-from pipelines.retrievers import BM25Retriever
-from toolkit.errors import InputError
+from soundingline.pipelines.retrieve import BM25
+from soundingline.toolkit.errors import InputError
 
-class Failing(BM25Retriever):
+class Failing(BM25):
     def __init__(self, *, k1=0.9, b=0.4, depth=1000, way=""):
         super().__init__(k1=k1, b=b, depth=depth)
         self.way = way
 
-    def retriever(self, collection):
+    def open(self, collection):
         if self.way == "bad":
             raise InputError("way=bad", do="choose another")
         if self.way == "defect":
@@ -55,7 +57,7 @@ class Failing(BM25Retriever):
             until = time.monotonic() + 120
             while len(list(Path().glob("begun-*"))) < 2 and time.monotonic() < until:
                 time.sleep(0.01)
-        return super().retriever(collection)
+        return super().open(collection)
 """
 
 
@@ -73,7 +75,7 @@ def command(*overrides: str, task: str = "rank") -> tuple[str, ...]:
 
 
 def paths(folder: Path) -> dict[str, str]:
-    return {"PYTHONPATH": os.pathsep.join([str(ROOT), str(folder)])}
+    return {"PYTHONPATH": str(folder)}
 
 
 def sweep(folder: Path, *overrides: str, task: str = "rank") -> Ended:
@@ -184,8 +186,10 @@ def test_a_sweep_may_be_widened_and_touches_no_old_cell(folder: Path) -> None:
     assert old.read_bytes() == manifest
 
 
-def test_an_interrupted_sweep_says_so_and_goes_on(folder: Path) -> None:
-    interrupted = command("retriever=failing", "retriever.way=slow,''")
+@pytest.mark.parametrize("launcher", [*LAUNCHERS, "jobs_here"] if SOAK else ["basic"])
+def test_an_interrupted_sweep_says_so_and_goes_on(folder: Path, launcher: str) -> None:
+    six = ("retriever=failing", "retriever.way=slow,''", "retriever.k1=1,2,3")
+    interrupted = command(f"hydra/launcher={launcher}", *six)
     process = CommandProcess(*interrupted, folder=folder, environment=paths(folder))
     until = time.monotonic() + 120
     while not list(folder.glob("begun-*")) and time.monotonic() < until:
@@ -193,11 +197,95 @@ def test_an_interrupted_sweep_says_so_and_goes_on(folder: Path) -> None:
     process.send_signal(signal.SIGINT)
     ended = process.wait(timeout=120)
     assert ended.returncode == 130 and "the same command goes on" in ended.stderr
-    assert "retriever.way=slow was interrupted" in " ".join(ended.stderr.split())
-    assert "1 cell did not finish" in ended.stderr
+    told = " ".join(ended.stderr.split())
+    goes_on = launcher == "jobs_here"
+    ending = "had not ended, and its job may still run" if goes_on else "was interrupted"
+    assert f"retriever.way=slow retriever.k1=1 {ending}" in told
+    # Cells that had ended, or that had not begun, when the signal came vary with the launcher.
+    counted = re.search(r"(\d) cells did not finish(?:, (\d) of which had not begun)?;", told)
+    assert counted, told
+    done = [path for path in statuses(folder) if '"done"' in path.read_text()]
+    assert int(counted[1]) == 6 if not goes_on else int(counted[1]) >= 6 - len(done)
+    assert launcher != "basic" or counted[2] == "5"
     assert "Traceback" not in ended.stderr
-    assert sweep(folder, "retriever=failing", "retriever.way=slow,''").returncode == 0
-    assert len(cells(folder)) == 2
+    while goes_on and len(cells(folder)) < 6 and time.monotonic() < until:
+        time.sleep(0.05)  # The jobs hold their cells until they end.
+    assert sweep(folder, *six).returncode == 0
+    assert len(cells(folder)) == 6
+
+
+def test_cells_that_had_not_begun_are_counted_with_those_that_had_not_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from soundingline.experiments.sweep import (
+        CELLS,
+        DONE,
+        FAILED,
+        RUNNING,
+        CellStatus,
+        SweepStart,
+        end_sweep,
+    )
+
+    (tmp_path / CELLS).mkdir()
+    rows = [CellStatus(["k=1"], DONE), CellStatus(["k=2"], RUNNING)]
+    rows.append(CellStatus(["k=3"], FAILED, "it broke"))
+    for number, row in enumerate(rows):
+        (tmp_path / CELLS / f"{number}.json").write_text(json.dumps(row._asdict()))
+    monkeypatch.setattr(SweepStart, "cells", 7)
+    for jobs, second in ((False, "was interrupted"), (True, "had not ended, and its job may")):
+        monkeypatch.setattr(SweepStart, "submits_jobs", jobs)
+        assert len(end_sweep(tmp_path, interrupted=True)) == 2
+        told = capsys.readouterr().err
+        assert f"The cell k=2 {second}" in told and "The cell k=3 failed: it broke" in told
+        assert "6 cells did not finish, 4 of which had not begun;" in told
+    assert len(end_sweep(tmp_path)) == 2
+    assert "The cell k=2 failed: it was killed" in capsys.readouterr().err
+
+
+def contents(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_single_run_and_a_sweep_never_share_a_folder(
+    entry: Entry, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert entry("rank", *TINY, "name=single") == 0
+    assert entry("rank", "-m", *TINY, "name=sweep", "retriever.k1=1,2") == 0
+    single, swept = contents(Path("runs/single")), contents(Path("runs/sweep"))
+    capsys.readouterr()
+    for task in ("rank", "run", "tune"):
+        assert entry(task, *TINY, "name=sweep") == 2
+        assert "runs/sweep holds the cells of a sweep (-m), not a single run" in told(capsys)
+        assert entry(task, "-m", *TINY, "name=single", "retriever.k1=1,2") == 2
+        assert "runs/single holds a single run, not the cells of a sweep (-m)" in told(capsys)
+    assert run_entry("serve", *TINY, "name=sweep", "port=0") == 2
+    assert "runs/sweep holds the cells of a sweep" in told(capsys)
+    for name in ("single", "sweep"):
+        assert run_entry("replay", "runs/single", f"name={name}") == 2
+        assert "not replays of a run" in told(capsys)
+    assert contents(Path("runs/single")) == single and contents(Path("runs/sweep")) == swept
+
+
+def test_a_run_and_a_sweep_leave_replays_alone(
+    entry: Entry, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert entry("run", *TINY, "name=r") == 0
+    assert run_entry("replay", "runs/r", "name=replays", "retriever.k1=2") == 0
+    before = contents(Path("runs/replays"))
+    capsys.readouterr()
+    assert entry("rank", *TINY, "name=replays") == 2
+    assert "runs/replays holds replays of a run, not a single run" in told(capsys)
+    assert entry("rank", "-m", *TINY, "name=replays", "retriever.k1=1,2") == 2
+    assert "runs/replays holds replays of a run, not the cells of a sweep" in told(capsys)
+    assert contents(Path("runs/replays")) == before
+
+
+def told(capsys: pytest.CaptureFixture[str]) -> str:
+    """The one line that a refused command ends with."""
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("soundingline: ") and line.endswith("choose another name=.")
+    return line
 
 
 def test_the_slurm_preset_hands_its_settings_on(
@@ -212,7 +300,7 @@ def test_the_slurm_preset_hands_its_settings_on(
 
 
 def test_jobs_that_are_processes_of_ours_are_waited_for_and_no_others(tmp_path: Path) -> None:
-    from experiments.sweep import wait_for_jobs
+    from soundingline.experiments.sweep import wait_for_jobs
 
     job = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1)"])
     for name in (str(job.pid), str(os.getppid()), "123_0"):
@@ -225,9 +313,19 @@ def test_jobs_that_are_processes_of_ours_are_waited_for_and_no_others(tmp_path: 
 
 
 def test_a_status_that_cannot_be_read_is_that_of_a_killed_cell(tmp_path: Path) -> None:
-    from experiments.sweep import CELLS, RUNNING, cell_statuses
+    from soundingline.experiments.sweep import CELLS, RUNNING, cell_statuses
 
     (tmp_path / CELLS).mkdir()
     (tmp_path / CELLS / "a.json").write_text(json.dumps({"state": "done"}))
     (tmp_path / CELLS / "b.json").write_text("{")
     assert [status.state for status in cell_statuses(tmp_path)] == [RUNNING, RUNNING]
+
+
+def test_a_sweep_over_one_question_has_a_table_and_no_comparisons(
+    entry: Entry, capsys: pytest.CaptureFixture[str]
+) -> None:
+    small = tuple(text for text in TINY if not text.startswith("benchmark.questions"))
+    given = (*small, "benchmark.questions=1", "retriever.k1=0.9,2", "name=one")
+    assert entry("run", "-m", *given) == 0
+    assert "paired comparisons need two or more" in capsys.readouterr().err
+    assert json.loads(Path("runs/one/verdicts.json").read_text()) == []

@@ -13,11 +13,11 @@ import pytest
 from experiment_samples import CORPUS, TINY, folder
 from omegaconf.errors import OmegaConfBaseException
 
-from experiments.judge_agreement import table
-from toolkit.console import Console, tell_defect
-from toolkit.errors import InputError
-from toolkit.evaluation.agreement import agreement
-from toolkit.llm.errors import AuthenticationFailed, ModelError
+from soundingline.experiments.judge_agreement import table
+from soundingline.toolkit.console import Console, print_traceback
+from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.evaluation.statistics import agreement
+from soundingline.toolkit.llm.errors import AuthenticationFailed, ModelError
 
 Entry = Callable[..., int]
 ATTACK = "\x1b]0;owned\x07\x1b[2J[/red]"
@@ -52,11 +52,11 @@ def test_an_error_is_told_in_a_line_that_the_terminal_does_not_obey(
         logging.getLogger("some.library").error("log of %s", ATTACK)
         raise error
 
-    monkeypatch.setattr("experiments.run.run", fail)
+    monkeypatch.setattr("soundingline.experiments.run.run", fail)
     assert entry("run", *TINY, "name=x") == 2
     text = output(capsys)
     assert f"log of {SHOWN}" in text and text.count(SHOWN) >= 2
-    assert sys.excepthook is tell_defect  # and so is a defect's traceback
+    assert sys.excepthook is print_traceback  # and so is a defect's traceback
 
 
 def test_ids_titles_and_names_of_a_benchmark_are_shown(

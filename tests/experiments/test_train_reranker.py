@@ -11,11 +11,17 @@ from typing import Any
 import pytest
 from conftest import Entry
 
-from experiments import train_reranker
-from experiments.train_reranker import LEARNERS, CrossEncoderLearner, Example, small_bert, train
-from pipelines.rerank.base import Pair
-from pipelines.rerank.cross_encoder import CrossEncoderScorer
-from toolkit.errors import InputError
+from soundingline.experiments import train_reranker
+from soundingline.experiments.train_reranker import (
+    LEARNERS,
+    CrossEncoderLearner,
+    Example,
+    small_bert,
+    train,
+)
+from soundingline.pipelines.rerank.cross_encoder import CrossEncoder
+from soundingline.pipelines.rerank.reranker import Pair
+from soundingline.toolkit.errors import InputError
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -79,9 +85,9 @@ def test_an_encoder_is_given_a_classifier_and_a_cross_encoder_keeps_its_own(tmp_
     assert torch.equal(first.network.classifier.weight, again.network.classifier.weight)
     for name, weight in network.bert.state_dict().items():
         assert torch.equal(weight, first.network.bert.state_dict()[name])
-    whole = saved(tmp_path / "whole", first.network, tokenizer)
-    kept = CrossEncoderLearner.from_checkpoint(whole, seed=4)
-    assert torch.equal(first.network.classifier.weight, kept.network.classifier.weight)
+    trained = saved(tmp_path / "whole", first.network, tokenizer)
+    resumed = CrossEncoderLearner.from_checkpoint(trained, seed=4)
+    assert torch.equal(first.network.classifier.weight, resumed.network.classifier.weight)
 
 
 def test_the_loss_is_the_cross_entropy_of_the_logit_also_of_two_labels(tmp_path: Path) -> None:
@@ -91,7 +97,7 @@ def test_the_loss_is_the_cross_entropy_of_the_logit_also_of_two_labels(tmp_path:
     for number, made in enumerate((network, two)):
         folder = saved(tmp_path / str(number), made, tokenizer)
         learner = CrossEncoderLearner.from_checkpoint(folder, seed=0)
-        good, bad = CrossEncoderScorer(folder, device="cpu", dtype="float32").score(pairs)
+        good, bad = CrossEncoder(folder, device="cpu", dtype="float32").score(pairs)
         expected = (math.log1p(math.exp(-good)) + math.log1p(math.exp(bad))) / 2
         loss = learner.loss(learner.encode(pairs), labels)
         assert loss.item() == pytest.approx(expected, abs=1e-5)

@@ -1,4 +1,4 @@
-"""`experiments.tune` with an enrichment: weight and tau beside k1 and b."""
+"""`soundingline tune` with an enrichment: weight and tau beside k1 and b."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 from experiment_samples import TINY
 
-import experiments.tune_ranks as tune_ranks_module
-from toolkit.evaluation.tuning import Grid, MeasureTable, RankTable
-from toolkit.evaluation.tuning.grid import distance
+import soundingline.experiments.tune_ranks as tune_ranks_module
+from soundingline.toolkit.evaluation.grid import Grid, MeasureTable, RankTable, distance
 
 Entry = Callable[..., int]
 OPTIONS = Path(__file__).resolve().parent / "options"
@@ -30,7 +29,7 @@ def read(path: Path) -> Any:
 def test_every_cell_has_the_values_of_a_ranking_with_its_weight_and_tau(entry: Entry) -> None:
     assert entry("tune", *TUNED, *FEW, "name=t") == 0
     table = MeasureTable.load(Path("runs/t/reported.npz"))
-    assert len(table.cells) == 2 * 2 * 3 * 2 + 1  # one reference is a cell of the grid
+    assert len(table.points) == 2 * 2 * 3 * 2 + 1  # one reference is a cell of the grid
     for cell in [(0.9, 0.4, 0.5, 0.05), (3.0, 0.75, 2.0, 0.5), (3.0, 0.4, 0.0, 0.1)]:
         k1, b, weight, tau = cell
         setting = (f"retriever.k1={k1}", f"retriever.b={b}", f"enrichment.weight={weight}")
@@ -39,7 +38,7 @@ def test_every_cell_has_the_values_of_a_ranking_with_its_weight_and_tau(entry: E
         given = (*WORLD, "benchmark.split=test", "retriever=bm25", "enrichment=feedback")
         assert entry("rank", *given, *setting, *filters, f"name={name}") == 0
         metrics = read(Path(f"runs/{name}/metrics.json"))
-        column = table.cells.index(cell)
+        column = table.points.index(cell)
         for measure in table.measures:
             mean = table.of(measure)[:, column].mean()
             assert metrics[measure] == pytest.approx(mean), (cell, measure)
@@ -52,7 +51,7 @@ def test_weight_and_tau_are_chosen_on_dev_and_the_report_says_the_optimism(entry
     summary = read(run / "tuning.json")["measures"]["nDCG@10"]
     means = dev.of("nDCG@10").mean(axis=0)[: 2 * 2 * 3 * 2]
     chosen = tuple(summary["chosen"].values())
-    assert means[dev.cells.index(chosen)] == pytest.approx(means.max())
+    assert means[dev.points.index(chosen)] == pytest.approx(means.max())
     assert set(summary["chosen"]) == {"k1", "b", "weight", "tau"} and summary["optimism"] >= 0
     assert list(summary["gains"]) == [
         "k1=0.9 b=0.4 weight=0.5 tau=0.05",
@@ -90,7 +89,7 @@ def test_phrases_of_a_model_are_asked_for_once_whatever_the_cells(
     options = (*WORLD, *SMALL, "grid.tau=[0.5,1]", *FEW[:2], "tuning.references=[]", *model)
     assert entry("tune", *options, "enrichment=sira_query", "name=t") == 0
     assert len(log.read_text().splitlines()) == 12
-    assert Path("runs/t/ledger.json").exists()
+    assert Path("runs/t/ledger.jsonl").exists()
 
 
 @pytest.mark.parametrize(
@@ -98,7 +97,14 @@ def test_phrases_of_a_model_are_asked_for_once_whatever_the_cells(
     [
         (("enrichment=none",), "there is no enrichment"),
         (("enrichment=feedback_corpus",), "no query side, which they weigh"),
-        (("enrichment=feedback_unfiltered",), "the enrichment has no filter"),
+        (
+            ("enrichment.query_filter.rule=none", "enrichment.corpus_filter.rule=none"),
+            "the enrichment has no filter",
+        ),
+        (
+            ("enrichment.query_filter=null", "enrichment.corpus_filter=null"),
+            "the enrichment has no filter",
+        ),
         (("grid.weight=[-1]",), "weight=-1"),
         (("grid.tau=[0]",), "tau=0"),
         (("grid.tau=[1.5]",), "tau=1.5"),
@@ -119,7 +125,7 @@ def test_axes_that_change_nothing_and_bad_values_are_refused(
 def test_a_grid_has_planes_of_weight_and_tau_in_the_order_of_its_cells() -> None:
     grid = Grid([1, 2], [0.5], weight=[0, 1]).enriched(0.3, 0.05)
     assert grid.planes == [(0, 0.05), (1, 0.05)]
-    assert grid.cells == [
+    assert grid.points == [
         *((1, 0.5, 0, 0.05), (2, 0.5, 0, 0.05)),
         *((1, 0.5, 1, 0.05), (2, 0.5, 1, 0.05)),
     ]
@@ -137,4 +143,4 @@ def test_tables_of_four_numbers_a_cell_survive_their_file(tmp_path: Path) -> Non
     cells = [(0.9, 0.4, 0.5, 0.05), (1.5, 0.75, 0.0, 1.0)]
     table = RankTable(cells, {"q": ["d"]}, {"q": np.array([[1, 0]], np.int32)})
     table.save(tmp_path / "ranks.npz")
-    assert RankTable.load(tmp_path / "ranks.npz").cells == cells
+    assert RankTable.load(tmp_path / "ranks.npz").points == cells

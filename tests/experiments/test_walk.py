@@ -1,4 +1,4 @@
-"""How many files a reader opens to see how `experiments.run` composes a pipeline."""
+"""How many files a reader opens to see how `soundingline run` composes a pipeline."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ import pytest
 from experiment_samples import TINY
 from hydra.utils import get_object
 
-from experiments import run as running
-from experiments.pipeline import PreparedPipeline, ranking
-from experiments.settings import Settings, plain_values
+from soundingline.experiments import run as running
+from soundingline.experiments.config import Settings, plain_values
+from soundingline.experiments.pipeline import BoundPipeline, build_pipeline
 
 ROOT = Path(__file__).resolve().parents[2]
 # The packages that compose; `toolkit` knows of no pipeline.
 COMPOSING = ("experiments", "pipelines")
-# Hold the caches at their size; nothing of the pipeline comes from here.
-CACHES = {"pipelines/cache_limits.py", "pipelines/cache_files.py"}
+# Hold the caches at their size, and count what stages do; nothing of the pipeline comes from here.
+ASIDE = {"pipelines/cache.py", "pipelines/counts.py"}
 CONFIGURATIONS = {
     "BM25 over documents": ("unit=document", "retriever=bm25_default"),
     "a re-ranker of passages, Max-P": ("unit=maxp", "reranker=rank1"),
@@ -104,21 +104,21 @@ def test_a_run_composes_its_pipeline_in_ten_files(
     monkeypatch.chdir(folder)
     settings = Settings.compose([*TINY, "name=walk", *options])
     classes = [get_object(name) for name in targets(plain_values(settings.config))]
-    walk = Walk(ranking.__code__, tuple(classes))
+    walk = Walk(build_pipeline.__code__, tuple(classes))
 
-    def traced(*given: Any, **named: Any) -> PreparedPipeline:
-        ranking(*given, **named)  # Builds the indexes, for which tracing takes long.
+    def traced(*given: Any, **named: Any) -> BoundPipeline:
+        build_pipeline(*given, **named)  # Builds the indexes, for which tracing takes long.
         sys.setprofile(walk)
         try:
-            ranking(*given, **named)
+            build_pipeline(*given, **named)
         finally:
             sys.setprofile(None)
         raise Composed
 
-    monkeypatch.setattr(running, "ranking", traced)
+    monkeypatch.setattr(running, "build_pipeline", traced)
     with pytest.raises(Composed):
         running.run(settings)
-    files = {"experiments/run.py", *walk.entrances} - CACHES
+    files = {"experiments/run.py", *walk.entrances} - ASIDE
     assert {"experiments/pipeline.py", "pipelines/composition.py"} <= files
     assert len(files) <= 10, sorted(files)
     # Each is entered once or twice. What an option and a stage are called by is their protocol.

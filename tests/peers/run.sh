@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Other people's clients against our server, and our traces in Chromium where there is one:
+# Other people's clients against our server, our library in a Jupyter notebook, and our traces in
+# Chromium where there is one:
 # `tests/peers/run.sh [python of the tests]`.
 #
 # Makes one environment for each client in .venv-peers, because they pin old versions of MCP's SDK,
@@ -12,13 +13,21 @@ cd "$(dirname "$0")/../.."
 tests=${1:-.venv/bin/python}
 export SOUNDINGLINE_PEERS=$PWD/.venv-peers
 
-environment() { # name requirement...
+environment() { # name requirement... [--then requirement...]
   local place=$SOUNDINGLINE_PEERS/$1
   shift
   [[ -e $place/.installed ]] && return
   echo "Installing $1 into $place"
   "$tests" -m venv "$place"
-  "$place/bin/python" -m pip install --disable-pip-version-check -q "$@"
+  while (($#)); do
+    local step=()
+    while (($#)) && [[ $1 != --then ]]; do
+      step+=("$1")
+      shift
+    done
+    shift || true
+    "$place/bin/python" -m pip install --disable-pip-version-check -q "${step[@]}"
+  done
   touch "$place/.installed"
 }
 
@@ -26,7 +35,12 @@ environment fastmcp fastmcp==2.9.2 mcp==1.9.4 pydantic==2.11.7
 # What qwen-agent imports and does not declare stands behind it.
 environment qwen qwen-agent==0.0.27 mcp==1.9.4 pydantic==2.11.7 \
   tqdm rich python-dotenv python-dateutil numpy soundfile
+environment langchain langchain-mcp-adapters==0.3.2 langchain-core==1.7.2 mcp==1.30.0
+# It installs a top-level package `agents`, which must work next to ours, whichever comes first.
+environment openai-agents-first openai-agents==0.24.0 --then .
+environment openai-agents-last . --then openai-agents==0.24.0
 environment inspect inspect_ai==0.3.285
+environment notebook nbclient==0.11.0 nbformat==5.11.1 ipykernel==7.4.0
 
 if [[ -n ${SOUNDINGLINE_PI_SERINI:-} && ! -e $SOUNDINGLINE_PEERS/pi-serini/.installed ]]; then
   place=$SOUNDINGLINE_PEERS/pi-serini

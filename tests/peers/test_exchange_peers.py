@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from foreign_runs import answer, browsecomp, call, search, thought
+from foreign_runs import answer, browsecomp, call, search, thought, trajectory
 
-from toolkit.contracts import Topic, Trajectory
-from toolkit.evaluation import evaluate_run
-from toolkit.exchange import browsecomp_plus, inspect_log, leaderboard
-from toolkit.exchange.inspect_samples import sample, sample_messages
-from toolkit.exchange.run_files import RunFile
-from toolkit.exchange.transcript import Transcript, trajectory_of
+from soundingline.toolkit.data import Topic
+from soundingline.toolkit.evaluation import evaluate_run
+from soundingline.toolkit.exchange import browsecomp_plus, inspect_ai
+from soundingline.toolkit.exchange.inspect_ai import sample, sample_messages
+from soundingline.toolkit.exchange.transcript import Transcript, trajectory_of
+from soundingline.toolkit.trajectory import Trajectory
 
 PEERS = Path(os.environ.get("SOUNDINGLINE_PEERS", ""))
 BROWSECOMP_PLUS = os.environ.get("SOUNDINGLINE_BROWSECOMP_PLUS", "")
@@ -31,7 +31,7 @@ def answers() -> dict[str, str]:
     return {str(number): "Ada" for number in range(QUESTIONS)}
 
 
-def judgements() -> dict[str, dict[str, int]]:
+def judged() -> dict[str, dict[str, int]]:
     rng = random.Random(3)
     return {qid: dict.fromkeys(map(str, rng.sample(range(50), 3)), 1) for qid in answers()}
 
@@ -50,7 +50,7 @@ def trajectories(count: int) -> list[Trajectory]:
         usage = {"input_tokens": 90, "input_tokens_cached": 40, "output_tokens": 10}
         status = "completed" if number % 11 else "incomplete"
         content = browsecomp(str(number), items, usage=usage, status=status)
-        made.append(trajectory_of(browsecomp_plus.transcript(RunFile("f", content)), "question?"))
+        made.append(trajectory(content))
     return made
 
 
@@ -68,14 +68,10 @@ def run(*command: str | Path, **options: Any) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("form", ["eval", "json"])
-def test_inspect_reads_every_message_call_and_score_of_a_hundred_questions(
-    tmp_path: Path, form: str
-) -> None:
-    rows = trajectories(100)
-    scores = {row.qid: {"accuracy": float(row.answer.exact == "Ada")} for row in rows}
-    head = inspect_log.header(
-        "run",
+def write_log(folder: Path, form: str, rows: list[Trajectory]) -> Path:
+    """A log of the trajectories, under the name that an export gives it."""
+    head = inspect_ai.header(
+        "a_run",
         created="2026-01-01T00:00:00+00:00",
         identity="x",
         benchmark="b",
@@ -83,12 +79,24 @@ def test_inspect_reads_every_message_call_and_score_of_a_hundred_questions(
         factors={},
         versions={},
         means={"accuracy": 0.25},
-        samples=len(rows),
+        sample_ids=[row.qid for row in rows],
     )
-    samples = (sample(row, model="m", target=["Ada"], scores=scores[row.qid]) for row in rows)
-    path = tmp_path / f"log.{form}"
-    write = inspect_log.write_eval if form == "eval" else inspect_log.write_json_log
-    write(path, head, samples)
+    samples = (sample(row, model="m", target=["Ada"], scores=right(row)) for row in rows)
+    path = folder / inspect_ai.log_name(head, form)
+    inspect_ai.write(path, head, samples)
+    return path
+
+
+def right(row: Trajectory) -> dict[str, float]:
+    return {"accuracy": float(row.answer.exact == "Ada")}
+
+
+@pytest.mark.parametrize("form", ["eval", "json"])
+def test_inspect_reads_every_message_call_and_score_of_a_hundred_questions(
+    tmp_path: Path, form: str
+) -> None:
+    rows = trajectories(100)
+    path = write_log(tmp_path, form, rows)
     output = run(python("inspect"), CLIENTS / "with_inspect.py", "read", path)
     content = json.loads(output.splitlines()[-1])
     assert content["status"] == "success"
@@ -107,15 +115,55 @@ def test_inspect_reads_every_message_call_and_score_of_a_hundred_questions(
         ]
         places = [n for n, m in enumerate(sample_messages(row)) if m["role"] == "assistant"]
         assert theirs["sent"] == places  # each reply was sent all that stands before it
-        assert theirs["scores"] == scores[row.qid]
-        assert theirs["tokens"] == {"m": 100}
+        assert theirs["scores"] == right(row)
+        assert theirs["tokens"] == {"none/m": 100}
+
+
+@pytest.mark.parametrize("form", ["eval", "json"])
+def test_inspect_lists_a_folder_with_our_log_and_reads_its_samples_one_at_a_time(
+    tmp_path: Path, form: str
+) -> None:
+    rows = trajectories(10)
+    write_log(tmp_path, form, rows)
+    (log,) = json.loads(run(python("inspect"), CLIENTS / "with_inspect.py", "list", tmp_path))
+    assert (log["task"], log["task_id"], log["header"]) == ("a-run", "x", "x")
+    assert log["ids"] == [row.qid for row in rows]
+
+
+@pytest.mark.parametrize("form", ["eval", "json"])
+def test_inspect_scores_our_log_and_the_scored_log_is_the_same_run(
+    tmp_path: Path, form: str
+) -> None:
+    rows = trajectories(20)
+    path = write_log(tmp_path, form, rows)
+    command = python("inspect").parent / "inspect"
+    scorer = CLIENTS / "inspect_scorer.py"
+    for way in ([], ["--stream"]):
+        flags = ["--scorer", scorer, "--action", "append", "--overwrite", *way]
+        run(command, "score", path, *flags)
+    content = json.loads(run(python("inspect"), CLIENTS / "with_inspect.py", "scores", path))
+    share = sum("Ada" in str(row.messages[-1]["content"]) for row in rows) / len(rows)
+    assert 0 < share < 1
+    names = ("holds_the_answer", "holds_the_answer1")
+    assert content == {"accuracy": 0.25, **dict.fromkeys(names, pytest.approx(share))}
+    assert {row.qid: row for row in inspect_ai.read(path)} == {row.qid: row for row in rows}
+
+
+def test_inspect_bundles_our_logs_for_its_viewer(tmp_path: Path) -> None:
+    (tmp_path / "logs").mkdir()
+    paths = [write_log(tmp_path / "logs", form, trajectories(3)) for form in ("eval", "json")]
+    command = python("inspect").parent / "inspect"
+    out = tmp_path / "bundle"
+    run(command, "view", "bundle", "--log-dir", tmp_path / "logs", "--output-dir", out)
+    listing = json.loads((out / "logs" / "listing.json").read_text(encoding="utf-8"))
+    assert set(listing) == {path.name for path in paths}
 
 
 def test_a_log_that_inspect_wrote_is_read(tmp_path: Path) -> None:
     pytest.importorskip("zstandard")
     path = tmp_path / "theirs.eval"
     run(python("inspect"), CLIENTS / "with_inspect.py", "write", path)
-    (recorded,) = inspect_log.read(path)
+    (recorded,) = inspect_ai.read(path)
     assert isinstance(recorded, Transcript)
     trajectory = trajectory_of(recorded, "question")
     assert trajectory.tiers["previewed"] == ("12",)
@@ -139,7 +187,7 @@ def test_browsecomp_pluss_evaluator_gives_our_published_figures_on_an_export(
         for qid, text in answers().items()
     ]
     (tmp_path / "truth.jsonl").write_text("\n".join(truth), encoding="utf-8")
-    qrels = [f"{q} 0 {docid} 1" for q, docids in judgements().items() for docid in docids]
+    qrels = [f"{q} 0 {docid} 1" for q, docids in judged().items() for docid in docids]
     (tmp_path / "qrels.txt").write_text("\n".join(qrels), encoding="utf-8")
     script = Path(BROWSECOMP_PLUS).resolve() / "scripts_evaluation" / "evaluate_run.py"
     flags = ["--input_dir", runs, "--ground_truth", tmp_path / "truth.jsonl"]
@@ -157,12 +205,12 @@ def test_browsecomp_pluss_evaluator_gives_our_published_figures_on_an_export(
     evaluation = evaluate_run(
         rows,
         topics=[Topic(qid, "question?") for qid in answers()],
-        judgements={"evidence": judgements()},
+        qrels={"evidence": judged()},
         answers=accepted,
     )
     right = {row.qid: row.correct for row in evaluation.verdicts}
-    ours = leaderboard.entry(
-        rows, right, accepted, judgements(), llm="m", retriever="r", date="2026-01-01"
+    ours = browsecomp_plus.leaderboard_entry(
+        rows, right, accepted, judged(), llm="m", retriever="r", date="2026-01-01"
     )
     assert list(ours) == list(theirs)
     for name in ("LLM", "Accuracy (%)", "Recall (%)", "avg_tool_stats", "Calibration Error (%)"):

@@ -18,10 +18,10 @@ import pytest
 from scripted_peer import Raw, Say, running_peer
 from served import DOCUMENTS, serving, serving_rpc
 
-from toolkit.exchange import browsecomp_plus
-from toolkit.exchange.run_files import run_files, run_paths
-from toolkit.exchange.transcript import Transcript, trajectory_of
-from toolkit.search import RankedBrowsing, TopK
+from soundingline.toolkit.exchange import browsecomp_plus
+from soundingline.toolkit.exchange.transcript import Transcript, run_files, run_paths, trajectory_of
+from soundingline.toolkit.runs import RunFolder
+from soundingline.toolkit.search import RankedBrowsing, TopK
 
 PEERS = Path(os.environ.get("SOUNDINGLINE_PEERS", ""))
 BROWSECOMP_PLUS = os.environ.get("SOUNDINGLINE_BROWSECOMP_PLUS", "")
@@ -71,31 +71,70 @@ def check_texts(texts: list[str]) -> None:
 def test_fastmcp_of_browsecomp_plus(kind: str) -> None:
     client, steps = python("fastmcp"), json.dumps(STEPS)
     with serving(TOP_K) as server:
-        url = f"{server.url}/mcp" if kind == "sse" else f"{server.url}/mcp-http"
-        result = run(client, CLIENTS / "with_fastmcp.py", url, kind, steps)
-    tools = {tool["name"]: tool["inputSchema"] for tool in result["tools"]}
+        result = run(client, CLIENTS / "with_fastmcp.py", f"{server.url}/mcp", kind, steps)
+    assert [tool["name"] for tool in result["tools"]] == ["search", "get_document"]
+    assert all(tool["annotations"]["readOnlyHint"] for tool in result["tools"])
     assert all(len(texts) == 1 for _, texts in result["results"])
-    if kind == "sse":
-        assert list(tools) == ["search", "get_document"]
-        assert not any(failed for failed, _ in result["results"])
-        check_texts([texts[0] for _, texts in result["results"]])
-    else:
-        assert {"search", "get_document"} < set(tools)
-        assert [failed for failed, _ in result["results"]] == [False] * 4 + [True]
-        assert result["results"][0][1][0].startswith("[top 3 query")
+    assert not any(failed for failed, _ in result["results"])
+    check_texts([texts[0] for _, texts in result["results"]])
+
+
+def browsing_steps(search_id: str) -> str:
+    page = {"reason": "r", "search_id": search_id, "offset": 6}
+    return json.dumps([["search", {"reason": "r", "query": "mill"}], ["read_search_results", page]])
 
 
 def test_fastmcp_pages_through_a_ranking_of_its_connection() -> None:
-    page = {"reason": "r", "search_id": "s1", "offset": 6}
-    steps = json.dumps(
-        [["search", {"reason": "r", "query": "mill"}], ["read_search_results", page]]
-    )
+    steps = browsing_steps("s1")
     with serving(RankedBrowsing()) as server:
-        for kind, path in (("sse", "/mcp"), ("http", "/mcp-http")):
+        for kind, path in (("sse", "/mcp"), ("sse", "/sse"), ("http", "/mcp")):
             address = server.url + path
             result = run(python("fastmcp"), CLIENTS / "with_fastmcp.py", address, kind, steps)
             (_, [first]), (_, [second]) = result["results"]
             assert "ranks 1-5 of" in first and "ranks 6-" in second
+
+
+@pytest.mark.parametrize("mode", ["default", "session"])
+@pytest.mark.parametrize(
+    ("transport", "path"), [("streamable_http", "/mcp"), ("sse", "/sse"), ("sse", "/mcp")]
+)
+def test_langchain_pages_through_a_ranking(transport: str, path: str, mode: str) -> None:
+    """In its default mode each call opens an MCP session of its own."""
+    client, steps = python("langchain"), browsing_steps("<first>")
+    with serving(RankedBrowsing()) as server:
+        url = f"{server.url}{path}"
+        result = run(client, CLIENTS / "with_langchain.py", url, transport, mode, steps)
+        left = len(server.service.sessions)
+    first, second = result["texts"]
+    assert "ranks 1-5 of" in first and "ranks 6-" in second
+    assert left == 1
+    parameters = result["tools"]["read_search_results"]
+    assert parameters["required"] == ["reason", "search_id"]
+    assert {each["type"] for each in parameters["properties"].values()} == {"string", "integer"}
+
+
+def test_langchain_is_told_what_to_do_where_a_run_is_recorded(tmp_path: Path) -> None:
+    """A question ends with the session that got it, so that one session has to be kept."""
+    client = python("langchain")
+    search = ["search", {"reason": "r", "query": "mill"}]
+    steps = json.dumps([["question", {}], search, ["submit_answer", {"answer": "Brekke"}]])
+    texts = {}
+    for mode in ("default", "session"):
+        with serving(RankedBrowsing(), folder=RunFolder(tmp_path / mode)) as server:
+            url = f"{server.url}/mcp"
+            script = CLIENTS / "with_langchain.py"
+            texts[mode] = run(client, script, url, "streamable_http", mode, steps)["texts"]
+    assert "call question first" in texts["default"][1]
+    assert "search_id=s1 ranks 1-5" in texts["session"][1]
+    trajectory = RunFolder(tmp_path / "session").read("q1")
+    assert trajectory is not None and trajectory.answer.exact == "Brekke"
+
+
+@pytest.mark.parametrize("order", ["first", "last"])
+def test_openai_agents_searches_through_our_pipeline(order: str, tmp_path: Path) -> None:
+    client = python(f"openai-agents-{order}")
+    script = CLIENTS / "with_openai_agents.py"
+    assert run(client, script, tmp_path, cwd=tmp_path) == {"answer": '["d1"]'}
 
 
 def test_qwen_agent() -> None:

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipelines.aggregation import MaxP
-from toolkit.contracts import parent
-from toolkit.errors import InputError
+from soundingline.pipelines.aggregation import MaxP
+from soundingline.toolkit.data import parent
+from soundingline.toolkit.errors import InputError
 
 
 def ranking(*rows: tuple[str, str, float], **columns: list[object]) -> pd.DataFrame:

@@ -7,14 +7,15 @@ from pathlib import Path
 import pandas as pd
 import pyterrier as pt
 import pytest
+from toy_search import store_of
 
-from pipelines.aggregation import MaxP
-from pipelines.backend import PipelineBackend
-from pipelines.lexical import LexicalIndex
-from pipelines.search_notes import note
-from toolkit.contracts import Hit, SearchBackend, SearchRequest
-from toolkit.errors import InputError
-from toolkit.search import DictionaryStore, RankedBrowsing
+from soundingline.pipelines.aggregation import MaxP
+from soundingline.pipelines.backend import PipelineBackend
+from soundingline.pipelines.lexical import LexicalIndex
+from soundingline.pipelines.search_notes import note
+from soundingline.toolkit.data import Hit, SearchBackend, SearchRequest
+from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.search import RankedBrowsing
 
 
 class Fixed(pt.Transformer):
@@ -64,13 +65,13 @@ def test_hits_are_read_one_by_one_in_parts_and_backwards() -> None:
 
 def test_only_the_hits_that_a_page_shows_are_made() -> None:
     rows = [(f"d{number}", 1000.0 - number) for number in range(1000)]
-    store = DictionaryStore({docid: f"A ship, {docid}." for docid, _ in rows})
-    session = RankedBrowsing(page=5).session(PipelineBackend(Fixed(*rows)), store)
+    store = store_of({docid: f"A ship, {docid}." for docid, _ in rows})
+    session = RankedBrowsing(page=5).open(PipelineBackend(Fixed(*rows)), store)
     before = sum(type(thing) is Hit for thing in gc.get_objects())
     result = session.call("search", {"reason": "", "query": "ship"})
     after = sum(type(thing) is Hit for thing in gc.get_objects())
     assert result.call.ranking == tuple(docid for docid, _ in rows)
-    assert session.evidence.tiers["surfaced"] == result.call.ranking
+    assert session.exposures.tiers["surfaced"] == result.call.ranking
     assert after - before <= 10  # the page's, as it was made and as it is told
 
 
@@ -250,7 +251,7 @@ def test_half_a_surrogate_pair_in_a_query_is_searched_as_any_other_character(
     tmp_path: Path,
 ) -> None:
     units = [{"docno": "d1", "text": "Brel is a harbour town."}]
-    index = LexicalIndex.build(units, tmp_path / "index", processes=1)
+    index = LexicalIndex.build(units, tmp_path / "index")
     backend = PipelineBackend(index.bm25() >> MaxP(), unit="passage")
     hits = backend.search(SearchRequest("harbour \ud800 town")).hits
     assert [hit.docid for hit in hits] == ["d1"]

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from pipelines import LexicalIndex
-from pipelines.evidence import LexicalLocator, ScorerLocator
-from pipelines.rerank.base import Pair
-from toolkit.benchmarks import FictionalWorld
-from toolkit.contracts import Document, Unit, parent
-from toolkit.corpus import Passages
-from toolkit.errors import InputError
+from soundingline.pipelines import LexicalIndex
+from soundingline.pipelines.evidence import LexicalLocator
+from soundingline.toolkit.benchmarks.fictional import FictionalWorld
+from soundingline.toolkit.corpus import Passages
+from soundingline.toolkit.data import Document, Unit, parent
+from soundingline.toolkit.errors import InputError
 
 REQUIREMENTS = ["The river drove between 20 and 150 mills.", "It is built of red brick", "zzzz"]
 
@@ -32,7 +29,7 @@ def units(documents: list[Document]) -> list[Unit]:
 
 @pytest.fixture(scope="module")
 def index(units: list[Unit], tmp_path_factory: pytest.TempPathFactory) -> LexicalIndex:
-    return LexicalIndex.build(units, tmp_path_factory.mktemp("evidence") / "index", processes=1)
+    return LexicalIndex.build(units, tmp_path_factory.mktemp("evidence") / "index")
 
 
 def test_passages_and_scores_are_those_of_a_search_of_the_whole_index(
@@ -54,7 +51,7 @@ def test_passages_and_scores_are_those_of_a_search_of_the_whole_index(
 
 def test_a_frequency_that_one_byte_does_not_hold_counts(tmp_path: Path) -> None:
     units = [Unit("a%p0", "", "tide " * 300), Unit("a%p1", "", "tide mill"), Unit("b%p0", "", "x")]
-    index = LexicalIndex.build(units, tmp_path / "index", processes=1)
+    index = LexicalIndex.build(units, tmp_path / "index")
     ((located,),) = LexicalLocator(index).locate(["a"], ["tide"])
     numbers, scores = index.search(["tide"])
     assert [passage.score for passage in located] == pytest.approx(scores.tolist())
@@ -63,7 +60,7 @@ def test_a_frequency_that_one_byte_does_not_hold_counts(tmp_path: Path) -> None:
 
 def test_a_whole_document_is_its_own_evidence(tmp_path: Path) -> None:
     units = [Unit("a", "", "the tide"), Unit("b", "", "a mill")]
-    index = LexicalIndex.build(units, tmp_path / "index", processes=1)
+    index = LexicalIndex.build(units, tmp_path / "index")
     assert LexicalLocator(index).locate(["b", "a"], ["mill"])[0][0][0].unit_id == "b"
 
 
@@ -73,30 +70,3 @@ def test_an_unknown_document_is_a_key_error(index: LexicalIndex) -> None:
     with pytest.raises(InputError, match="most"):
         LexicalLocator(index).locate([], ["mill"], most=0)
     assert LexicalLocator(index).locate([], ["mill"]) == []
-
-
-class Lengths:
-    """Scores a pair by the length of its text."""
-
-    fingerprint = "lengths"
-    counts: Mapping[str, int] = {}
-
-    def score(self, pairs: Sequence[Pair]) -> list[float]:
-        return [float(len(pair.text)) for pair in pairs]
-
-    def close(self) -> None: ...
-
-
-def test_any_scorer_of_pairs_locates_evidence(
-    index: LexicalIndex, documents: list[Document], units: list[Unit]
-) -> None:
-    texts = {unit.unit_id: unit for unit in units}
-    locator = ScorerLocator(
-        Lengths(), LexicalLocator(index), lambda unit_ids: [texts[name] for name in unit_ids]
-    )
-    docid = documents[7].docid
-    ((located,),) = locator.locate([docid], ["anything"], most=2)
-    own = [unit for unit in units if parent(unit.unit_id) == docid]
-    longest = sorted((len(unit.contents) for unit in own), reverse=True)[:2]
-    assert [passage.score for passage in located] == longest
-    assert np.all([parent(passage.unit_id) == docid for passage in located])

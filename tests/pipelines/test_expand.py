@@ -6,12 +6,12 @@ import pandas as pd
 import pyterrier as pt
 import pytest
 
-from pipelines import LinkExpansion
-from pipelines.expand import LinkExpandedRetriever
-from pipelines.stage import Collection
-from toolkit.benchmarks.links import LinkGraph
-from toolkit.contracts import Link
-from toolkit.errors import InputError
+from soundingline.pipelines import LinkExpansion
+from soundingline.pipelines.expand import LinkExpandedRetriever
+from soundingline.pipelines.stage import Collection
+from soundingline.toolkit.benchmarks.links import LinkGraph
+from soundingline.toolkit.data import Link
+from soundingline.toolkit.errors import InputError
 
 
 def graph(*pairs: str) -> LinkGraph:

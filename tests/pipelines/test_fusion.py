@@ -7,11 +7,13 @@ import pandas as pd
 import pyterrier as pt
 import pytest
 
-from pipelines.engines.pisa import PisaEngine
-from pipelines.fusion import Interpolation, ReciprocalRankFusion
-from pipelines.retrievers import BM25Retriever, QueryLikelihoodRetriever
-from pipelines.stage import Collection
-from toolkit.errors import InputError
+from soundingline.pipelines.engines.engine import RankedList
+from soundingline.pipelines.engines.pisa import PisaEngine
+from soundingline.pipelines.fusion import Interpolation, ReciprocalRankFusion
+from soundingline.pipelines.index_folder import OpenedIndex
+from soundingline.pipelines.retrieve import BM25, QueryLikelihood
+from soundingline.pipelines.stage import Collection
+from soundingline.toolkit.errors import InputError
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -35,6 +37,24 @@ class Fixed(pt.Transformer):
 
 FIRST = Fixed({"b": {"x": 9.0, "y": 5.0, "z": 1.0}, "a": {"x": 3.0}}, "one")
 SECOND = Fixed({"b": {"z": 0.9, "w": 0.5, "x": 0.4}}, "other")
+
+
+class TwoRankings(OpenedIndex):
+    """Ranks as `FIRST` for BM25, and as `SECOND` for k1=2 and for query likelihood."""
+
+    def __init__(self) -> None:
+        self.models: list[Any] = []
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    __hash__ = object.__hash__
+
+    def rank(self, queries: list[str], model: Any, depth: int) -> list[RankedList]:
+        self.models.append(model)
+        fixed = FIRST if getattr(model, "k1", 2) != 2 else SECOND
+        found = [fixed.rankings.get(query.split()[-1], {}) for query in queries]
+        return [RankedList(list(each), list(each.values())) for each in found]
 
 
 def frame(*qids: str) -> pd.DataFrame:
@@ -168,17 +188,13 @@ def test_wrong_settings_are_refused_with_what_is_valid():
 
 @pytest.mark.parametrize("kind", [ReciprocalRankFusion, Interpolation])
 def test_both_retrievers_are_bound_and_checked(kind: Any):
-    class Index:
-        def bm25(self, **settings: Any) -> pt.Transformer:
-            return FIRST if settings["k1"] == 1 else SECOND
-
-    fusion = kind(BM25Retriever(k1=1), BM25Retriever(k1=2))
-    bound = fusion.bind(Collection("c1", index=Index()))
+    fusion = kind(BM25(k1=1), BM25(k1=2))
+    bound = fusion.bind(Collection("c1", index=TwoRankings()))
     pd.testing.assert_frame_equal(bound(frame("b")), kind(FIRST, SECOND)(frame("b")))
     with pytest.raises(InputError, match="not bound"):
         fusion(frame("b"))
     with pytest.raises(InputError, match="pisa offers no ql"):
-        kind(BM25Retriever(), QueryLikelihoodRetriever()).check(PisaEngine())
+        kind(BM25(), QueryLikelihood()).check(PisaEngine())
 
 
 @pytest.mark.parametrize("option", ["fusion_rrf", "fusion_interpolation"])
@@ -186,7 +202,7 @@ def test_options_nest_any_two_retrievers(option: str):
     from hydra import compose, initialize_config_dir
     from hydra.utils import instantiate
 
-    from experiments.settings import register
+    from soundingline.experiments.config import register
 
     register()
     with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
@@ -198,19 +214,9 @@ def test_options_nest_any_two_retrievers(option: str):
         ]
         config = compose("config", overrides=overrides)
     made = instantiate(config.retriever)
-    assert made.first == BM25Retriever(k1=25.0, b=1.0, depth=7)
-    assert made.second == QueryLikelihoodRetriever(mu=5)
-    settings: list[Any] = []
-
-    class Index:
-        def bm25(self, **given: Any) -> pt.Transformer:
-            settings.append(given)
-            return FIRST
-
-        def ql(self, **given: Any) -> pt.Transformer:
-            settings.append(given)
-            return SECOND
-
-    fusion = made.bind(Collection("c1", index=Index()))
-    assert settings == [{"k1": 25.0, "b": 1.0, "depth": 7}, {"mu": 5, "depth": 1000}]
+    assert made.first == BM25(k1=25.0, b=1.0, depth=7)
+    assert made.second == QueryLikelihood(mu=5)
+    index = TwoRankings()
+    fusion = made.bind(Collection("c1", index=index))
     assert len(fusion(frame("b"))) == 4
+    assert index.models == [fusion.first, fusion.second]

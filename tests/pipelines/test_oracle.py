@@ -9,12 +9,12 @@ import pandas as pd
 import pyterrier as pt
 import pytest
 
-from pipelines import OracleRetriever
-from pipelines.engines import LexicalEngine
-from pipelines.retrievers import RM3Retriever
-from pipelines.stage import Collection
-from toolkit.contracts import Unit
-from toolkit.errors import InputError
+from soundingline.pipelines import OracleRetriever
+from soundingline.pipelines.engines.lexical import LexicalEngine
+from soundingline.pipelines.retrieve import RM3
+from soundingline.pipelines.stage import Collection
+from soundingline.toolkit.data import Unit
+from soundingline.toolkit.errors import InputError
 
 QUERIES = pd.DataFrame({"qid": ["1", "2", "3"], "query": ["a", "b", "c"], "note": ["x", "y", "z"]})
 JUDGEMENTS = {
@@ -33,7 +33,7 @@ def texts(known: Sequence[str]) -> object:
     return units
 
 
-DOCUMENTS = Collection("c", texts=texts([f"d{n}" for n in range(1, 10)]), judgements=JUDGEMENTS)
+DOCUMENTS = Collection("c", texts=texts([f"d{n}" for n in range(1, 10)]), qrels=JUDGEMENTS)
 PASSAGES = replace(DOCUMENTS, texts=texts([f"d{n}%p{p}" for n in range(1, 10) for p in range(3)]))
 
 
@@ -95,4 +95,4 @@ def test_what_cannot_work_is_told() -> None:
         OracleRetriever().transform(QUERIES)
     with pytest.raises(InputError, match="depth"):
         OracleRetriever(depth=0)
-    OracleRetriever(RM3Retriever()).check(LexicalEngine())
+    OracleRetriever(RM3()).check(LexicalEngine())

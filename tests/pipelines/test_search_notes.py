@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from pipelines.search_notes import collecting, note
+from soundingline.pipelines.search_notes import collecting, note
 
 
 def test_a_note_goes_to_the_innermost_block_and_outer_ones_go_on_after_it() -> None:

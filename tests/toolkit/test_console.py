@@ -14,8 +14,14 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from toolkit import progress
-from toolkit.console import Console, VisibleFormatter, tell, tell_defect, visible
+from soundingline.toolkit import console
+from soundingline.toolkit.console import (
+    Console,
+    EscapingFormatter,
+    escape_control,
+    notify,
+    print_traceback,
+)
 
 WINDOW_NAME, CLEAR, C1, OVERRIDE = "\x1b]0;owned\x07", "\x1b[2J", "\x9b2J", "\u202e"
 ATTACKS = [WINDOW_NAME, CLEAR, C1, OVERRIDE, "\x7f", "\r", "\ud83d", "[/red]", "[red]", ":smile:"]
@@ -31,7 +37,7 @@ def obeyed(text: str) -> list[str]:
 def in_table(text: str) -> RenderableType:
     table = Table(text, title=text, caption=text)
     table.add_column(Text(text))
-    table.add_row(text, visible(text))
+    table.add_row(text, escape_control(text))
     table.add_row("wide enough for the title " * 20, "wide enough " * 20)
     return table
 
@@ -62,27 +68,27 @@ def test_whatever_is_printed_nothing_of_it_is_obeyed(place: str, text: str) -> N
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("attack", ["[/red]", "[red]x[/red]", "[link=x]", ":smile:", "\x1b[31m"])
 def test_it_is_shown_as_it_was_written(place: str, attack: str) -> None:
-    assert f"say {visible(attack)} twice" in printed(PLACES[place](f"say {attack} twice"))
+    assert f"say {escape_control(attack)} twice" in printed(PLACES[place](f"say {attack} twice"))
 
 
 @given(st.text())
 def test_visible_keeps_the_length_and_ordinary_text(text: str) -> None:
-    shown = visible(text)
+    shown = escape_control(text)
     assert len(shown) == len(text) and not obeyed(shown)
-    assert visible(shown) == shown
+    assert escape_control(shown) == shown
     for before, after in zip(text, shown, strict=True):
         if unicodedata.category(before) not in ("Cc", "Cs", "Cf"):
             assert before == after
 
 
 def test_escape_is_shown_by_its_picture() -> None:
-    assert visible("a\x1b[2J\x00\x7f\n\tb") == "a␛[2J␀␡\n\tb"
+    assert escape_control("a\x1b[2J\x00\x7f\n\tb") == "a␛[2J␀␡\n\tb"
 
 
 def test_joiners_of_scripts_and_emoji_stay() -> None:
     # Persian with a zero-width non-joiner, and a family joined by zero-width joiners.
     text = "می\u200cخواهم 👨\u200d👩\u200d👧"
-    assert visible(text) == text
+    assert escape_control(text) == text
 
 
 def test_styles_stay_where_they_were() -> None:
@@ -95,38 +101,48 @@ def test_styles_stay_where_they_were() -> None:
 
 @pytest.mark.parametrize("attack", ATTACKS)
 def test_descriptions_and_notes_of_bars_are_shown(attack: str, terminal: io.StringIO) -> None:
-    with progress.bar() as bar:
+    with console.progress_bar() as bar:
         task = bar.add_task(f"Answering <{attack}>", total=2, note="")
         bar.update(task, advance=1, note=f"note <{attack}>")
         bar.refresh()
         bar.console.print(f"line <{attack}>")
     output = terminal.getvalue()
-    if visible(attack) != attack:
+    if escape_control(attack) != attack:
         assert f"<{attack}>" not in output
     for word in ("Answering", "note", "line"):
-        assert f"{word} <{visible(attack)}>" in output
-    assert list(progress.track([1, 2], f"Storing {attack}")) == [1, 2]
+        assert f"{word} <{escape_control(attack)}>" in output
+    assert list(console.track([1, 2], f"Storing {attack}")) == [1, 2]
 
 
 def test_a_live_note_is_read_whenever_the_bar_is_drawn(terminal: io.StringIO) -> None:
     notes = iter(f"note {number} <{CLEAR}>" for number in range(10_000))
-    with progress.bar() as bar:
-        bar.add_task("Ranking", total=None, note=progress.LiveNote(lambda: next(notes)))
+    with console.progress_bar() as bar:
+        bar.add_task("Ranking", total=None, note=console.LiveNote(lambda: next(notes)))
         bar.refresh()
         bar.refresh()
     output = terminal.getvalue()
     assert f"<{CLEAR}>" not in output
-    assert all(f"note {number} <{visible(CLEAR)}>" in output for number in (0, 1, 2))
+    assert all(f"note {number} <{escape_control(CLEAR)}>" in output for number in (0, 1, 2))
 
 
 def test_lines_tracebacks_and_logs_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
-    tell(f"the server said {CLEAR}")
+    notify(f"the server said {CLEAR}")
     assert capsys.readouterr().err == "soundingline: the server said ␛[2J\n"
     try:
         raise ValueError(f"document {WINDOW_NAME}")
     except ValueError as error:
-        tell_defect(type(error), error, error.__traceback__)
+        print_traceback(type(error), error, error.__traceback__)
     written = capsys.readouterr().err
     assert "Traceback" in written and "document ␛]0;owned␇" in written and not obeyed(written)
     record = logging.LogRecord("x", logging.ERROR, "", 0, "%s", (CLEAR,), None)
-    assert VisibleFormatter("%(message)s").format(record) == "␛[2J"
+    assert EscapingFormatter("%(message)s").format(record) == "␛[2J"
+
+
+@pytest.mark.parametrize(
+    ("encoding", "shown"), [("ascii", "????0.5 - A?"), ("utf-8", "≈–…─0.5 - Aß")]
+)
+def test_characters_that_a_stream_lacks_do_not_end_a_command(encoding: str, shown: str) -> None:
+    stream = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
+    Console(file=stream).print("≈–…─0.5 - Aß")
+    stream.flush()
+    assert stream.buffer.getvalue().decode(encoding) == f"{shown}\n"  # type: ignore[attr-defined]

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import stat
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,22 +14,42 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pipelines.caching import ResultCache
-from toolkit import files
-from toolkit.contracts import Document
-from toolkit.corpus import SqliteStore
-from toolkit.errors import InputError
-from toolkit.evaluation.tuning.ranks import save_arrays
-from toolkit.files import (
-    file_fingerprint,
+from soundingline.pipelines.cache import ResultCache
+from soundingline.toolkit import files
+from soundingline.toolkit.corpus import SqliteStore
+from soundingline.toolkit.data import Document
+from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.evaluation.grid import _save
+from soundingline.toolkit.files import (
+    atomic_file,
+    atomic_folder,
+    cached_file_hash,
+    file_hash,
+    file_lock,
+    file_system,
     fingerprint,
-    folder_made_whole,
     open_own,
-    recorded_fingerprint,
-    waiting_lock,
-    write_atomic,
+    remove_leftovers,
+    write_text,
 )
-from toolkit.runs.locks import locked
+from soundingline.toolkit.runs.run_folder import run_lock
+
+# Lines as kernels print them; fields are told in proc(5).
+MOUNTS = r"""22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw,errors=remount-ro
+30 22 0:25 / /tmp rw,nosuid - tmpfs tmpfs rw,size=1024k
+41 22 0:40 / /home rw,relatime shared:2 - nfs4 server:/home rw,vers=4.2,hard,local_lock=none
+42 22 0:41 / /old rw - nfs server:/old rw,vers=3,nolock,local_lock=all
+43 22 0:42 / /posix rw - nfs server:/posix rw,vers=3,local_lock=posix
+44 22 0:43 / /flock rw - nfs server:/flock rw,vers=3,local_lock=flock
+45 22 0:44 / /scratch rw - lustre 10.0.0.2@o2ib:/fs rw,flock,lazystatfs
+46 22 0:45 / /scratch/alone rw - lustre 10.0.0.2@o2ib:/fs rw,localflock
+47 22 0:46 / /my\040share\134x rw - cifs //server/share rw,vers=3.1.1
+48 22 0:47 / /bees rw - beegfs beegfs_nodev rw
+49 22 0:48 / /far rw - fuse.sshfs me@far: rw,user_id=1000
+50 22 0:49 / /over rw - ext4 /dev/sdb1 rw
+51 22 0:50 / /over rw - gpfs gpfs0 rw
+52 22 0:51 / /nobrl rw - cifs //server/share rw,nobrl
+"""
 
 
 @pytest.fixture(params=[0o077, 0o002, 0o022], ids=oct)
@@ -37,12 +60,12 @@ def umask(request: pytest.FixtureRequest) -> Iterator[int]:
 
 
 def make_lock(path: Path) -> None:
-    with waiting_lock(path):
+    with file_lock(path):
         pass
 
 
 def make_run_lock(path: Path) -> None:
-    with locked(path):
+    with run_lock(path):
         pass
 
 
@@ -51,8 +74,8 @@ def make_log(path: Path) -> None:
 
 
 FILES: dict[str, Callable[[Path], Any]] = {
-    "text": lambda path: write_atomic(path, "é"),
-    "arrays": lambda path: save_arrays(path, ranks=np.zeros(3)),
+    "text": lambda path: write_text(path, "é"),
+    "arrays": lambda path: _save(path, ranks=np.zeros(3)),
     "waiting lock": make_lock,
     "run lock": make_run_lock,
     "log": make_log,
@@ -71,7 +94,7 @@ def test_files_and_their_folders_have_the_rights_that_the_umask_leaves(
 
 
 def test_a_folder_has_the_rights_that_the_umask_leaves(tmp_path: Path, umask: int) -> None:
-    with folder_made_whole(tmp_path / "index") as folder:
+    with atomic_folder(tmp_path / "index") as folder:
         (folder / "a").write_text("1")
     assert stat.S_IMODE((tmp_path / "index").stat().st_mode) == 0o777 & ~umask
 
@@ -89,7 +112,7 @@ def test_databases_have_the_rights_that_the_umask_leaves(tmp_path: Path, umask: 
 
 def test_a_folder_appears_whole(tmp_path: Path) -> None:
     target = tmp_path / "index"
-    with folder_made_whole(target) as folder:
+    with atomic_folder(target) as folder:
         (folder / "a").write_text("1")
         assert not target.exists()
     assert (target / "a").read_text() == "1"
@@ -99,7 +122,7 @@ def test_an_error_leaves_what_stood_and_nothing_else(tmp_path: Path) -> None:
     target = tmp_path / "index"
     target.mkdir()
     (target / "old").write_text("old")
-    with pytest.raises(KeyboardInterrupt), folder_made_whole(target) as folder:
+    with pytest.raises(KeyboardInterrupt), atomic_folder(target) as folder:
         (folder / "new").write_text("new")
         raise KeyboardInterrupt
     assert [path.name for path in tmp_path.iterdir()] == ["index"]
@@ -110,16 +133,16 @@ def test_leftovers_of_a_dead_process_are_swept(tmp_path: Path) -> None:
     # No process has this id: it is above the largest that Linux gives.
     dead = tmp_path / ".index.4999999.x.partial"
     dead.mkdir()
-    with folder_made_whole(tmp_path / "index"):
+    with atomic_folder(tmp_path / "index"):
         pass
     assert not dead.exists()
 
 
 def test_a_file_appears_whole(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
-    write_atomic(path, "é")
+    write_text(path, "é")
     with pytest.raises(UnicodeEncodeError):
-        write_atomic(path, "half of a pair: \ud83d")
+        write_text(path, "half of a pair: \ud83d")
     assert path.read_text(encoding="utf-8") == "é"
     assert [item.name for item in tmp_path.iterdir()] == ["a.json"]
 
@@ -167,29 +190,29 @@ def hashed(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
 
     def noting(path: Path) -> str:
         read.append(path)
-        return file_fingerprint(path)
+        return file_hash(path)
 
-    monkeypatch.setattr(files, "file_fingerprint", noting)
+    monkeypatch.setattr(files, "file_hash", noting)
     return read
 
 
 def test_a_large_file_is_hashed_once_until_it_changes(tmp_path: Path, hashed: list[Path]) -> None:
     record, large = tmp_path / "caches" / "weights.json", tmp_path / "a.gguf"
     large.write_bytes(b"first")
-    one = recorded_fingerprint(large, record)
-    assert one == file_fingerprint(large) == recorded_fingerprint(large, record)
+    one = cached_file_hash(large, record)
+    assert one == file_hash(large) == cached_file_hash(large, record)
     assert hashed == [large]
     # Another content of the same size and time, as a copy with its times kept has.
     status = large.stat()
     large.write_bytes(b"other")
     os.utime(large, ns=(status.st_atime_ns, status.st_mtime_ns))
-    other = recorded_fingerprint(large, record)
-    assert other == file_fingerprint(large) != one
+    other = cached_file_hash(large, record)
+    assert other == file_hash(large) != one
     assert len(hashed) == 2
     second = tmp_path / "b.gguf"
     second.write_bytes(b"first")
-    assert recorded_fingerprint(second, record) == one
-    assert recorded_fingerprint(large, record) == other
+    assert cached_file_hash(second, record) == one
+    assert cached_file_hash(large, record) == other
     assert hashed == [large, large, second]
 
 
@@ -200,13 +223,95 @@ def test_a_record_of_hashes_that_cannot_be_read_is_begun_again(
     record, large = tmp_path / "weights.json", tmp_path / "a.gguf"
     large.write_bytes(b"first")
     record.write_text(damage.replace("%s", str(large)))
-    assert recorded_fingerprint(large, record) == file_fingerprint(large)
-    assert recorded_fingerprint(large, record) == file_fingerprint(large)
+    assert cached_file_hash(large, record) == file_hash(large)
+    assert cached_file_hash(large, record) == file_hash(large)
     assert hashed == [large]
 
 
 def test_without_a_record_a_hash_is_made_each_time(tmp_path: Path, hashed: list[Path]) -> None:
     large = tmp_path / "a.gguf"
     large.write_bytes(b"first")
-    assert recorded_fingerprint(large, None) == recorded_fingerprint(large, None)
+    assert cached_file_hash(large, None) == cached_file_hash(large, None)
     assert hashed == [large, large]
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from soundingline.toolkit.files import atomic_file
+with atomic_file(Path(sys.argv[1], "page.html")) as stream:
+    stream.write(b"half")
+    stream.flush()
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_temporary_files_of_killed_processes_are_removed_and_those_of_others_stay(
+    tmp_path: Path,
+) -> None:
+    command = [sys.executable, "-c", KILLED, str(tmp_path)]
+    assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
+    (left,) = tmp_path.iterdir()
+    (tmp_path / ".notes.tmp").write_text("of the user's")
+    with atomic_file(tmp_path / "other.html") as stream:
+        stream.write(b"whole")
+        (under_way,) = set(tmp_path.iterdir()) - {left, tmp_path / ".notes.tmp"}
+        remove_leftovers(tmp_path)
+        assert under_way.exists() and not left.exists()
+    assert {path.name for path in tmp_path.iterdir()} == {"other.html", ".notes.tmp"}
+
+
+@pytest.fixture
+def mounts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "mountinfo").write_text(MOUNTS)
+    monkeypatch.setattr(files, "MOUNTS", tmp_path / "mountinfo")
+
+
+@pytest.mark.usefixtures("mounts")
+@pytest.mark.parametrize(
+    ("path", "kind", "network", "shares_locks"),
+    [
+        ("/somewhere/deep", "ext4", False, False),
+        ("/home/me/caches", "nfs4", True, True),
+        ("/homes", "ext4", False, False),
+        ("/old/caches", "nfs", True, False),
+        ("/posix", "nfs", True, False),
+        ("/flock", "nfs", True, True),
+        ("/scratch/me", "lustre", True, True),
+        ("/scratch/alone/me", "lustre", True, False),
+        ("/my share\\x/caches", "cifs", True, True),
+        ("/nobrl", "cifs", True, False),
+        ("/bees/caches", "beegfs", True, False),
+        ("/far/caches", "fuse.sshfs", True, False),
+        ("/over/caches", "gpfs", True, True),
+    ],
+)
+def test_the_deepest_and_newest_mount_tells_the_file_system(
+    path: str, kind: str, network: bool, shares_locks: bool
+) -> None:
+    system = file_system(path)
+    assert system is not None
+    assert (system.kind, system.network, system.shares_locks) == (kind, network, shares_locks)
+
+
+@pytest.mark.usefixtures("mounts")
+def test_links_are_followed_to_where_they_lead(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to("/home/me")
+    system = file_system(tmp_path / "link" / "caches")
+    assert system is not None
+    assert system.kind == "nfs4"
+
+
+def test_a_system_that_does_not_tell_has_no_known_file_system(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "MOUNTS", tmp_path / "absent")
+    assert file_system("/home") is None
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has /proc/self/mountinfo")
+def test_this_machine_tells_the_file_system_of_every_place(tmp_path: Path) -> None:
+    proc, here = file_system("/proc/self"), file_system(tmp_path / "absent" / "file")
+    assert proc is not None
+    assert here is not None
+    assert proc.kind == "proc"

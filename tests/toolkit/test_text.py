@@ -6,7 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolkit.text import count_tokens, head, token_spans, token_starts, without_format_characters
+from soundingline.toolkit.tokens import (
+    count_tokens,
+    token_spans,
+    token_starts,
+    truncate,
+    without_format_characters,
+)
 
 
 def test_words_and_visible_marks_are_tokens() -> None:
@@ -24,7 +30,7 @@ def test_array_path_finds_the_tokens_of_the_expression(text: str) -> None:
 
 @given(st.text(max_size=200), st.integers(0, 60))
 def test_head_is_the_shortest_prefix_with_that_many_tokens(text: str, limit: int) -> None:
-    cut = head(text, limit)
+    cut = truncate(text, limit)
     total = count_tokens(text)
     assert text.startswith(cut)
     assert count_tokens(cut) == min(limit, total)
@@ -44,7 +50,7 @@ def test_the_head_of_a_text_ends_with_its_last_token_whatever_its_length(length:
         for limit in (1, len(spans) // 2, len(spans) - 1, len(spans), len(spans) + 1):
             whole = limit > len(spans)
             expected = text if whole else text[: spans[limit - 1][1]] if limit > 0 else ""
-            assert head(text, limit) == expected
+            assert truncate(text, limit) == expected
 
 
 def test_format_characters_are_dropped_and_no_others() -> None:

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tiny_tokenizer import write_tokenizer
+from toy_search import WordBackend, store_of
 
-from toolkit.contracts import Document
-from toolkit.corpus import DocumentHead
-from toolkit.errors import InputError
-from toolkit.search import DictionaryBackend, DictionaryStore, RankedBrowsing, TopK
-from toolkit.text import count_tokens
-from toolkit.tokens import WORDS, tokens_of
+from soundingline.toolkit.corpus import DocumentHead
+from soundingline.toolkit.data import Document
+from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.search import RankedBrowsing, TopK
+from soundingline.toolkit.tokens import WORDS, count_tokens, load_tokenizer
 
 LONG = "the harbour kings antidisestablishment  \u00e9\u6f22\U0001f6a2\tx " * 400
 
@@ -37,7 +37,7 @@ def reference(path: Path) -> Any:
 
 
 def test_tokens_are_counted_as_the_library_counts_them(path: Path, reference: Any) -> None:
-    tokens = tokens_of(str(path))
+    tokens = load_tokenizer(str(path))
     assert tokens.count(LONG) == len(reference.encode(LONG).ids) != count_tokens(LONG)
     assert tokens.count("") == 0 and tokens.count("\ud800 x") > 0
 
@@ -46,7 +46,7 @@ def test_tokens_are_counted_as_the_library_counts_them(path: Path, reference: An
 def test_a_head_has_the_first_tokens_of_the_whole_text(
     path: Path, reference: Any, limit: int
 ) -> None:
-    head = tokens_of(str(path)).head(LONG, limit)
+    head = load_tokenizer(str(path)).truncate(LONG, limit)
     whole = reference.encode(LONG)
     assert LONG.startswith(head) and len(head) == whole.offsets[limit - 1][1]
 
@@ -55,7 +55,7 @@ def test_a_head_has_the_first_tokens_of_the_whole_text(
 def test_a_head_is_a_prefix_and_whole_where_it_is_short(
     path: Path, reference: Any, text: str, limit: int
 ) -> None:
-    head = tokens_of(str(path)).head(text, limit)
+    head = load_tokenizer(str(path)).truncate(text, limit)
     ends = [end for _, end in reference.encode(text).offsets]
     expected = text if len(ends) < limit else text[: ends[limit - 1]] if limit else ""
     assert head == expected
@@ -64,23 +64,23 @@ def test_a_head_is_a_prefix_and_whole_where_it_is_short(
 def test_a_long_text_is_not_read_whole_for_its_head(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tokens = tokens_of(str(path))
+    tokens = load_tokenizer(str(path))
     read: list[int] = []
     encoded = tokens._encoded  # type: ignore[attr-defined]
     monkeypatch.setattr(tokens, "_encoded", lambda text: read.append(len(text)) or encoded(text))
-    tokens.head(LONG * 50, 10)
+    tokens.truncate(LONG * 50, 10)
     assert max(read) < 2000
 
 
 def test_a_run_without_a_space_is_cut_as_in_the_whole_text(path: Path, reference: Any) -> None:
     text = "harbour" * 3000 + " end"
-    head = tokens_of(str(path)).head(text, 20)
+    head = load_tokenizer(str(path)).truncate(text, 20)
     assert len(head) == reference.encode(text).offsets[19][1]
 
 
 def test_without_a_tokenizer_words_and_marks_count(path: Path) -> None:
-    assert tokens_of(None) is WORDS
-    assert WORDS.count("two words.") == 3 and WORDS.head("two words.", 2) == "two words"
+    assert load_tokenizer(None) is WORDS
+    assert WORDS.count("two words.") == 3 and WORDS.truncate("two words.", 2) == "two words"
     assert WORDS.fingerprint == "words and marks"
 
 
@@ -96,30 +96,30 @@ def test_a_folder_and_a_name_of_the_hub_are_found_and_named(
         return str(path)
 
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
-    named = tokens_of("owner/tiny-tokens")
+    named = load_tokenizer("owner/tiny-tokens")
     assert asked == [("owner/tiny-tokens", "tokenizer.json")]
-    content = tokens_of(str(path)).fingerprint.rpartition("@")[2]
+    content = load_tokenizer(str(path)).fingerprint.rpartition("@")[2]
     assert named.fingerprint == f"owner/tiny-tokens@{content}"
-    assert tokens_of(str(path.parent)).count("king") == named.count("king")
+    assert load_tokenizer(str(path.parent)).count("king") == named.count("king")
 
 
 @pytest.mark.parametrize("source", ["nowhere.json", "/a/b/c", "{folder}/empty", "{folder}"])
 def test_what_is_no_tokenizer_is_told_in_one_line(tmp_path: Path, source: str) -> None:
     (tmp_path / "empty").write_text("{}")
     with pytest.raises(InputError, match="no tokenizer"):
-        tokens_of(source.format(folder=tmp_path))
+        load_tokenizer(source.format(folder=tmp_path))
 
 
 def test_tools_and_heads_use_the_tokenizer(path: Path, reference: Any) -> None:
     text = "the harbour of the king " * 60
     document = Document("d1", "", text)
-    backend, store = DictionaryBackend({"d1": text}), DictionaryStore({"d1": document})
+    backend, store = WordBackend({"d1": text}), store_of({"d1": document})
     expected = text[: reference.encode(text).offsets[15][1]]
-    tool = TopK(k=1, max_tokens=16, tokenizer=str(path)).session(backend, store)
+    tool = TopK(k=1, max_tokens=16, tokenizer=str(path)).open(backend, store)
     result = tool.call("search", {"query": "king"})
     assert result.text.endswith(f"\n{expected}\n[cut after 16 tokens]")
     assert result.call.tokens == len(reference.encode(result.text).ids)
-    browsing = RankedBrowsing(tokenizer=str(path)).session(backend, store)
+    browsing = RankedBrowsing(tokenizer=str(path)).open(backend, store)
     page = browsing.call("search", {"reason": "r", "query": "king"})
     assert page.call.tokens == len(reference.encode(page.text).ids)
     unit = DocumentHead(16, str(path))

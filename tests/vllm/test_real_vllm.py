@@ -23,8 +23,8 @@ from typing import Any
 import pytest
 from tiny_model import WORDS, save_checkpoint
 
-from toolkit.contracts import Trajectory
-from toolkit.runs import RunFolder
+from soundingline.toolkit.runs import RunFolder
+from soundingline.toolkit.trajectory import Trajectory
 
 ROOT = Path(__file__).resolve().parents[2]
 LAUNCHER = os.environ.get("SOUNDINGLINE_VLLM", "")
@@ -90,11 +90,12 @@ def arguments(weights: Path, *, window: int = 32_768) -> list[str]:
         "++llm.server.environment={HF_HUB_OFFLINE:'1',VLLM_CPU_KVCACHE_SPACE:'1',"
         "VLLM_NO_USAGE_STATS:'1'}",
         "llm.server.options.reasoning_parser=null",
-        f"llm.server.options.context_length={window}",
-        "llm.server.options.gpu_memory=null",
-        "llm.server.options.strict_level=parameter",
-        "++llm.server.options.extra={enforce_eager:true,dtype:float32,"
-        "structured_outputs_config:{backend:xgrammar,disable_any_whitespace:true}}",
+        f"llm.server.options.max_model_len={window}",
+        "llm.server.options.gpu_memory_utilization=null",
+        "llm.server.options.tool_strict_level=parameter",
+        "+llm.server.options.enforce_eager=true",
+        "+llm.server.options.dtype=float32",
+        "+llm.server.options.structured_outputs_config={backend:xgrammar,disable_any_whitespace:true}",
     ]
 
 
@@ -108,9 +109,8 @@ def carried_out(place: Path, overrides: list[str]) -> Run:
     """The command, from its start to its end."""
     began = time.monotonic()
     done = subprocess.run(
-        [sys.executable, "-m", "experiments.run", *overrides],
+        [sys.executable, "-m", "soundingline.experiments", "run", *overrides],
         cwd=place,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
         timeout=1200,

@@ -1,55 +1,98 @@
-"""A test collection in the BEIR folder layout. What the numbers mean belongs to evaluation."""
+"""A test collection in the BEIR folder layout."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
-from toolkit.benchmarks.judged import JudgedBenchmark
-from toolkit.benchmarks.links import read_links
-from toolkit.benchmarks.reading import (
-    Judgements,
-    Place,
+from pydantic import BaseModel, Field, StrictBool
+from typing_extensions import NotRequired, TypedDict
+
+from soundingline.toolkit.benchmarks.benchmark import Benchmark
+from soundingline.toolkit.benchmarks.formats import (
+    Id,
+    OptionalText,
+    Text,
     content_hash,
-    distinct,
-    identifier,
+    distinct_topics,
+    lines,
     read_qrels,
-    read_queries,
     records,
-    text_field,
+    rows,
 )
-from toolkit.benchmarks.sets import AskedSets, read_asked_sets, read_satisfaction, with_targets
-from toolkit.contracts import Document, Link, Topic
-from toolkit.errors import InputError
-from toolkit.files import fingerprint
+from soundingline.toolkit.data import Document, Link, Topic
+from soundingline.toolkit.errors import InputError, parse
+from soundingline.toolkit.files import fingerprint
 
 GOLD = ".gold"
+LINKS_HEADER = ["docid", "linked"]
+LONGEST_CHECKLIST = 100  # requirements of one question
 
 
-class BeirBenchmark(JudgedBenchmark):
-    """Questions, judgements and corpus of a folder in the BEIR layout.
+class CorpusRow(TypedDict):
+    """A line of `corpus.jsonl`, where `url` may also be a field of `metadata`. pydantic checks a
+    `TypedDict` in half the time of a model, and corpora have millions of lines."""
 
-    `corpus.jsonl` holds `_id, text` and optionally `title`, `url` or `metadata.url`;
-    `queries.jsonl` holds `_id, text` and optionally `answers`, a list of accepted short answers;
-    `qrels/<split>.tsv` holds `query-id, corpus-id, score` under a header line (TREC's four columns
-    are read too) and gives the tier `evidence`; `qrels/<split>.gold.tsv`, where there is one, gives
-    the tier `gold`.
+    _id: Id
+    title: NotRequired[OptionalText]
+    text: Text
+    url: NotRequired[OptionalText]
 
-    Questions that ask for documents have `checklist`, a list of requirements, or `targets`, a list
-    of docids, in `queries.jsonl`; with `sets` every question asks for documents. Targets are the
-    documents with a grade above 0; those of the field count as graded 1. `satisfaction.jsonl`
-    (`query-id, corpus-id, satisfied`) tells which requirements a document meets, and `links.tsv`
-    (`docid, linked`) which documents a document refers to; both are optional.
 
-    A named `split` selects the questions that its qrels name; `split=None` selects every question
-    and the union of all qrels. Questions keep the order of queries.jsonl, and `limit` keeps the
-    first ones. `judgements` are those of the selected questions, zero grades included. `name` is
-    the folder's unless given. `origin` is told where the folder is missing: whose collection it is
-    and how to get it.
+class QueryRow(BaseModel):
+    """A line of `queries.jsonl`."""
 
-    Constructing reads questions and judgements only; `documents()` streams the corpus. Anything
-    malformed raises `InputError` with the file and the line.
+    qid: Id = Field(alias="_id")
+    text: Text
+    answers: list[str] | None = None
+    checklist: (
+        Annotated[
+            list[Annotated[str, Field(pattern=r"\S")]],
+            Field(min_length=1, max_length=LONGEST_CHECKLIST),
+        ]
+        | None
+    ) = None
+    targets: list[Text] | None = None
+
+
+class SatisfactionRow(BaseModel):
+    """A line of `satisfaction.jsonl`."""
+
+    qid: Id = Field(alias="query-id")
+    docid: Id = Field(alias="corpus-id")
+    satisfied: list[StrictBool]
+
+
+class BeirBenchmark(Benchmark):
+    """Questions, judgements and corpus of a folder in the BEIR layout (Thakur et al., 2021).
+
+    The folder contains:
+
+    - `corpus.jsonl`: `_id`, `text` and optionally `title`, `url` or `metadata.url`.
+    - `queries.jsonl`: `_id`, `text` and optionally `answers`, a list of accepted short answers.
+      A question that asks for documents has `checklist`, a list of requirements, or `targets`, a
+      list of docids. Targets are the documents with a grade above 0; those of the field count as
+      graded 1.
+    - `qrels/<split>.tsv`: `query-id, corpus-id, score` under a header line, or the four columns of
+      TREC; the tier `evidence`. An optional `qrels/<split>.gold.tsv` is the tier `gold`.
+    - `satisfaction.jsonl`, optional: `query-id`, `corpus-id` and `satisfied`, which requirements
+      of the checklist the document meets.
+    - `links.tsv`, optional: `docid, linked`, which documents a document refers to.
+
+    The constructor reads questions and judgements only; `documents()` streams the corpus.
+
+    Args:
+        path: the folder.
+        name: of the benchmark; by default the name of the folder.
+        split: the questions that the qrels of this split name. None selects every question and the
+            union of all qrels.
+        limit: number of questions, the first ones in the order of `queries.jsonl`; None for all.
+        origin: whose collection it is and how to get it, for the message about a missing folder.
+        sets: whether every question asks for documents.
+
+    Raises:
+        InputError: for anything malformed, with the file and the line.
     """
 
     def __init__(
@@ -66,50 +109,43 @@ class BeirBenchmark(JudgedBenchmark):
         self.sets = sets
         self._corpus = _required(self.path, "corpus.jsonl", origin)
         self._queries = _required(self.path, "queries.jsonl", origin)
-        self._qrels = _qrels_files(self.path, split)
-        tiers = {tier: read_qrels(files) for tier, files in self._qrels.items()}
-        topics, answers = read_queries(self._queries)
-        asked_sets = read_asked_sets(self._queries)
-        tiers["evidence"] = with_targets(
-            tiers["evidence"], self._in_split(asked_sets, tiers["evidence"])
-        )
         self._satisfaction = self._optional("satisfaction.jsonl")
         self._links = self._optional("links.tsv")
+        self._qrels = _qrels_files(self.path, split)
+        qrels = {tier: read_qrels(files) for tier, files in self._qrels.items()}
+        queries = list(rows(self._queries, QueryRow))
+        topics = distinct_topics(
+            ((location, Topic(row.qid, row.text)) for location, row in queries), self._queries
+        )
+        evidence = qrels["evidence"]
+        chosen = [topic for topic in topics if split is None or topic.qid in evidence]
+        if not chosen:
+            raise InputError(
+                f"the qrels of split {split!r} in {self.path} name no question of"
+                f" {self._queries.name}",
+                do="Compare the ids in the two files",
+            )
+        checklists = {row.qid: row.checklist for _, row in queries if row.checklist is not None}
+        targets = {
+            row.qid: row.targets
+            for _, row in queries
+            if row.targets is not None and (split is None or row.qid in evidence)
+        }
+        _add_targets(evidence, targets)
         super().__init__(
             name or self.path.resolve().name,
-            self._selected(topics, tiers["evidence"]),
-            tiers,
-            answers,
+            chosen,
+            qrels,
+            {row.qid: row.answers for _, row in queries if row.answers is not None},
             limit=limit,
-            known=[topic.qid for topic in topics],
-            sets=sets or asked_sets.qids,
-            checklists=asked_sets.checklists,
-            satisfaction=read_satisfaction(self._satisfaction, asked_sets.checklists)
-            if self._satisfaction
-            else None,
+            sets=sets or {*checklists, *targets},
+            checklists=checklists,
+            satisfaction=_read_satisfaction(self._satisfaction, checklists),
         )
-
-    def _in_split(self, asked_sets: AskedSets, evidence: Judgements) -> Mapping[str, Sequence[str]]:
-        """The targets of the questions that the split selects; qrels alone name those."""
-        chosen = (
-            asked_sets.targets if self.split is None else set(evidence) & set(asked_sets.targets)
-        )
-        return {qid: asked_sets.targets[qid] for qid in chosen}
 
     def _optional(self, name: str) -> Path | None:
         path = self.path / name
         return path if path.is_file() else None
-
-    def _selected(self, topics: Sequence[Topic], evidence: Judgements) -> Sequence[Topic]:
-        if self.split is not None:
-            topics = [topic for topic in topics if topic.qid in evidence]
-        if not topics:
-            raise InputError(
-                f"the qrels of split {self.split!r} in {self.path} name no question of"
-                f" {self._queries.name}",
-                do="Compare the ids in the two files",
-            )
-        return topics
 
     @property
     def corpus_fingerprint(self) -> str:
@@ -118,8 +154,8 @@ class BeirBenchmark(JudgedBenchmark):
 
     @property
     def fingerprint(self) -> str:
-        """Hash of the corpus, the questions, the qrels in use and what is known of requirements,
-        and of the selection among the questions."""
+        """Hash of the corpus, the questions, the qrels in use, the satisfied requirements, and the
+        selection among the questions."""
         files = [*self._qrels["evidence"], *self._qrels.get("gold", [])]
         files += [self._satisfaction] if self._satisfaction else []
         hashes = [content_hash(path) for path in (self._corpus, self._queries, *files)]
@@ -127,25 +163,66 @@ class BeirBenchmark(JudgedBenchmark):
         return fingerprint("beir", *hashes, self.split, self.limit, *sets)
 
     def links(self) -> Iterator[Link] | None:
-        """The rows of `links.tsv`; None where there is no such file. They are no part of the
-        fingerprint: what uses them has the fingerprint of their graph."""
-        return iter(read_links(self._links)) if self._links else None
+        """The rows of `links.tsv`; None if there is no such file. They are not part of the
+        fingerprint: whatever uses them has the fingerprint of their graph."""
+        return _read_links(self._links) if self._links else None
 
     @property
     def links_fingerprint(self) -> str | None:
-        """Hash of the file of links; None where there is none."""
+        """Hash of the file of links; None if there is none."""
         return content_hash(self._links) if self._links else None
 
     def documents(self) -> Iterator[Document]:
-        """The corpus in the file's order."""
-        return distinct(self._documents(), self._corpus)
-
-    def _documents(self) -> Iterator[tuple[Place, Document]]:
+        """The corpus in the order of the file."""
         for location, record in records(self._corpus):
-            docid = identifier(location, record)
-            title = text_field(location, record, "title", default="")
-            text = text_field(location, record, "text")
-            yield location, Document(docid, title, text, _url(location, record))
+            metadata = record.get("metadata")
+            if isinstance(metadata, dict) and metadata.get("url"):
+                record["url"] = metadata["url"]
+            row = parse(CorpusRow, record, where=location)
+            title, url = row.get("title", ""), row.get("url", "")
+            yield Document(row["_id"], title, row["text"], url)
+
+
+def _add_targets(evidence: dict[str, dict[str, int]], targets: Mapping[str, Sequence[str]]) -> None:
+    """Give each target the grade 1 unless the qrels grade it. `InputError` if they grade it 0 or
+    less."""
+    for qid, docids in targets.items():
+        for docid in docids:
+            if evidence.setdefault(qid, {}).setdefault(docid, 1) <= 0:
+                raise InputError(
+                    f"document {docid!r} is a target of question {qid!r}, and its qrels grade it "
+                    f"{evidence[qid][docid]}",
+                    do="Remove it from one of the two files",
+                )
+
+
+def _read_satisfaction(
+    path: Path | None, checklists: Mapping[str, Sequence[str]]
+) -> dict[str, dict[str, tuple[bool, ...]]]:
+    """Satisfied requirements by qid and docid, in the order of the question's checklist."""
+    satisfaction: dict[str, dict[str, tuple[bool, ...]]] = {}
+    for location, row in rows(path, SatisfactionRow) if path else ():
+        wanted = len(checklists.get(row.qid, ()))
+        if len(row.satisfied) != wanted:
+            raise InputError(
+                f"{location} does not fit the checklist of question {row.qid!r}",
+                valid=f"'satisfied' as a list of {wanted} values, true or false",
+            )
+        satisfaction.setdefault(row.qid, {})[row.docid] = tuple(row.satisfied)
+    return satisfaction
+
+
+def _read_links(path: Path) -> Iterator[Link]:
+    """The rows of a `links.tsv`: two ids with a tab between them, and an optional header line."""
+    for number, (location, line) in enumerate(lines(path)):
+        ends = [part.strip() for part in line.split("\t")]
+        if number == 0 and ends == LINKS_HEADER:
+            continue
+        if len(ends) != 2 or not all(ends):
+            raise InputError(
+                f"{location} is no link", valid="a docid, a tab, and the docid it links to"
+            )
+        yield Link(*ends)
 
 
 def _required(folder: Path, name: str, origin: str) -> Path:
@@ -196,10 +273,3 @@ def _qrels_files(folder: Path, split: str | None) -> dict[str, list[Path]]:
     gold = [path.with_name(f"{path.stem}{GOLD}.tsv") for path in evidence]
     present = [path for path in gold if path.is_file()]
     return {"evidence": evidence, **({"gold": present} if present else {})}
-
-
-def _url(location: Place, record: dict[str, Any]) -> str:
-    metadata = record.get("metadata")
-    if isinstance(metadata, dict) and metadata.get("url"):
-        return text_field(location, metadata, "url", default="")
-    return text_field(location, record, "url", default="")

@@ -2,56 +2,91 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from toolkit.benchmarks.judged import JudgedBenchmark
-from toolkit.benchmarks.published import published_files, published_rows
-from toolkit.benchmarks.reading import (
-    Judgements,
-    Place,
+from typing_extensions import NotRequired, TypedDict
+
+from soundingline.toolkit.benchmarks.benchmark import Benchmark, select_topics
+from soundingline.toolkit.benchmarks.formats import (
+    Id,
+    Location,
+    OptionalText,
+    Text,
     content_hash,
-    distinct,
-    identifier,
+    distinct_topics,
     read_qrels,
     read_topics,
-    text_field,
-    united_topics,
+    records,
 )
-from toolkit.benchmarks.slices import sliced
-from toolkit.contracts import Document, Topic
-from toolkit.errors import InputError
-from toolkit.files import fingerprint
-from toolkit.sealing import VARIABLE, NotSealed, seal
+from soundingline.toolkit.data import Document, Topic
+from soundingline.toolkit.errors import InputError, parse
+from soundingline.toolkit.files import fingerprint
+from soundingline.toolkit.obfuscation import VARIABLE, NotObfuscated, canary
+from soundingline.toolkit.optional import hub_dataset, import_optional, is_hub_name
 
-_TIERS = {"evidence": "evidence_docs", "gold": "gold_docs"}
+R = TypeVar("R")
+
+_SUFFIXES = (".parquet", ".jsonl")
+_BATCH = 128  # rows of a Parquet file in memory at once
 _TELLING = 24  # characters of base64 that another canary does not open by chance
 
 
-class BrowseCompPlus(JudgedBenchmark):
+class JudgedDocument(TypedDict):
+    """A document in a list of a question."""
+
+    docid: Text
+    text: NotRequired[Any]
+
+
+class QuestionRow(TypedDict):
+    """A question with its answer and the documents of each tier."""
+
+    query_id: Id
+    query: Text
+    answer: Text
+    evidence_docs: list[JudgedDocument] | None
+    gold_docs: list[JudgedDocument] | None
+
+
+class CorpusRow(TypedDict):
+    """A document."""
+
+    docid: Id
+    title: NotRequired[OptionalText]
+    text: Text
+    url: NotRequired[OptionalText]
+
+
+class BrowseCompPlus(Benchmark):
     """Questions, answers, judgements and corpus of BrowseComp-Plus.
 
-    - `questions`: rows `query_id, query, answer, evidence_docs, gold_docs`, the last two lists of
-      `{docid, ...}`. All their strings but `query_id` are obfuscated, unless `obfuscated` is false,
-      and are opened in memory with the canary of the environment (`toolkit.sealing`). None: there
-      are no answers, and `topics` and `qrels` give the rest.
-    - `corpus`: rows `docid, text, url` in plain text.
-    - `topics`: a file `qid<TAB>question` without header and quoting, in the place of the rows'
-      questions. `qrels`, `gold_qrels`: TREC files of the tiers `evidence` and `gold`, in the place
-      of the rows' lists.
-    - `split`, `dev_share`, `sample`, `seed`, `limit`: which questions; see `slices.sliced`.
+    Rows are Parquet or JSON lines, in a file, in a folder at any depth, or in a data set of the
+    Hugging Face hub. The constructor reads the questions; `documents()` streams the corpus. All
+    that a run writes of these texts is obfuscated again (option `sealed`).
 
-    Rows are Parquet or JSON lines, as a path or as a name on the hub at `revision` and
-    `corpus_revision` (`published.published_files`). Constructing reads the questions;
-    `documents()` streams the corpus. `InputError` in one line for whatever is absent, malformed or
-    not opened by the canary.
+    Args:
+        questions: rows `query_id, query, answer, evidence_docs, gold_docs`, the last two lists of
+            `{docid, ...}`. None if there are no answers and `topics` and `qrels` give the rest.
+        corpus: rows `docid, text, url` in plain text, and an optional `title`.
+        name: of the benchmark.
+        revision, corpus_revision: branch, tag or commit of `questions` and `corpus` on the hub.
+        obfuscated: whether all strings of the questions but `query_id` are obfuscated. They are
+            decoded in memory with the canary of the environment
+            (`soundingline.toolkit.obfuscation`).
+        topics: a file `qid<TAB>question` without header and quoting that replaces the questions of
+            the rows.
+        qrels, gold_qrels: TREC files that replace the lists of the rows as the tiers `evidence`
+            and `gold`.
+        split, dev_share, sample, seed, limit: the selection of questions; see `select_topics`.
 
-    `sealed`: what a run writes of these texts is obfuscated again.
+    Raises:
+        InputError: in one line for whatever is absent, malformed or not decoded by the canary.
     """
 
-    sealed = True
+    obfuscated = True
 
     def __init__(
         self,
@@ -74,18 +109,21 @@ class BrowseCompPlus(JudgedBenchmark):
         if questions is None and not (topics and qrels):
             raise InputError("questions is null", do="give questions, or both topics and qrels")
         self._corpus, self._corpus_revision = corpus, corpus_revision
-        rows = _Rows(obfuscated, published_files(questions, revision) if questions else [])
-        known_topics = read_topics(_existing("topics", topics)) if topics else rows.topics
-        judged = {"evidence": qrels, "gold": gold_qrels}
-        tiers = {
-            tier: read_qrels([_existing(f"{tier} qrels", path)]) if path else rows.judgements[tier]
-            for tier, path in judged.items()
-        }
-        chosen = sliced(
+        known_topics: list[Topic] = []
+        answers: dict[str, list[str]] = {}
+        tiers: dict[str, dict[str, dict[str, int]]] = {"evidence": {}, "gold": {}}
+        if questions is not None:
+            files = published_files(questions, revision)
+            known_topics, answers, tiers = _read_questions(files, obfuscated)
+        if topics:
+            known_topics = read_topics(_existing("topics", topics))
+        for tier, path in (("evidence", qrels), ("gold", gold_qrels)):
+            if path:
+                tiers[tier] = read_qrels([_existing(f"{tier} qrels", path)])
+        chosen = select_topics(
             known_topics, split=split, dev_share=dev_share, sample=sample, seed=seed, limit=limit
         )
-        known = [topic.qid for topic in known_topics]
-        super().__init__(name, chosen, tiers, rows.answers, known=known)
+        super().__init__(name, chosen, tiers, answers)
 
     @cached_property
     def _corpus_files(self) -> list[Path]:
@@ -97,104 +135,120 @@ class BrowseCompPlus(JudgedBenchmark):
         return fingerprint("browsecomp_plus", *map(content_hash, self._corpus_files))
 
     def documents(self) -> Iterator[Document]:
-        """The corpus in the files' order. A doubled docid raises `InputError` too; see
-        `reading.distinct`."""
-        return distinct(_documents(self._corpus_files), self._corpus)
+        """The corpus in the order of the files."""
+        for _, row in _published_rows(self._corpus_files, CorpusRow):
+            title, url = row.get("title", ""), row.get("url", "")
+            yield Document(row["docid"], title, row["text"], url)
 
 
-class _Rows:
-    """The rows of the questions, opened: `topics`, `answers` by qid, `judgements` by tier.
-    `InputError` for the first row that is not as it should be."""
+def _read_questions(
+    files: Sequence[Path], obfuscated: bool
+) -> tuple[list[Topic], dict[str, list[str]], dict[str, dict[str, dict[str, int]]]]:
+    """Questions, answers by qid, and judgements by tier, decoded."""
+    if obfuscated:
+        canary()  # raises for an absent canary before anything is read
+    decoder = _Decoder(obfuscated)
+    topics: list[tuple[Location, Topic]] = []
+    answers: dict[str, list[str]] = {}
+    tiers: dict[str, dict[str, dict[str, int]]] = {"evidence": {}, "gold": {}}
+    for location, row in _published_rows(files, QuestionRow):
+        qid = row["query_id"]
+        topics.append((location, Topic(qid, decoder.decode(location, row, "query", row["query"]))))
+        for tier, documents in (("evidence", row["evidence_docs"]), ("gold", row["gold_docs"])):
+            if documents:
+                tiers[tier][qid] = {
+                    decoder.decode(location, row, "docid", document["docid"]): 1
+                    for document in documents
+                }
+        answer = decoder.decode(location, row, "answer", row["answer"])
+        answers[qid] = [answer] if answer else []
+    return distinct_topics(topics, files[0]), answers, tiers
 
-    def __init__(self, obfuscated: bool, files: Sequence[Path]) -> None:
-        self.topics: list[Topic] = []
-        self.answers: dict[str, list[str]] = {}
-        self.judgements: dict[str, Judgements] = {tier: {} for tier in _TIERS}
+
+class _Decoder:
+    """Decodes the strings of the questions, and tells a wrong canary from a damaged row."""
+
+    def __init__(self, obfuscated: bool) -> None:
         self._obfuscated = obfuscated
         self._canary_is_right = False
-        if files and obfuscated:
-            seal()  # An absent canary is told before anything is read.
-        if files:
-            self.topics, self.answers = united_topics(self._read(files), str(files[0]))
 
-    def _read(self, files: Sequence[Path]) -> Iterator[tuple[Place, Topic, list[str]]]:
-        for location, row in published_rows(
-            files, ("query_id", "query", "answer", *_TIERS.values())
-        ):
-            topic = Topic(
-                identifier(location, row, "query_id"), self._opened(location, row, row, "query")
-            )
-            for tier, field in _TIERS.items():
-                documents = _listed(location, row, field)
-                docids = [self._opened(location, row, document, "docid") for document in documents]
-                if docids:
-                    self.judgements[tier][topic.qid] = dict.fromkeys(docids, 1)
-            answer = self._opened(location, row, row, "answer")
-            yield location, topic, [answer] if answer else []
-
-    def _opened(
-        self, location: Place, row: dict[str, Any], inner: dict[str, Any], field: str
-    ) -> str:
-        text = text_field(location, inner, field)
+    def decode(self, location: Location, row: QuestionRow, field: str, text: str) -> str:
         if not self._obfuscated:
             return text
         try:
-            opened = seal().open(text)
-        except NotSealed:
-            raise self._not_opened(location, row, field) from None
+            decoded = canary().decrypt(text)
+        except NotObfuscated:
+            judged = [*(row["evidence_docs"] or ()), *(row["gold_docs"] or ())]
+            texts = [row["query"], row["answer"], *(document.get("text") for document in judged)]
+            if self._canary_is_right or any(map(_opens, texts)):
+                raise InputError(
+                    f"{location} is damaged: the canary opens other texts, and not its {field!r}",
+                    do="fetch the file again",
+                ) from None
+            raise InputError(
+                f"the canary in ${VARIABLE} does not open {location}",
+                valid="the canary string that the benchmark's authors publish with it",
+                do="set it to that, or obfuscated=false for rows in plain text",
+            ) from None
         self._canary_is_right |= len(text) >= _TELLING
-        return opened
-
-    def _not_opened(self, location: Place, row: dict[str, Any], field: str) -> InputError:
-        if self._canary_is_right or any(map(_opens, _strings(row))):
-            return InputError(
-                f"{location} is damaged: the canary opens other texts, and not its {field!r}",
-                do="fetch the file again",
-            )
-        return InputError(
-            f"the canary in ${VARIABLE} does not open {location}",
-            valid="the canary string that the benchmark's authors publish with it",
-            do="set it to that, or obfuscated=false for rows in plain text",
-        )
+        return decoded
 
 
-def _documents(files: Sequence[Path]) -> Iterator[tuple[Place, Document]]:
-    for location, row in published_rows(files, ("docid", "title", "text", "url")):
-        title = text_field(location, row, "title", default="")
-        url = text_field(location, row, "url", default="")
-        docid = identifier(location, row, "docid")
-        yield location, Document(docid, title, text_field(location, row, "text"), url)
-
-
-def _listed(location: Place, row: dict[str, Any], field: str) -> list[dict[str, Any]]:
-    """The documents of a list, which may be empty or null."""
-    if field not in row:
-        raise InputError(
-            f"{location} has no field {field!r}", valid="its fields: " + ", ".join(row)
-        )
-    documents = row[field] or []
-    if not isinstance(documents, list) or not all(
-        isinstance(document, dict) for document in documents
-    ):
-        raise InputError(f"{location} has a {field!r} that is no list of documents")
-    return documents
-
-
-def _strings(value: Any) -> Iterable[str]:
-    if isinstance(value, str):
-        return [value]
-    if not isinstance(value, (dict, list)):
-        return []
-    items = value.values() if isinstance(value, dict) else value
-    return [text for item in items for text in _strings(item)]
-
-
-def _opens(text: str) -> bool:
+def _opens(text: Any) -> bool:
+    """Whether the canary opens a text that is too long to be opened by chance."""
     try:
-        seal().open(text)
-    except NotSealed:
+        return isinstance(text, str) and len(text) >= _TELLING and bool(canary().decrypt(text))
+    except NotObfuscated:
         return False
-    return len(text) >= _TELLING
+
+
+def published_files(source: str, revision: str | None = None) -> list[Path]:
+    """The files of a data set in the order of their names: `source` is a file, a folder with such
+    files at any depth or, if no such path exists, the name of a data set on the hub at `revision`.
+    Raises `InputError` if there is none."""
+    path = Path(source).expanduser()
+    if path.is_file() and path.suffix in _SUFFIXES:
+        return [path]
+    if not path.exists() and is_hub_name(source):
+        path = hub_dataset(source, [f"*{suffix}" for suffix in _SUFFIXES], revision)
+    if path.is_dir():
+        files = sorted(file for file in path.rglob("*") if file.suffix in _SUFFIXES)
+        if len({file.suffix for file in files}) == 1:
+            return files
+    raise InputError(
+        f"there are no rows at {source}",
+        valid="a .parquet or .jsonl file, a folder with files of one of these kinds, or the name "
+        "of a data set on the Hugging Face hub",
+        do="check the path",
+    )
+
+
+def _published_rows(files: Sequence[Path], model: type[R]) -> Iterator[tuple[Location, R]]:
+    """The rows of the files, each with its location: the row of a Parquet file or the line of a
+    JSON-lines file, counted from 1."""
+    columns = list(model.__annotations__)
+    for path in files:
+        rows = _parquet_rows(path, columns) if path.suffix == ".parquet" else records(path)
+        for location, row in rows:
+            yield location, parse(model, row, where=location)
+
+
+def _parquet_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[Location, dict[str, Any]]]:
+    parquet, errors = import_optional("pyarrow.parquet"), import_optional("pyarrow").ArrowException
+    number = 0
+    try:
+        with parquet.ParquetFile(path) as file:
+            present = [name for name in columns if name in file.schema_arrow.names]
+            for batch in file.iter_batches(batch_size=_BATCH, columns=present):
+                for row in batch.to_pylist():
+                    number += 1
+                    yield Location(path, number), row
+    except (errors, OSError, UnicodeDecodeError) as error:
+        raise InputError(
+            f"{path} cannot be read after row {number}: {error}",
+            valid="a whole Parquet file",
+            do="fetch the file again",
+        ) from error
 
 
 def _existing(name: str, path: str) -> Path:

@@ -2,68 +2,93 @@
 
 from __future__ import annotations
 
+import importlib
 import itertools
 import json
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from toolkit.benchmarks.ir_datasets_catalogue import complete, library, reading, with_split
-from toolkit.benchmarks.judged import JudgedBenchmark
-from toolkit.benchmarks.reading import (
-    Judgement,
-    distinct,
-    identifier,
-    text_field,
-    united,
-    united_topics,
+from pydantic import StrictInt
+from typing_extensions import NotRequired, TypedDict
+
+from soundingline.toolkit.benchmarks.benchmark import Benchmark
+from soundingline.toolkit.benchmarks.formats import (
+    Id,
+    OptionalText,
+    Qrel,
+    Text,
+    distinct_topics,
+    merge_qrels,
 )
-from toolkit.contracts import Document, Topic
-from toolkit.errors import InputError
-from toolkit.files import fingerprint, write_json
+from soundingline.toolkit.data import Document, Topic
+from soundingline.toolkit.errors import InputError, parse
+from soundingline.toolkit.files import fingerprint, write_json
 
-_RULES = 1  # raised when the same files give other documents
-# Rows that judge a part of a document, or a subtopic: a pair has several of them.
+_RULES = 1  # to be raised when the same files give other documents
+# Fields of rows that judge a part of a document, or a subtopic: a pair has several of them.
 _OF_PARTS = frozenset({"subtopic_id", "start"})
+_CATALOGUE = "https://ir-datasets.com"
+_LONGEST = 300  # characters of an error of another library
 
 
-class Row(NamedTuple):
-    """A row of a dataset, for messages; rows count from 1."""
+class IrDocument(TypedDict):
+    """The fields of a document; `text` is its `default_text()`."""
 
-    kind: str
-    number: int
-    dataset: str
-
-    def __str__(self) -> str:
-        return f"{self.kind} {self.number:,} of {self.dataset}"
+    doc_id: Id
+    title: NotRequired[OptionalText]
+    text: Text
+    url: NotRequired[OptionalText]
 
 
-class IrDatasetsBenchmark(JudgedBenchmark):
-    """The dataset that `ir_datasets` calls `dataset`, such as `vaswani` or `beir/scifact/test`.
+class IrQuery(TypedDict):
+    """The fields of a query; `text` is its `default_text()`."""
 
-    What is missing is downloaded into the folder of `ir_datasets` (`IR_DATASETS_HOME`, by default
+    query_id: Id
+    text: Text
+    answers: NotRequired[list[str] | None]
+
+
+class IrQrel(TypedDict):
+    """The fields of a judgement."""
+
+    query_id: Id
+    doc_id: Id
+    relevance: StrictInt
+
+
+class IrDatasetsBenchmark(Benchmark):
+    """The dataset with the id `dataset` in `ir_datasets` (MacAvaney et al., 2021), such as
+    `vaswani` or `beir/scifact/test`.
+
+    Missing files are downloaded into the folder of `ir_datasets` (`IR_DATASETS_HOME`, by default
     `~/.ir_datasets`).
 
-    - Questions: all queries of the dataset in its order, by their `default_text()`; `answers` where
-      the queries have a field of that name. `limit` keeps the first ones.
-    - Documents: `default_text()`, which is the field `text` where a document type has no such
-      method. A title at its beginning (field `title`) is kept apart from the text; a field `url`
-      is kept.
-    - Judgements: the tier `evidence`. Where a dataset judges subtopics or parts of documents, a
-      pair has its highest grade.
-    - `split` names another dataset of the same documents by the last part of its id: the one below
-      `dataset` (`train` below `beir/scifact`) or beside it (`train` beside `beir/scifact/test`).
-      Where there are both, it is refused.
-    - `sets`: every question asks for documents, those with a grade above 0.
-    - `name`: the id of the documents with dashes unless given, so that all splits share an index.
+    - Questions: all queries of the dataset in its order, by their `default_text()`; `answers` if
+      the queries have a field of that name.
+    - Documents: `default_text()`, or the field `text` if a document type has no such method. A
+      title at its beginning (field `title`) is separated from the text; a field `url` is read.
+    - Judgements: the tier `evidence`. If a dataset judges subtopics or parts of documents, a pair
+      has its highest grade.
 
-    `corpus_fingerprint` is a hash of the documents, which takes a pass over them. It is kept in the
-    folder `soundingline` of `ir_datasets`' own, and taken from there while the files of the
-    documents have the sizes and times that they had.
+    `corpus_fingerprint` is a hash of the documents, which takes a pass over them. It is stored in
+    the folder `soundingline` of `ir_datasets`' own folder, and read from there as long as the files
+    of the documents have the same sizes and times.
 
-    `InputError` for an unknown dataset or split, one without documents, queries or judgements,
-    malformed rows, and whatever `ir_datasets` cannot download or read.
+    Args:
+        dataset: the id.
+        name: of the benchmark; by default the id of the documents with dashes, so that all splits
+            share an index.
+        split: another dataset of the same documents, by the last part of its id: the one below
+            `dataset` (`train` below `beir/scifact`) or beside it (`train` beside
+            `beir/scifact/test`). `InputError` if there are both.
+        limit: number of questions, the first ones; None for all.
+        sets: whether every question asks for documents, those with a grade above 0.
+
+    Raises:
+        InputError: for an unknown dataset or split, one without documents, queries or judgements,
+            malformed rows, and whatever `ir_datasets` cannot download or read.
     """
 
     def __init__(
@@ -75,24 +100,29 @@ class IrDatasetsBenchmark(JudgedBenchmark):
         sets: bool = False,
     ) -> None:
         self.split = split
-        self.dataset = with_split(dataset, split)
-        self._source = complete(self.dataset)
-        with reading(self.dataset, "documents"):
-            self._documents_id: str = library().docs_parent_id(self.dataset)
-        topics, answers = united_topics(self._queries(), self.dataset)
-        tiers = {"evidence": united(self._grades())}
+        self.dataset = _with_split(dataset, split)
+        self._source = _complete(self.dataset)
+        with _reading(self.dataset, "documents"):
+            self._documents_id: str = _library().docs_parent_id(self.dataset)
+        queries = list(self._queries())
         super().__init__(
             name or self._documents_id.replace("/", "-"),
-            topics,
-            tiers,
-            answers,
+            distinct_topics(((place, topic) for place, topic, _ in queries), self.dataset),
+            {"evidence": merge_qrels(self._grades())},
+            {topic.qid: texts for _, topic, texts in queries if texts is not None},
             limit=limit,
             sets=sets,
         )
 
     def documents(self) -> Iterator[Document]:
-        """The corpus in the dataset's order."""
-        return distinct(self._documents(), self.dataset)
+        """The corpus in the order of the dataset."""
+        for place, fields in self._rows("docs", self._source.docs_iter):
+            row = parse(IrDocument, fields, where=place)
+            title, text = row.get("title", ""), row["text"]
+            if "title" in fields and text.startswith(title):
+                text = text[len(title) :]
+                text = text[1:] if text[:1].isspace() else text
+            yield Document(row["doc_id"], title, text, row.get("url", ""))
 
     @property
     def corpus_fingerprint(self) -> str:
@@ -111,73 +141,152 @@ class IrDatasetsBenchmark(JudgedBenchmark):
         return self._corpus_fingerprint
 
     def _state(self) -> str:
-        """Hash of sizes and times of the documents' files; empty where there are none on disk."""
+        """Hash of sizes and times of the documents' files; empty if there are none on disk."""
         files = sorted({file for path in _paths(self._source) for file in _files(path)})
         stats = [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
-        return fingerprint(_RULES, library().__version__, stats) if stats else ""
+        return fingerprint(_RULES, _library().__version__, stats) if stats else ""
 
-    def _queries(self) -> Iterator[tuple[Row, Topic, Any]]:
-        for row, query in _rows(self.dataset, "queries", self._source.queries_iter):
-            qid = identifier(row, _fields(query), "query_id")
-            text = _default_text(row, query).strip()  # the NPL collection's end with their line
-            yield row, Topic(qid, text), getattr(query, "answers", None)
+    def _rows(self, kind: str, rows: Any) -> Iterator[tuple[str, dict[str, Any]]]:
+        """The fields of what a reader of `ir_datasets` yields, with its place for messages."""
+        label = {"docs": "document", "queries": "query", "qrels": "judgement"}[kind]
+        with _reading(self.dataset, kind):
+            iterator = iter(rows())
+        for number in itertools.count(1):
+            with _reading(self.dataset, kind):
+                item = next(iterator, None)
+                if item is None:
+                    return
+                fields = {name: getattr(item, name) for name in item._fields}
+                if hasattr(item, "default_text"):
+                    fields["text"] = item.default_text()
+            yield f"{label} {number:,} of {self.dataset}", fields
 
-    def _grades(self) -> Iterator[tuple[Row, Judgement]]:
-        highest: dict[tuple[str, str], tuple[Row, Judgement]] = {}
-        for row, qrel in _rows(self.dataset, "qrels", self._source.qrels_iter):
-            fields = _fields(qrel)
-            grade = fields.get("relevance")
-            if not isinstance(grade, int):
-                raise InputError(f"{row} has the relevance {grade!r}", valid="an integer")
-            qid, docid = (identifier(row, fields, name) for name in ("query_id", "doc_id"))
-            judgement = Judgement(qid, docid, int(grade))
-            if not _OF_PARTS & set(fields):
-                yield row, judgement
-            elif (qid, docid) not in highest or highest[qid, docid][1].grade < grade:
-                highest[qid, docid] = row, judgement
+    def _queries(self) -> Iterator[tuple[str, Topic, list[str] | None]]:
+        for place, fields in self._rows("queries", self._source.queries_iter):
+            row = parse(IrQuery, fields, where=place)
+            # Queries of the NPL collection end with a line break.
+            yield place, Topic(row["query_id"], row["text"].strip()), row.get("answers")
+
+    def _grades(self) -> Iterator[tuple[str, Qrel]]:
+        highest: dict[tuple[str, str], tuple[str, Qrel]] = {}
+        for place, fields in self._rows("qrels", self._source.qrels_iter):
+            row = parse(IrQrel, fields, where=place)
+            qrel = Qrel(row["query_id"], row["doc_id"], row["relevance"])
+            pair = qrel.qid, qrel.docid
+            if not _OF_PARTS & fields.keys():
+                yield place, qrel
+            elif pair not in highest or highest[pair][1].grade < qrel.grade:
+                highest[pair] = place, qrel
         yield from highest.values()
 
-    def _documents(self) -> Iterator[tuple[Row, Document]]:
-        for row, document in _rows(self.dataset, "docs", self._source.docs_iter):
-            fields = _fields(document)
-            docid = identifier(row, fields, "doc_id")
-            title = text_field(row, fields, "title", default="")
-            text = _default_text(row, document)
-            if "title" in fields and text.startswith(title):
-                text = text[len(title) :]
-                text = text[1:] if text[:1].isspace() else text
-            url = text_field(row, fields, "url", default="")
-            yield row, Document(docid, title, text, url)
+
+def _library() -> Any:
+    """The package `ir_datasets`, which makes its folder when it is imported."""
+    try:
+        return importlib.import_module("ir_datasets")
+    except OSError as error:
+        raise InputError(
+            f"ir_datasets cannot make its folder: {error}",
+            do="name another one with the environment variable IR_DATASETS_HOME",
+        ) from error
 
 
-def _rows(dataset: str, kind: str, rows: Any) -> Iterator[tuple[Row, Any]]:
-    """What a reader of `ir_datasets` yields, each with its place."""
-    label = {"docs": "document", "queries": "query", "qrels": "judgement"}[kind]
-    with reading(dataset, kind):
-        iterator = iter(rows())
-    for number in itertools.count(1):
-        with reading(dataset, kind):
-            item = next(iterator, None)
-        if item is None:
-            return
-        yield Row(label, number, dataset), item
+def _load(dataset: str) -> Any:
+    """The dataset of that id; None if there is none."""
+    try:
+        with _reading(dataset, "description"):
+            return _library().load(dataset)
+    except InputError as error:
+        if isinstance(error.__cause__, KeyError):
+            return None
+        raise
 
 
-def _fields(item: Any) -> dict[str, Any]:
-    return {name: getattr(item, name) for name in item._fields}
+def _complete(dataset: str) -> Any:
+    """The dataset of that id. `InputError` if there is none, or if it lacks a part."""
+    source = _load(dataset)
+    if source is None:
+        raise InputError(f"ir_datasets has no dataset {dataset!r}", do=f"See {_CATALOGUE}")
+    for kind in ("docs", "queries", "qrels"):
+        if not source.has(kind):
+            raise InputError(
+                f"the dataset {dataset} has no {kind}",
+                valid=f"one with docs, queries and qrels: {_relatives(dataset, source)}",
+                do=f"See {_page(dataset)}",
+            )
+    return source
 
 
-def _default_text(row: Row, item: Any) -> str:
-    """What `ir_datasets` calls the text of a document or a query."""
-    if not hasattr(item, "default_text"):
-        return text_field(row, _fields(item), "text")
-    with reading(row.dataset, row.kind):
-        text = item.default_text()
-    return text_field(row, {"default_text()": text}, "default_text()")
+def _with_split(dataset: str, split: str | None) -> str:
+    """The id of a split of `dataset`: below it or beside it, and of the same documents."""
+    source = None if split is None else _load(dataset)
+    if source is None:
+        return dataset  # `_complete` raises the error for an unknown one
+    beside = [dataset.rpartition("/")[0]] if "/" in dataset else []
+    ids = [f"{prefix}/{split}" for prefix in (dataset, *beside)]
+    present = [name for name in ids if _same_documents(source, _load(name))]
+    if len(present) > 1:
+        raise InputError(
+            f"the split {split!r} of {dataset} could be {' or '.join(present)}",
+            do="name one as the dataset, with split=null",
+        )
+    if not present:
+        raise InputError(
+            f"the dataset {dataset} has no split {split!r}",
+            valid=f"null, or the last part of another dataset: {_relatives(dataset, source)}",
+        )
+    return present[0]
+
+
+def _same_documents(one: Any, other: Any) -> bool:
+    if other is None or not (one.has("docs") and other.has("docs")):
+        return False
+    return bool(one.docs_handler() == other.docs_handler())
+
+
+def _relatives(dataset: str, source: Any) -> str:
+    """Ids below and beside a dataset that have its documents, queries and judgements."""
+    places = {dataset, dataset.rpartition("/")[0]} - {""}
+    near = sorted(name for name in _library().registry if name.rpartition("/")[0] in places)
+    names = [
+        name
+        for name, other in ((name, _load(name)) for name in near)
+        if other.has("queries") and other.has("qrels") and _same_documents(source, other)
+    ]
+    return ", ".join(names) or "there are none"
+
+
+def _page(dataset: str) -> str:
+    return f"{_CATALOGUE}/{dataset.split('/')[0]}.html"
+
+
+@contextmanager
+def _reading(dataset: str, what: str) -> Iterator[None]:
+    """A block in which `ir_datasets` works; its exceptions become an `InputError`. Besides errors
+    of the network, its readers raise anything for a malformed file."""
+    try:
+        yield
+    except (InputError, MemoryError):
+        raise
+    except Exception as error:
+        # After several attempts, ir_datasets raises a list of mirrors with their errors.
+        failures = next((part for part in error.args if isinstance(part, list) and part), [])
+        addresses = [str(getattr(mirror, "url", "")) for mirror, _ in failures]
+        cause = failures[0][1] if failures else error
+        addresses = addresses or [str(getattr(getattr(error, "request", None), "url", "") or "")]
+        source = f" from {' and '.join(filter(None, addresses))}" if any(addresses) else ""
+        reason = getattr(next(iter(cause.args), None), "reason", cause)  # of a failed connection
+        raise InputError(
+            f"ir_datasets could not get the {what} of {dataset}{source}: {type(cause).__name__}:"
+            f" {str(reason)[:_LONGEST]}",
+            do=f"{_page(dataset)} says where the files come from. Check the network, or copy the"
+            f" folder of an ir_datasets that has them to {_library().util.home_path()}"
+            " (IR_DATASETS_HOME names another place)",
+        ) from error
 
 
 def _paths(source: Any) -> Iterator[Path]:
-    """Where the documents of a dataset lie, as far as it tells. Downloads nothing."""
+    """Where the documents of a dataset lie, as far as the dataset knows. Downloads nothing."""
     handler = source.docs_handler()
     with suppress(Exception):  # many readers have no such method, or one that downloads
         yield Path(handler.docs_path(force=False))
@@ -193,12 +302,12 @@ def _files(path: Path) -> Iterator[Path]:
 
 
 def _stamp(documents: str) -> Path:
-    home = Path(library().util.home_path())
+    home = Path(_library().util.home_path())
     return home / "soundingline" / f"{documents.replace('/', '-')}-{fingerprint(documents)}.json"
 
 
 def _stamped(stamp: Path, state: str) -> str:
-    """The fingerprint that was kept for these files; empty where there is none."""
+    """The stored fingerprint of these files; empty if there is none."""
     try:
         content = json.loads(stamp.read_text(encoding="utf-8"))
         known = content["corpus"] if state and content["state"] == state else ""

@@ -1,96 +1,107 @@
-"""The links between a corpus's documents as a graph: who refers to whom, in both directions."""
+"""The links between the documents of a corpus as a graph, in both directions."""
 
 from __future__ import annotations
 
 import json
+import zipfile
 from collections.abc import Container, Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
-from toolkit.benchmarks.reading import Place, lines
-from toolkit.contracts import Link
-from toolkit.errors import InputError
-from toolkit.files import dump_json, fingerprint
+from soundingline.toolkit.data import Link
+from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.files import dump_json, fingerprint
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
 
 DIRECTIONS = ("out", "in", "both")
-HEADER = ("docid", "linked")
-
-FORMAT = 1  # of a graph's folder
-_RECORD = "links.json"
-
-Numbers = NDArray[np.int32]
-Table = tuple[NDArray[np.int64], Numbers]
+FORMAT = 2  # of a graph's folder
+_RECORD, _MATRIX = "links.json", "links.npz"
 
 
 class LinkGraph:
-    """A directed graph in compressed sparse rows (CSR), about 16 bytes a link beside the docids.
+    """A directed graph as a sparse matrix. Read-only, so that threads may share it.
 
-    Documents are numbered in the order in which the links name them first; `docids` gives their
-    ids. Cycles are welcome, and so are documents with any number of links. Not kept, but counted:
-    `missing`, links of which an end is not in the corpus; `repeated`, links given before; and
-    `own`, links of a document to itself. Read-only, so that threads may share it.
+    Cycles are allowed, and so are documents with any number of links.
+
+    Args:
+        docids: the documents in the order of the matrix.
+        matrix: boolean, documents x documents, with sorted indices: row i has a value in column j
+            if document i links to document j.
+        missing: number of links left out because one end is not in the corpus.
+        repeated: number of links left out because they occurred before.
+        own: number of links left out because they lead from a document to itself.
     """
 
     def __init__(
         self,
         docids: Sequence[str],
-        out: Table,
-        into: Table,
+        matrix: csr_array,
         *,
         missing: int = 0,
         repeated: int = 0,
         own: int = 0,
     ) -> None:
-        """`out` and `into`: whom each document links to, and who links to it, as offsets of
-        documents + 1 and the numbers of the others."""
         self.docids = list(docids)
         self.missing, self.repeated, self.own = missing, repeated, own
         self._numbers = {docid: number for number, docid in enumerate(self.docids)}
-        self._out, self._in = out, into
+        self._matrices = {"out": matrix, "in": matrix.T.tocsr()}
 
     @classmethod
     def build(cls, links: Iterable[Link], corpus: Container[str] | None = None) -> LinkGraph:
-        """The graph of `links`; without a `corpus` every document counts as present."""
+        """The graph of `links`, whose documents are numbered in the order in which the links first
+        name them. Without a `corpus` every document counts as present."""
+        from scipy.sparse import coo_array  # a command without links starts faster without it
+
         numbers: dict[str, int] = {}
         present: dict[str, bool] = {}
-        pairs: dict[tuple[int, int], None] = {}
-        counts = {"missing": 0, "repeated": 0, "own": 0}
+        ends: tuple[list[int], list[int]] = ([], [])
+        missing = own = 0
         for link in links:
             for docid in link:
                 if docid not in present:
                     present[docid] = corpus is None or docid in corpus
             if not all(present[docid] for docid in link):
-                counts["missing"] += 1
+                missing += 1
             elif link.docid == link.linked:
-                counts["own"] += 1
+                own += 1
             else:
-                source, target = (numbers.setdefault(docid, len(numbers)) for docid in link)
-                counts["repeated"] += (source, target) in pairs
-                pairs[source, target] = None
-        array = np.array(list(pairs), dtype=np.int64).reshape(-1, 2)
-        out, into = _rows(array, len(numbers)), _rows(array[:, ::-1], len(numbers))
-        return cls(list(numbers), out, into, **counts)
+                for docid, column in zip(link, ends, strict=True):
+                    column.append(numbers.setdefault(docid, len(numbers)))
+        shape = (len(numbers), len(numbers))
+        matrix = coo_array((np.ones(len(ends[0]), dtype=bool), ends), shape=shape).tocsr()
+        matrix.sort_indices()
+        repeated = len(ends[0]) - matrix.nnz
+        return cls(list(numbers), matrix, missing=missing, repeated=repeated, own=own)
 
     @classmethod
     def open(cls, folder: Path) -> LinkGraph:
-        """The graph that `write` has left in a folder. `OSError`, `ValueError` or `KeyError` where
-        there is none, or one that is damaged."""
+        """The graph that `write` has written into a folder. Raises `OSError`, `ValueError` or
+        `KeyError` if there is none, or if it is damaged."""
+        from scipy.sparse import csr_array, load_npz
+
         record = json.loads((folder / _RECORD).read_text(encoding="utf-8"))
-        tables = {name: _read_table(folder, name, len(record["docids"])) for name in ("out", "in")}
+        try:
+            matrix = csr_array(load_npz(folder / _MATRIX))
+        except (zipfile.BadZipFile, EOFError) as error:
+            raise ValueError(f"{folder} holds no graph: {error}") from error
+        documents = len(record["docids"])
+        if matrix.shape != (documents, documents):
+            raise ValueError(f"{folder} holds no graph of {documents} documents")
         counts = {name: record[name] for name in ("missing", "repeated", "own")}
-        graph = cls(record["docids"], tables["out"], tables["in"], **counts)
+        graph = cls(record["docids"], matrix, **counts)
         graph.fingerprint = record["fingerprint"]
         return graph
 
     def write(self, folder: Path) -> None:
-        """Leave the graph in a folder, for `open`."""
-        for name, (offsets, ends) in (("out", self._out), ("in", self._in)):
-            np.save(folder / f"{name}_offsets.npy", offsets)
-            np.save(folder / f"{name}_ends.npy", ends)
+        """Write the graph into a folder, for `open`."""
+        from scipy.sparse import save_npz
+
+        save_npz(folder / _MATRIX, self._matrices["out"], compressed=False)
         record = {
             "docids": self.docids,
             **{name: getattr(self, name) for name in ("missing", "repeated", "own")},
@@ -100,7 +111,7 @@ class LinkGraph:
 
     def __len__(self) -> int:
         """The number of links."""
-        return len(self._out[1])
+        return int(self._matrices["out"].nnz)
 
     def __contains__(self, docid: object) -> bool:
         return docid in self._numbers
@@ -108,17 +119,21 @@ class LinkGraph:
     def neighbours(self, docid: str, direction: str = "both") -> list[str]:
         """The documents that `docid` links to (`out`), that link to it (`in`), or `both`, each
         once; none for a document without links."""
-        number = self._numbers.get(docid)
-        if number is None:
+        row = self._numbers.get(docid)
+        if row is None:
             return []
-        tables = {"out": [self._out], "in": [self._in], "both": [self._out, self._in]}[direction]
-        numbers = np.concatenate([_row(table, number) for table in tables])
-        return [self.docids[other] for other in dict.fromkeys(numbers.tolist())]
+        numbers: list[int] = []
+        for name in ("out", "in") if direction == "both" else (direction,):
+            matrix = self._matrices[name]
+            numbers += matrix.indices[matrix.indptr[row] : matrix.indptr[row + 1]].tolist()
+        return [self.docids[number] for number in dict.fromkeys(numbers)]
 
     @cached_property
     def fingerprint(self) -> str:
         """Hash of the links."""
-        return fingerprint(self.docids, [part.tobytes().hex() for part in self._out])
+        matrix = self._matrices["out"]
+        parts = matrix.indptr.astype(np.int64), matrix.indices.astype(np.int32)
+        return fingerprint(self.docids, [part.tobytes().hex() for part in parts])
 
     def __repr__(self) -> str:
         return f"LinkGraph({len(self.docids)} documents, {len(self)} links)"
@@ -128,42 +143,3 @@ def check_direction(direction: object) -> None:
     """`InputError` for anything but `out`, `in` or `both`."""
     if direction not in DIRECTIONS:
         raise InputError(f"direction={direction!r}", valid=", ".join(DIRECTIONS))
-
-
-def read_links(path: Path) -> Iterable[Link]:
-    """The rows of a `links.tsv`: two ids with a tab between, a header line `docid, linked` where
-    there is one. Anything else is an `InputError` with its line."""
-    for number, (location, line) in enumerate(lines(path)):
-        ends = tuple(part.strip() for part in line.split("\t"))
-        if number == 0 and ends == HEADER:
-            continue
-        yield _link(location, ends)
-
-
-def _link(location: Place, ends: Sequence[str]) -> Link:
-    if len(ends) != 2 or not all(ends):
-        raise InputError(
-            f"{location} is no link", valid="a docid, a tab, and the docid it links to"
-        )
-    return Link(*ends)
-
-
-def _read_table(folder: Path, name: str, documents: int) -> Table:
-    offsets: NDArray[np.int64] = np.load(folder / f"{name}_offsets.npy")
-    ends: Numbers = np.load(folder / f"{name}_ends.npy")
-    inside = not len(ends) or (ends.min() >= 0 and ends.max() < documents)
-    if len(offsets) != documents + 1 or offsets[-1] != len(ends) or not inside:
-        raise ValueError(f"{folder} holds no graph of {documents} documents")
-    return offsets, ends
-
-
-def _rows(pairs: NDArray[Any], documents: int) -> Table:
-    """Offsets and ends of the rows, both in ascending order."""
-    order = np.lexsort((pairs[:, 1], pairs[:, 0]))
-    offsets = np.searchsorted(pairs[order, 0], np.arange(documents + 1))
-    return offsets.astype(np.int64), pairs[order, 1].astype(np.int32)
-
-
-def _row(table: Table, number: int) -> Numbers:
-    offsets, ends = table
-    return ends[offsets[number] : offsets[number + 1]]

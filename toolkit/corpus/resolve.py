@@ -1,6 +1,6 @@
-"""From what others say of documents (titles, urls, identifiers) to documents of the corpus.
+"""Finding the document of the corpus that a title, URL, DOI or arXiv identifier refers to.
 
-Nothing is invented: a finding is a document of the corpus, or it is refused with a reason.
+A reference resolves to a document of the corpus or is refused with a reason; nothing is invented.
 """
 
 from __future__ import annotations
@@ -8,46 +8,48 @@ from __future__ import annotations
 import json
 import re
 import unicodedata
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
-from toolkit.checks import check_number
-from toolkit.contracts import Document
-from toolkit.corpus.similar_titles import SimilarTitles
-from toolkit.files import dump_json
+import numpy as np
+from numpy.typing import NDArray
 
-# Of a resolver's folder: ours, and Unicode's, by which titles are compared.
+from soundingline.toolkit.data import Document
+from soundingline.toolkit.errors import check_number
+from soundingline.toolkit.files import dump_json
+
+# Names the format of a resolver's folder. Titles are normalised by Python's version of Unicode.
 FORMAT = f"1, Unicode {unicodedata.unidata_version}"
-_RECORD = "headings.json"
-LONGEST_FINDING = 2000  # characters that are looked at
+LONGEST_FINDING = 2000  # characters of a reference that are read
+# Prefixes of placeholder ids in document lists, for lines that resolve to no single document.
+UNRESOLVED, AMBIGUOUS = "unresolved:", "ambiguous:"
+_TABLES = ("_urls", "_identifiers", "_titles")
+_ARRAYS = ("sizes", "offsets", "places")
 _WORD = re.compile(r"\w+")
 _URL = re.compile(r"https?://[^\s<>\"'\])}]+", re.IGNORECASE)
 # DOIs (doi.org/the-identifier/resources/handbook, section 2) and arXiv's identifiers since 2007.
 _IDENTIFIER = re.compile(r"10\.\d{4,9}/[^\s<>\"'\])}]+|(?<![\d.])\d{4}\.\d{4,5}(?=v\d|\D|$)")
 _LABELLED = re.compile(r"(?:\b(?:docid|doc|id)\s*[=:]\s*|[\[【])([^\s\]】,;]+)", re.IGNORECASE)
 _QUOTED = re.compile(r"[\"“«‘]([^\"”»’]{3,300})[\"”»’]")
+_LIST_MARK = re.compile(r"^\s*(?:[-*•]|\d+[.)])\s+")
 _TRAILING = ".,;:!?"
-# Beginnings of ids that stand in a list for a line of which no document can be told.
-UNRESOLVED, AMBIGUOUS = "unresolved:", "ambiguous:"
-_FEWEST_WORDS = 2  # of a title that is found inside a longer text
-_TABLES = ("_urls", "_identifiers", "_titles")
-
-
-class Heading(NamedTuple):
-    """What a document is recognised by."""
-
-    docid: str
-    title: str = ""
-    url: str = ""
+_FEWEST_WORDS = 2  # of a title that is searched for inside a longer text
+_MOST_SIMILAR = 10
 
 
 class Resolution(NamedTuple):
-    """What became of a finding. `docid` is a document of the corpus, and empty where the finding is
-    refused; `how` is `id`, `url`, `identifier`, `title` or `similar title`, and of a refused one
-    `unknown` or `ambiguous`, with all the `candidates` that it could be."""
+    """The result for one reference.
+
+    Attributes:
+        finding: the reference as it was passed in.
+        docid: the document, or an empty string if the reference was refused.
+        how: `id`, `url`, `identifier`, `title` or `similar title`; `unknown` or `ambiguous` if
+            the reference was refused.
+        candidates: the documents that an ambiguous reference may refer to.
+    """
 
     finding: str
     docid: str
@@ -56,67 +58,78 @@ class Resolution(NamedTuple):
 
 
 class Resolver:
-    """Maps findings to documents: by exact id, then by url, then by a DOI or an arXiv identifier of
-    a document's id or url, then by title.
+    """Maps references to documents.
 
-    Titles are compared without case, accents, punctuation and white space: the whole finding, what
-    it quotes, the titles of two words or more that it contains (the longest counts), and at last
-    titles that are nearly it. The similarity is Dice's coefficient over sets of three neighbouring
-    characters; `threshold` (0 to 1) is the least, and another title within `margin` of the best
-    makes the finding ambiguous. So does any step at which two documents are meant.
+    The steps are, in this order: the docid, the URL, a DOI or arXiv identifier in the docid or the
+    URL, the title. Titles are compared without case, accents, punctuation and white space: first
+    the whole reference, then quoted parts of it, then titles of at least two words that it
+    contains (the longest count), then the most similar titles. A step that finds several documents
+    makes the reference ambiguous.
+
+    Args:
+        documents: id, title and URL of each document; texts are not used.
+        threshold: the least similarity of a title, in (0, 1]: Dice's coefficient over the sets of
+            character trigrams.
+        margin: titles whose similarity is within this distance of the best one count as equal.
+
+    Raises:
+        InputError: for a threshold or a margin out of range.
+
+    Example:
+        >>> resolver = Resolver([Document("p1", "Attention Is All You Need", "")])
+        >>> resolver.resolve("Vaswani et al.: 'Attention is all you need' (2017)").docid
+        'p1'
     """
 
     def __init__(
-        self, headings: Iterable[Heading | Document], threshold: float = 0.8, margin: float = 0.05
+        self, documents: Iterable[Document], threshold: float = 0.8, margin: float = 0.05
     ) -> None:
-        check_number("threshold", threshold, most=1, above=True)
-        check_number("margin", margin, most=1)
+        check_number("threshold", threshold, le=1, gt=0)
+        check_number("margin", margin, le=1)
         self.threshold, self.margin = threshold, margin
         self._docids: set[str] = set()
-        # Lists, as JSON has them, so that a resolver is opened without a set for each title.
+        # Values are lists, as in JSON, so that opening a resolver makes no set for each title.
         self._urls: dict[str, list[str]] = {}
         self._identifiers: dict[str, list[str]] = {}
         self._titles: dict[str, list[str]] = {}
-        for heading in headings:
-            self._add(Heading(heading.docid, heading.title, heading.url))
-        self._similar = SimilarTitles(list(self._titles))
+        for docid, title, _, url in documents:
+            self._docids.add(docid)
+            if url:
+                self._urls.setdefault(_normalise_url(url), []).append(docid)
+            for identifier in _identifiers(f"{docid} {url}"):
+                self._identifiers.setdefault(identifier, []).append(docid)
+            if normalised := _normalise_title(title):
+                self._titles.setdefault(normalised, []).append(docid)
+        self._trigrams = _TrigramIndex.build(list(self._titles))
 
     @classmethod
     def open(cls, folder: Path, threshold: float = 0.8, margin: float = 0.05) -> Resolver:
-        """The resolver that `write` has left in a folder. `OSError`, `ValueError` or `KeyError`
-        where there is none, or one that is damaged."""
+        """Open the folder of a resolver that `write` made.
+
+        Raises `OSError`, `ValueError` or `KeyError` if it is absent or damaged.
+        """
         resolver = cls((), threshold, margin)
-        record = json.loads((folder / _RECORD).read_text(encoding="utf-8"))
+        record = json.loads((folder / "headings.json").read_text(encoding="utf-8"))
         resolver._docids = set(record["docids"])
         for name in _TABLES:
             setattr(resolver, name, dict(record[name]))
-        resolver._similar = SimilarTitles.open(folder, list(resolver._titles))
+        grams = json.loads((folder / "grams.json").read_text(encoding="utf-8"))
+        arrays = [np.load(folder / f"{name}.npy") for name in _ARRAYS]
+        resolver._trigrams = _TrigramIndex(list(resolver._titles), grams, *arrays)
         return resolver
 
     def write(self, folder: Path) -> None:
-        """Leave the resolver in a folder, for `open`; threshold and margin are not kept."""
+        """Write the resolver to an existing folder, without threshold and margin."""
         tables = {name: getattr(self, name) for name in _TABLES}
         record = {"docids": sorted(self._docids), **tables}
-        (folder / _RECORD).write_text(dump_json(record, indent=None), encoding="utf-8")
-        self._similar.write(folder)
-
-    @cached_property
-    def _longest(self) -> int:
-        """Words of the longest title."""
-        return max((title.count(" ") + 1 for title in self._titles), default=0)
-
-    def _add(self, heading: Heading) -> None:
-        docid = heading.docid
-        self._docids.add(docid)
-        if heading.url:
-            self._urls.setdefault(_plain_url(heading.url), []).append(docid)
-        for identifier in _identifiers(f"{docid} {heading.url}"):
-            self._identifiers.setdefault(identifier, []).append(docid)
-        if title := plain_title(heading.title):
-            self._titles.setdefault(title, []).append(docid)
+        for name, value in (("headings", record), ("grams", list(self._trigrams.grams))):
+            text = dump_json(value, indent=None)
+            (folder / f"{name}.json").write_text(text, encoding="utf-8")
+        for name in _ARRAYS:
+            np.save(folder / f"{name}.npy", getattr(self._trigrams, name))
 
     def resolve(self, finding: str) -> Resolution:
-        """The document that a finding means. Only its first `LONGEST_FINDING` characters count."""
+        """Resolve one reference. Only its first 2,000 characters are read."""
         text = finding[:LONGEST_FINDING].strip()
         for how, docids in self._steps(text):
             if len(docids) == 1:
@@ -126,64 +139,110 @@ class Resolver:
         return Resolution(finding, "", "unknown")
 
     def resolve_lines(self, text: str) -> list[Resolution]:
-        """One for each line that holds anything, list marks left out."""
-        lines = (re.sub(r"^\s*(?:[-*•]|\d+[.)])\s+", "", line) for line in text.splitlines())
+        """Resolve each line that is not blank, without bullets and numbers at its beginning."""
+        lines = (_LIST_MARK.sub("", line) for line in text.splitlines())
         return [self.resolve(line) for line in lines if line.strip()]
 
     def _steps(self, text: str) -> Iterator[tuple[str, set[str]]]:
-        """What each way of recognising finds, the surest first."""
-        named = {text, *_LABELLED.findall(text)} & self._docids
-        yield "id", named
-        urls = (_plain_url(url.rstrip(_TRAILING)) for url in _URL.findall(text))
-        yield "url", _all(self._urls.get(url) for url in urls)
-        yield "identifier", _all(self._identifiers.get(name) for name in _identifiers(text))
+        yield "id", {text, *_LABELLED.findall(text)} & self._docids
+        urls = (_normalise_url(url.rstrip(_TRAILING)) for url in _URL.findall(text))
+        yield "url", _union(self._urls.get(url) for url in urls)
+        yield "identifier", _union(self._identifiers.get(name) for name in _identifiers(text))
         without_urls = _URL.sub(" ", text)
-        title = plain_title(without_urls)
+        title = _normalise_title(without_urls)
         yield "title", set(self._titles.get(title, ()))
-        quoted = map(plain_title, _QUOTED.findall(without_urls))
-        yield "title", _all(self._titles.get(one) for one in quoted)
+        quoted = map(_normalise_title, _QUOTED.findall(without_urls))
+        yield "title", _union(self._titles.get(one) for one in quoted)
         yield "title", self._contained(title.split(" "))
-        yield "similar title", self._nearly(title)
+        similar = self._trigrams.most_similar(title)
+        if similar and similar[0][1] >= self.threshold:
+            level = [other for other, score in similar if score >= similar[0][1] - self.margin]
+            yield "similar title", _union(self._titles[other] for other in level)
 
     def _contained(self, words: Sequence[str]) -> set[str]:
-        """Of the longest titles inside the text."""
-        for length in range(min(self._longest, len(words)), _FEWEST_WORDS - 1, -1):
+        """The documents of the longest titles that the words contain."""
+        for length in range(min(self._longest_title, len(words)), _FEWEST_WORDS - 1, -1):
             starts = range(len(words) - length + 1)
             pieces = (" ".join(words[start : start + length]) for start in starts)
-            if docids := _all(self._titles.get(piece) for piece in pieces):
+            if docids := _union(self._titles.get(piece) for piece in pieces):
                 return docids
         return set()
 
-    def _nearly(self, title: str) -> set[str]:
-        ranked = self._similar.best(title)
-        if not ranked or ranked[0][1] < self.threshold:
-            return set()
-        level = [other for other, score in ranked if score >= ranked[0][1] - self.margin]
-        return _all(self._titles[other] for other in level)
+    @cached_property
+    def _longest_title(self) -> int:
+        """In words."""
+        return max((title.count(" ") + 1 for title in self._titles), default=0)
 
 
-def plain_title(title: str) -> str:
-    """Words in lower case, without accents and punctuation, one space between them."""
+class _TrigramIndex:
+    """Titles by the character trigrams that they contain.
+
+    `sizes` holds the number of trigrams of each title. The titles that contain `grams[n]` are
+    `places[offsets[n]:offsets[n + 1]]`.
+    """
+
+    def __init__(
+        self,
+        titles: Sequence[str],
+        grams: Iterable[str],
+        sizes: NDArray[np.int64],
+        offsets: NDArray[np.int64],
+        places: NDArray[np.int32],
+    ) -> None:
+        if len(sizes) != len(titles) or offsets[-1] != len(places):
+            raise ValueError("the trigram index belongs to other titles")
+        self.titles, self.sizes, self.offsets, self.places = titles, sizes, offsets, places
+        self.grams = {gram: number for number, gram in enumerate(grams)}
+
+    @classmethod
+    def build(cls, titles: Sequence[str]) -> _TrigramIndex:
+        positions: dict[str, list[int]] = {}
+        sizes = []
+        for number, title in enumerate(titles):
+            grams = _trigrams(title)
+            sizes.append(len(grams))
+            for gram in grams:
+                positions.setdefault(gram, []).append(number)
+        offsets = np.cumsum([0, *map(len, positions.values())])
+        places = np.fromiter(chain.from_iterable(positions.values()), np.int32)
+        return cls(titles, positions, np.array(sizes, np.int64), offsets, places)
+
+    def most_similar(self, title: str) -> list[tuple[str, float]]:
+        """The most similar titles with Dice's coefficient, best first."""
+        grams = _trigrams(title)
+        numbers = [self.grams[gram] for gram in grams if gram in self.grams]
+        lists = [self.places[self.offsets[n] : self.offsets[n + 1]] for n in numbers]
+        if not lists:
+            return []
+        shared = np.bincount(np.concatenate(lists), minlength=len(self.titles))
+        scores = 2 * shared / (self.sizes + len(grams))
+        order = np.argsort(-scores, kind="stable")[:_MOST_SIMILAR]
+        return [(self.titles[number], float(scores[number])) for number in order]
+
+
+def _trigrams(title: str) -> list[str]:
+    # In the order of the title, not of a set, so that equal titles give equal files.
+    padded = f"  {title} " if title else ""
+    return list(dict.fromkeys(padded[start : start + 3] for start in range(len(padded) - 2)))
+
+
+def _normalise_title(title: str) -> str:
+    """Words in lower case, without accents and punctuation, with one space between them."""
     letters = unicodedata.normalize("NFKD", title.casefold())
-    kept_letters = "".join(letter for letter in letters if not unicodedata.combining(letter))
-    return " ".join(_WORD.findall(unicodedata.normalize("NFKC", kept_letters)))
+    without_accents = "".join(letter for letter in letters if not unicodedata.combining(letter))
+    return " ".join(_WORD.findall(unicodedata.normalize("NFKC", without_accents)))
 
 
-def _identifiers(text: str) -> list[str]:
-    return [name.rstrip(_TRAILING).casefold() for name in _IDENTIFIER.findall(text)]
-
-
-def _plain_url(url: str) -> str:
+def _normalise_url(url: str) -> str:
     """Without scheme, `www.`, fragment and final slash; the host in lower case."""
     rest = re.sub(r"^https?://", "", url.partition("#")[0], flags=re.IGNORECASE)
     host, slash, path = rest.partition("/")
     return f"{host.casefold().removeprefix('www.')}{slash}{path}".rstrip("/")
 
 
-def _all(parts: Iterable[Iterable[str] | None]) -> set[str]:
+def _identifiers(text: str) -> list[str]:
+    return [name.rstrip(_TRAILING).casefold() for name in _IDENTIFIER.findall(text)]
+
+
+def _union(parts: Iterable[Iterable[str] | None]) -> set[str]:
     return {docid for part in parts if part for docid in part}
-
-
-def refusals(resolutions: Iterable[Resolution]) -> dict[str, int]:
-    """How many findings were refused, by reason."""
-    return dict(Counter(one.how for one in resolutions if not one.docid))

@@ -1,37 +1,74 @@
-"""Units: what of a document is indexed and retrieved. Each class is a `contracts.Segmenter`.
+"""Segmenters: how documents are cut into the units that are indexed and retrieved.
 
-Tokens are those of `toolkit.text` unless a tokenizer is named, and the title is never counted: it
-is put in front of every unit (`Unit.contents`) on top of its budget, so that each passage names its
-document.
+Sizes are in tokens of `soundingline.toolkit.tokens`. The title is not counted: engines index it in
+front of every unit (`Unit.contents`), so that each passage names its document.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
-from toolkit.checks import check_integer
-from toolkit.contracts import PASSAGE_MARK, Document, Unit
-from toolkit.corpus.sentences import RULES_VERSION, Spans, Splitter, rule_spans
-from toolkit.corpus.spacy_sentences import spacy_spans, spacy_version
-from toolkit.errors import InputError
-from toolkit.files import fingerprint
-from toolkit.text import token_starts
-from toolkit.tokens import tokens_of
+from soundingline.toolkit.corpus.sentences import (
+    RULES_VERSION,
+    Spans,
+    Splitter,
+    rule_spans,
+    spacy_spans,
+    spacy_version,
+)
+from soundingline.toolkit.data import PASSAGE_MARK, Document, Unit
+from soundingline.toolkit.errors import InputError, check_int
+from soundingline.toolkit.files import fingerprint
+from soundingline.toolkit.tokens import load_tokenizer, token_starts
 
 SPLITTERS: dict[str, Splitter] = {"rules": rule_spans, "spacy": spacy_spans}
 
 
-@dataclass
-class WholeDocument:
-    """One unit a document: all of its text, whose id is the docid."""
+class Segmenter(ABC):
+    """Base class of segmenters; a subclass sets `name` and writes `fingerprint` and `spans`.
 
-    name: str = field(default="document", init=False)
-    aggregate: bool = field(default=False, init=False)
-    whole_documents: bool = field(default=True, init=False)
+    Attributes:
+        name: the name of the unit in folders and messages.
+        passages: whether the ids of units are `<docid>%p<n>`, n from 0. Otherwise a document has
+            one unit, whose id is the docid.
+        whole_documents: whether a unit is a document of any length, which stages with a limited
+            input may have to split.
+        aggregate: whether pipelines should rank documents by their best passage (Max-P).
+    """
+
+    name: ClassVar[str]
+    passages: ClassVar[bool] = False
+    whole_documents: ClassVar[bool] = False
+    aggregate: bool = False
+
+    @property
+    @abstractmethod
+    def fingerprint(self) -> str:
+        """Names the segmenter and its settings; equal fingerprints give equal units."""
+
+    @abstractmethod
+    def spans(self, document: Document) -> Spans:
+        """Half-open character spans of `document.text`, one per unit, in order."""
+
+    def units(self, document: Document) -> Iterator[Unit]:
+        """The units of a document, in order."""
+        for number, (start, end) in enumerate(self.spans(document)):
+            unit_id = f"{document.docid}{PASSAGE_MARK}{number}" if self.passages else document.docid
+            yield Unit(unit_id, document.title, document.text[start:end])
+
+
+@dataclass
+class WholeDocument(Segmenter):
+    """One unit per document: its whole text."""
+
+    name: ClassVar[str] = "document"
+    whole_documents: ClassVar[bool] = True
 
     @property
     def fingerprint(self) -> str:
@@ -40,58 +77,57 @@ class WholeDocument:
     def spans(self, document: Document) -> Spans:
         return [(0, len(document.text))]
 
-    def units(self, document: Document) -> Iterator[Unit]:
-        yield Unit(document.docid, document.title, document.text)
-
 
 @dataclass
-class DocumentHead:
-    """One unit a document: its first `max_tokens` tokens (the title not counted), whose id is the
-    docid. 512 by default, as in studies of retrieval units on BrowseComp-Plus. `tokenizer`: see
-    `toolkit.tokens.tokens_of`; None: words and single marks."""
+class DocumentHead(Segmenter):
+    """One unit per document: its first tokens.
+
+    Args:
+        max_tokens: length of the unit, title not included. The default, 512, is that of
+            BrowseComp-Plus.
+        tokenizer: what counts the tokens, see `soundingline.toolkit.tokens.load_tokenizer`; None
+            counts words and punctuation marks.
+    """
 
     max_tokens: int = 512
     tokenizer: str | None = None
-    name: str = field(default="document_head", init=False)
-    aggregate: bool = field(default=False, init=False)
-    whole_documents: bool = field(default=False, init=False)
+    name: ClassVar[str] = "document_head"
 
     def __post_init__(self) -> None:
-        _check_tokens(self.max_tokens)
+        _check_max_tokens(self.max_tokens)
 
     @property
     def fingerprint(self) -> str:
-        """`InputError` where the tokenizer cannot be had."""
-        counted = [tokens_of(self.tokenizer).fingerprint] if self.tokenizer else []
+        """Raises `InputError` if the tokenizer cannot be loaded."""
+        counted = [load_tokenizer(self.tokenizer).fingerprint] if self.tokenizer else []
         return fingerprint(self.name, self.max_tokens, *counted)
 
     def spans(self, document: Document) -> Spans:
-        return [(0, len(tokens_of(self.tokenizer).head(document.text, self.max_tokens)))]
-
-    def units(self, document: Document) -> Iterator[Unit]:
-        ((_, end),) = self.spans(document)
-        yield Unit(document.docid, document.title, document.text[:end])
+        return [(0, len(load_tokenizer(self.tokenizer).truncate(document.text, self.max_tokens)))]
 
 
 @dataclass
-class Passages:
-    """Passages of whole sentences, packed greedily up to `max_tokens` tokens.
+class Passages(Segmenter):
+    """Passages of whole sentences, packed greedily.
 
-    - Ids are `<docid>%p<n>`, n from 0. A sentence of more tokens is a passage by itself. A
-      document without visible text is one empty passage, so that no document vanishes.
-    - `splitter`: `rules` (fast) or `spacy` (`en_core_web_sm`, an optional install).
-    - `aggregate`: ask pipelines for documents ranked by their best passage (Max-P). The cut is
-      the same, so both forms have one fingerprint and share an index.
+    A sentence longer than `max_tokens` is a passage of its own. A document without visible text
+    has one empty passage.
+
+    Args:
+        max_tokens: length of a passage in words and punctuation marks, title not included.
+        splitter: `rules` (fast) or `spacy` (`en_core_web_sm`, an optional package).
+        aggregate: rank documents by their best passage (Max-P). The passages are the same, so both
+            settings have one fingerprint and share an index.
     """
 
     max_tokens: int = 250
     splitter: str = "rules"
     aggregate: bool = False
-    name: str = field(default="passage", init=False)
-    whole_documents: bool = field(default=False, init=False)
+    name: ClassVar[str] = "passage"
+    passages: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        _check_tokens(self.max_tokens)
+        _check_max_tokens(self.max_tokens)
         if self.splitter not in SPLITTERS:
             raise InputError(
                 f"splitter is {self.splitter!r}",
@@ -101,7 +137,7 @@ class Passages:
 
     @property
     def fingerprint(self) -> str:
-        """`InputError` where the splitter is spaCy's and is not installed."""
+        """Raises `InputError` if the splitter is spaCy's and spaCy is not installed."""
         rules = spacy_version() if self.splitter == "spacy" else f"rules {RULES_VERSION}"
         return fingerprint(self.name, self.max_tokens, rules)
 
@@ -109,20 +145,17 @@ class Passages:
         sentences = SPLITTERS[self.splitter](document.text)
         return pack(document.text, sentences, self.max_tokens) or [(0, 0)]
 
-    def units(self, document: Document) -> Iterator[Unit]:
-        for number, (start, end) in enumerate(self.spans(document)):
-            unit_id = f"{document.docid}{PASSAGE_MARK}{number}"
-            yield Unit(unit_id, document.title, document.text[start:end])
-
 
 def pack(text: str, sentences: Spans, max_tokens: int) -> Spans:
-    """Join neighbouring `sentences` (ordered, disjoint spans of `text`) greedily into spans of at
-    most `max_tokens` tokens; a sentence of more stands alone."""
+    """Join neighbouring sentences greedily into spans of at most `max_tokens` tokens.
+
+    `sentences` are ordered, disjoint spans of `text`. A longer sentence gets a span of its own.
+    """
     if not sentences:
         return []
     tokens = token_starts(text)
     starts, ends = np.asarray(sentences).T
-    # From the right, so that a start inside a token counts what is left of it as one more.
+    # A sentence that starts inside a token counts the rest of it as one more token.
     before = (np.searchsorted(tokens, starts, side="right") - 1).tolist()
     upto = np.searchsorted(tokens, ends).tolist()
     packed: Spans = []
@@ -134,6 +167,6 @@ def pack(text: str, sentences: Spans, max_tokens: int) -> Spans:
     return packed
 
 
-def _check_tokens(value: int) -> None:
+def _check_max_tokens(value: int) -> None:
     do = "set unit.max_tokens, e.g. 250 for passages or 512 for heads"
-    check_integer("max_tokens", value, do=do)
+    check_int("max_tokens", value, do=do)

@@ -1,22 +1,28 @@
-"""Where sentences begin and end, by rules for English. For spaCy's model see `spacy_sentences`.
+"""Splitting a text into sentences (by rules for English, or by spaCy) and into lines.
 
-A splitter takes a text and gives half-open character spans: in order, disjoint, trimmed of white
-space, and together covering every visible character. A line break always ends a sentence.
+All functions return half-open character spans. Sentences are in order, disjoint, trimmed of white
+space, and together cover every visible character; a line break always ends a sentence. Lines
+partition the text.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import cache
+from importlib import metadata
+from typing import Any
+
+from soundingline.toolkit.errors import InputError
 
 Spans = list[tuple[int, int]]
 Splitter = Callable[[str], Spans]
 
-# Raised when a rule below changes, so that passages cut by other rules are recognised as such.
+# Increment when a rule changes: the fingerprint of a segmenter contains it.
 RULES_VERSION = 1
 
-# One leading character class lets the regex engine skip to candidates without trying each
-# position. Group 1 is the first visible letter or digit of what follows, behind opening quotes.
+# A possible end of a sentence. The leading character class lets the regex engine skip to
+# candidates. Group 1 is the first letter or digit after the candidate and any opening quotes.
 _CANDIDATE = re.compile(
     r"[.!?…\n。！？](?:"
     r"(?<=\n)\s*"
@@ -31,17 +37,17 @@ def _words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-# Followed by a name or a figure in nearly every use: never the end of a sentence.
+# Nearly always followed by a name or a number, so never the end of a sentence.
 _BINDING = _words(
     "mr mrs ms mx dr prof st rev fr gen col lt sgt capt cpl maj cmdr adm gov sen rep hon pres supt "
     "messrs mme mlle mt ft vs v cf ca approx e.g i.e viz resp"
 )
-# Followed by a number when they abbreviate; ordinary words or sentence ends otherwise.
+# Abbreviations only if a number follows.
 _COUNTING = _words(
     "no nos fig figs vol vols p pp pg pgs ch chap sec sect art eq eqs ed eds op par para tab app "
     "jan feb mar apr jun jul aug sep sept oct nov dec"
 )
-# May stand inside a sentence or end it: the next word decides, as it does after initials.
+# May end a sentence or not: the next word decides, as it does after initials.
 _LOOSE = _words(
     "al etc inc ltd co corp bros jr sr esq ph.d m.d b.a m.a d.c univ dept est assn ave blvd rd "
     "bldg dist div gov't int'l mfg natl min max avg misc trans repr"
@@ -53,21 +59,29 @@ _STARTERS = _words(
     "what who why how which also then thus today later another other such"
 )
 _LONGEST_ABBREVIATION = 16
-# White space, opening quotes and a letter: what a candidate needs to see behind itself.
+# Characters after a candidate that the rules look at: white space, opening quotes, a letter.
 _AHEAD = 16
 
 
+LINE_WIDTH = 1000
+_TO_LAST_SPACE = re.compile(r".*\s", re.DOTALL)
+MODEL = "en_core_web_sm"
+# spaCy's parser needs memory in proportion to the text, so longer lines are parsed in pieces.
+_LONGEST_PARSED = 100_000
+
+
 def rule_spans(text: str) -> Spans:
-    """Sentences by rules: `.`, `!`, `?`, `…` with closing quotes, before white space, unless what
-    stands around speaks for an abbreviation, an initial, a numbered item or a lower-case go-on."""
+    """Split English text into sentences by rules.
+
+    A sentence ends at `.`, `!`, `?` or `…` (and closing quotes) before white space, unless the
+    context indicates an abbreviation, an initial, a numbered item or a continuation in lower case.
+    """
     spans: Spans = []
     start = len(text) - len(text.lstrip())
     for match in _CANDIDATE.finditer(text, start):
-        if not _ends(text, match):
-            continue
-        end = _visible_end(text, match)
-        spans.append((start, end))
-        start = match.end()
+        if _ends_sentence(text, match):
+            spans.append((start, start + len(text[start : match.end()].rstrip())))
+            start = match.end()
     end = len(text.rstrip())
     if start < end:
         spans.append((start, end))
@@ -77,65 +91,121 @@ def rule_spans(text: str) -> Spans:
 def last_sentence_start(text: str, start: int, limit: int, near: int = 300) -> int:
     """The last position in `(start, limit]` at which a sentence of `text` begins, or 0.
 
-    The last `near` characters are searched first, which spares the rest in nearly every text.
+    The last `near` characters are searched first, which is enough for nearly every text.
     """
     for begin in dict.fromkeys((max(start, limit - near), start)):
         candidates = list(_CANDIDATE.finditer(text, begin, limit + _AHEAD))
         for match in reversed(candidates):
-            if start < match.end() <= limit and _ends(text, match):
+            if start < match.end() <= limit and _ends_sentence(text, match):
                 return match.end()
     return 0
 
 
-def _visible_end(text: str, match: re.Match[str]) -> int:
-    end = match.end()
-    while text[end - 1].isspace():
-        end -= 1
-    return end
-
-
-def _ends(text: str, match: re.Match[str]) -> bool:
+def _ends_sentence(text: str, match: re.Match[str]) -> bool:
     mark, following = match.start(), match.group(1)
-    # Groups are absent for a line break and for full-width marks, which need no second look.
+    # The group is absent for line breaks and full-width marks, which always end a sentence.
     if following is None or "\n" in match.group():
         return True
     if following.islower():
         return False
     if text[mark] != "." or text[mark - 1 : mark] == ".":
         return True
-    return _full_stop_ends(text, mark, following, match.end())
-
-
-def _full_stop_ends(text: str, mark: int, following: str, after: int) -> bool:
-    word = _word_before(text, mark)
+    # The word before the full stop, no longer than any abbreviation.
+    before = text[max(0, mark - _LONGEST_ABBREVIATION) : mark]
+    word = before.split()[-1] if before and not before[-1].isspace() else ""
     stem = word.lstrip(_OPENING)
     low = stem.lower()
-    if low in _BINDING or (stem.isdecimal() and _opens(text, mark - len(word))):
+    if low in _BINDING or (stem.isdecimal() and _begins_item(text, mark - len(word))):
         return False
     if low in _COUNTING:
         return not following.isdecimal()
     if low in _LOOSE or (len(stem) == 1 and stem.isupper()) or _dotted(stem):
-        return _next_word(text, after) in _STARTERS
+        after = text[match.end() : match.end() + 24].lstrip(_OPENING).split(maxsplit=1)
+        return bool(after) and after[0].rstrip(",.;:!?").lower() in _STARTERS
     return True
 
 
-def _word_before(text: str, position: int) -> str:
-    """What stands before `position` up to white space; no more of it than rules look at."""
-    piece = text[max(0, position - _LONGEST_ABBREVIATION) : position]
-    return piece.split()[-1] if piece and not piece[-1].isspace() else ""
-
-
-def _opens(text: str, position: int) -> bool:
-    """Whether a sentence or a line begins at `position`, by the two characters before it."""
+def _begins_item(text: str, position: int) -> bool:
+    """Whether a sentence or a line begins at `position`, so that a number there is a label."""
     before = text[max(0, position - 2) : position]
     return "\n" in before or before.strip()[-1:] in ("", *".!?…")
 
 
 def _dotted(stem: str) -> bool:
-    """`U.S`, `a.m`, `Ph.D`: letters with full stops between."""
+    """Whether `stem` is letters with full stops between them, such as `U.S`, `a.m` or `Ph.D`."""
     return "." in stem and all(len(part) in (1, 2) and part.isalpha() for part in stem.split("."))
 
 
-def _next_word(text: str, position: int) -> str:
-    word = text[position : position + 24].lstrip(_OPENING).split(maxsplit=1)
-    return word[0].rstrip(",.;:!?").lower() if word else ""
+def line_spans(text: str, width: int = LINE_WIDTH) -> Spans:
+    """Split a text into lines for reading; the spans partition it without gaps.
+
+    A line ends with its line break (`\\n` or `\\r\\n`). A line of more than `width` characters is
+    wrapped after the last sentence that fits, with the white space that follows; if none fits,
+    after the last word; if a single word is longer, at `width`. An empty text has one empty line.
+    """
+    spans: Spans = []
+    start = 0
+    while start < len(text):
+        stop = text.find("\n", start) + 1 or len(text)
+        # Only the two characters of a line break are copied: copying the line would be quadratic.
+        ending = text[max(start, stop - 2) : stop]
+        visible_end = stop - len(ending) + len(without_break(ending))
+        while visible_end - start > width:
+            limit = start + width
+            cut = last_sentence_start(text, start, limit)
+            if not cut:
+                words = _TO_LAST_SPACE.match(text, start, limit)
+                cut = words.end() if words else limit
+            spans.append((start, cut))
+            start = cut
+        spans.append((start, stop))
+        start = stop
+    return spans or [(0, 0)]
+
+
+def without_break(line: str) -> str:
+    """The line without its final line break; all other white space stays."""
+    return line.removesuffix("\n").removesuffix("\r")
+
+
+def spacy_spans(text: str) -> Spans:
+    """Split English text into sentences with the parser of spaCy's `en_core_web_sm`.
+
+    Far slower than `rule_spans`. Raises `InputError` if spaCy or the model is not installed.
+    """
+    lines = line_spans(text, width=_LONGEST_PARSED)
+    spans: Spans = []
+    parsed = _spacy_model().pipe(text[start:end] for start, end in lines)
+    for (offset, _), line in zip(lines, parsed, strict=True):
+        for sentence in line.sents:
+            piece = text[offset + sentence.start_char : offset + sentence.end_char]
+            if visible := piece.strip():
+                start = offset + sentence.start_char + len(piece) - len(piece.lstrip())
+                spans.append((start, start + len(visible)))
+    return spans
+
+
+def spacy_version() -> str:
+    """Name and version of spaCy's model, without loading it; `InputError` if not installed."""
+    try:
+        return f"{MODEL} {metadata.version(MODEL)}"
+    except metadata.PackageNotFoundError as error:
+        raise _spacy_missing() from error
+
+
+@cache
+def _spacy_model() -> Any:
+    try:
+        import spacy
+
+        return spacy.load(MODEL, exclude=["ner", "tagger", "lemmatizer", "attribute_ruler"])
+    except (ImportError, OSError) as error:
+        raise _spacy_missing() from error
+
+
+def _spacy_missing() -> InputError:
+    return InputError(
+        f"splitter 'spacy' needs spaCy and its model {MODEL}, which are not both installed",
+        valid="splitter 'rules' needs neither",
+        do=f"pip install soundingline[spacy] && python -m spacy download {MODEL}",
+    )

@@ -1,86 +1,183 @@
-"""The document store: raw text by id, and passages as positions in it.
+"""The document store: raw texts by id, and units as character spans of these texts.
 
-Two folders: one holds a corpus's texts, once; the other, one a segmenter, holds the character
-spans of its units (8 bytes each). Both carry fingerprints, so that a mismatch is told.
+The texts of a corpus are one folder; each segmenter adds a folder with the spans of its units (8
+bytes each). Both hold an SQLite database that is written once and then only read, by any number of
+threads and processes. Both record fingerprints of what they were made from, which are compared when
+they are opened.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import os
+import sqlite3
+import threading
+import weakref
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from toolkit.contracts import PASSAGE_MARK, Document, Lines, Segmenter, Unit, parent
-from toolkit.corpus.database import ReadOnly, within_limits, write_meta, written_once
-from toolkit.corpus.lines import line_spans, without_break
-from toolkit.corpus.resolve import Heading
-from toolkit.corpus.writer import KIND, VERSION, write_texts
-from toolkit.errors import InputError
-from toolkit.progress import track
+from soundingline.toolkit.console import track
+from soundingline.toolkit.corpus.segmentation import Segmenter
+from soundingline.toolkit.corpus.sentences import line_spans, without_break
+from soundingline.toolkit.data import PASSAGE_MARK, Document, Lines, Unit, parent
+from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.files import (
+    CHECKSUM_LIST,
+    atomic_folder,
+    fingerprint,
+    verify_checksum_list,
+    write_checksum_list,
+)
 
-_UNITS_KIND = "unit table"
-_UNITS_VERSION = 1
+_TEXTS_KIND, _TEXTS_VERSION = "document store", 2
+_UNITS_KIND, _UNITS_VERSION = "unit table", 2
+_TEXTS_SCHEMA = (
+    "CREATE TABLE documents (number INTEGER PRIMARY KEY, docid TEXT NOT NULL UNIQUE, "
+    "title TEXT NOT NULL, text TEXT NOT NULL, url TEXT NOT NULL)"
+)
+_UNITS_SCHEMA = "CREATE TABLE spans (number INTEGER PRIMARY KEY, spans BLOB NOT NULL)"
+_META_SCHEMA = "CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL)"
+_FILE = "data.sqlite"
+# SQLite stores a long text as a chain of pages; larger pages make shorter chains.
+_PAGE_BYTES = 16384
+_LARGEST_VALUE = 1_000_000_000  # bytes of a row, SQLite's default limit
 _SPAN = np.dtype("<u4")
-_COMMAND = "python -m experiments.index"
+_COMMAND = "soundingline index"
+_memory_names = count(1)
 
 
 class SqliteStore:
-    """Raw text for many concurrent readers (`contracts.DocumentStore`), and its units.
+    """Raw texts for any number of concurrent readers, and the units of one segmenter.
 
-    Thread-safe, also after a fork, and picklable (a copy opens the same folders). `units` is the
-    folder of a unit table, without which only whole documents can be asked for.
+    Implements `soundingline.toolkit.data.DocumentStore`. Thread-safe, also after a fork, and
+    picklable.
+
+    Args:
+        path: the folder that `build` wrote.
+        units: the folder that `add_units` wrote; None: every document is one unit.
+        corpus_fingerprint, segmenter_fingerprint: what the folders must have been built from; None
+            accepts anything.
+
+    Raises:
+        InputError: if a folder is absent, damaged, of another version, or was built from
+            something else.
     """
 
-    def __init__(self, path: Path | str, units: Path | str | None = None) -> None:
-        self.path = Path(path)
-        self.units_path = Path(units) if units is not None else None
-        self._texts = ReadOnly(self.path, kind=KIND, version=VERSION, rebuild=_COMMAND)
-        self._units: ReadOnly | None = None
-        if self.units_path is not None:
-            self._units = ReadOnly(
-                self.units_path, kind=_UNITS_KIND, version=_UNITS_VERSION, rebuild=_COMMAND
-            )
-            _check_same_corpus(self._texts, self._units)
-
-    @classmethod
-    def build(
-        cls, path: Path | str, documents: Iterable[Document], *, corpus_fingerprint: str
-    ) -> SqliteStore:
-        """Write the texts of `documents` into the folder `path`, whole or not at all, and open it.
-
-        `InputError` for an empty corpus, a docid that comes twice or is empty, one that ends like
-        a passage id (`%p3`), text that is not valid Unicode, and a document of 1,000,000,000 bytes
-        or more, which is SQLite's limit.
-        """
-        write_texts(Path(path), documents, corpus_fingerprint)
-        return cls.open(path, corpus_fingerprint=corpus_fingerprint)
-
-    @classmethod
-    def open(
-        cls,
+    def __init__(
+        self,
         path: Path | str,
         units: Path | str | None = None,
         *,
         corpus_fingerprint: str | None = None,
         segmenter_fingerprint: str | None = None,
+    ) -> None:
+        self.path = Path(path)
+        self._reopen: tuple[Any, ...] = (type(self), (path, units))
+        self._texts = _Database.open(self.path, _TEXTS_KIND, _TEXTS_VERSION)
+        self._units = None
+        if units is not None:
+            self._units = _Database.open(Path(units), _UNITS_KIND, _UNITS_VERSION)
+            texts, units_of = self.corpus_fingerprint, self._units.meta["corpus_fingerprint"]
+            if texts != units_of:
+                self.close()
+                raise InputError(
+                    f"{units} cuts the corpus {units_of}, but {path} holds {texts}",
+                    do=f"delete the one that is out of date and run {_COMMAND}",
+                )
+        for folder, what, actual, expected in (
+            (path, "corpus", self.corpus_fingerprint, corpus_fingerprint),
+            (units, "segmenter", self.segmenter_fingerprint, segmenter_fingerprint),
+        ):
+            if expected is not None and actual != expected:
+                self.close()
+                raise InputError(
+                    f"{folder} was built for another {what} ({actual or 'none'})",
+                    valid=f"{what} {expected}",
+                    do=f"delete that folder and run {_COMMAND}",
+                )
+
+    @classmethod
+    def build(
+        cls, path: Path | str, documents: Iterable[Document], *, corpus_fingerprint: str
     ) -> SqliteStore:
-        """Open what `build` (and `build_units`) wrote. `InputError`, with what to do, where it is
-        absent, incomplete, of another version, or does not carry the fingerprints asked for."""
-        store = cls(path, units)
-        try:
-            _expect(store.path, "corpus", store.corpus_fingerprint, corpus_fingerprint)
-            _expect(
-                store.units_path, "segmenter", store.segmenter_fingerprint, segmenter_fingerprint
-            )
-        except InputError:
-            store.close()
-            raise
+        """Write the documents to the folder `path`, atomically, and open it.
+
+        Raises:
+            InputError: for an empty corpus; a docid that is empty, repeated, or ends like the id
+                of a passage (`%p3`); text that is not valid Unicode; a document of 1,000,000,000
+                bytes or more, SQLite's limit.
+        """
+        with _writing(Path(path), _TEXTS_SCHEMA) as connection:
+            if not _write_texts(connection, documents, corpus_fingerprint):
+                raise InputError("the corpus holds no document", do="check the benchmark's corpus")
+        return cls(path)
+
+    @classmethod
+    def in_memory(
+        cls, documents: Iterable[Document] | Mapping[str, str], segmenter: Segmenter | None = None
+    ) -> SqliteStore:
+        """A store without files, for tests, examples and toy corpora.
+
+        Args:
+            documents: the documents, or texts by docid. There may be none.
+            segmenter: how they are cut into units; None: every document is one unit.
+
+        Example:
+            >>> store = SqliteStore.in_memory({"d1": "A mill.", "d2": "A ship."})
+            >>> store.document("d2").text
+            'A ship.'
+        """
+        if isinstance(documents, Mapping):
+            documents = [Document(docid, "", text) for docid, text in documents.items()]
+        rows = list(documents)
+        store = cls.__new__(cls)
+        store.path, store._units = Path("in memory"), None
+        store._reopen = (cls.in_memory, (rows, segmenter))
+        with _Database.in_memory(_TEXTS_SCHEMA) as store._texts:
+            _write_texts(store._texts.connection(), rows, fingerprint(*rows))
+        if segmenter is not None:
+            with _Database.in_memory(_UNITS_SCHEMA) as store._units:
+                store._write_units(store._units.connection(), segmenter, rows)
         return store
 
-    def __reduce__(self) -> tuple[type[SqliteStore], tuple[Path, Path | None]]:
-        return type(self), (self.path, self.units_path)
+    def add_units(self, path: Path | str, segmenter: Segmenter) -> int:
+        """Cut every document into units and write their spans to the folder `path`, atomically.
+
+        `SqliteStore(store.path, path)` reads them. Returns the number of units.
+        """
+        label = f"Cutting into units ({segmenter.name})"
+        with _writing(Path(path), _UNITS_SCHEMA) as connection:
+            documents = track(self.documents(), label, total=len(self))
+            return self._write_units(connection, segmenter, documents)
+
+    def _write_units(
+        self, connection: sqlite3.Connection, segmenter: Segmenter, documents: Iterable[Document]
+    ) -> int:
+        total = 0
+        for number, document in enumerate(documents, start=1):
+            spans = segmenter.spans(document)
+            blob = np.asarray(spans, dtype=_SPAN).tobytes()
+            with _within_limits(f"the list of {len(spans):,} units of document {document.docid!r}"):
+                connection.execute("INSERT INTO spans VALUES (?, ?)", (number, blob))
+            total += len(spans)
+        meta = {
+            "kind": _UNITS_KIND,
+            "version": _UNITS_VERSION,
+            "units": total,
+            "passages": int(segmenter.passages),
+            "corpus_fingerprint": self.corpus_fingerprint,
+            "segmenter": segmenter.name,
+            "segmenter_fingerprint": segmenter.fingerprint,
+        }
+        _write_meta(connection, meta)
+        return total
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return self._reopen
 
     def __repr__(self) -> str:
         return f"SqliteStore({str(self.path)!r}, {len(self)} documents)"
@@ -97,67 +194,58 @@ class SqliteStore:
     def __contains__(self, docid: object) -> bool:
         return isinstance(docid, str) and self._row("1", docid) is not None
 
-    def _row(self, columns: str, docid: str) -> tuple[Any, ...] | None:
-        query = f"SELECT {columns} FROM documents WHERE docid = ?"
-        try:
-            row: tuple[Any, ...] | None = self._texts.execute(query, (docid,)).fetchone()
-        except UnicodeEncodeError:  # a lone surrogate, as a model may write: no docid has one
-            return None
-        return row
-
     @property
     def corpus_fingerprint(self) -> str:
         return self._texts.meta["corpus_fingerprint"]
 
     @property
     def segmenter_fingerprint(self) -> str | None:
-        """The open unit table's; None without one."""
+        """None if the units are the documents."""
         return self._units.meta["segmenter_fingerprint"] if self._units else None
 
     @property
     def unit_count(self) -> int:
-        """Number of units; of documents where no unit table is open."""
         return int(self._units.meta["units"]) if self._units else len(self)
 
-    def docids(self) -> Iterator[str]:
-        """Every docid, in the corpus's order."""
-        for (docid,) in self._texts.execute("SELECT docid FROM documents ORDER BY number"):
-            yield docid
+    def documents(self, *, texts: bool = True) -> Iterator[Document]:
+        """Every document, in the order of the corpus, streamed.
 
-    def documents(self) -> Iterator[Document]:
-        """Every document, in the corpus's order, streamed."""
-        query = "SELECT docid, title, text, url FROM documents ORDER BY number"
+        Args:
+            texts: False leaves the texts empty and does not read them.
+        """
+        columns = "docid, title, text, url" if texts else "docid, title, '', url"
+        query = f"SELECT {columns} FROM documents ORDER BY number"
         return (Document(*row) for row in self._texts.execute(query))
 
-    def headings(self) -> Iterator[Heading]:
-        """Id, title and url of every document, in the corpus's order; no text is read."""
-        query = "SELECT docid, title, url FROM documents ORDER BY number"
-        return (Heading(*row) for row in self._texts.execute(query))
-
     def units(self) -> Iterator[Unit]:
-        """Every unit, in the corpus's order, streamed, without cutting the texts again."""
+        """Every unit, in the order of the corpus, streamed; the texts are not cut again."""
         if self._units is None:
             yield from (Unit(d.docid, d.title, d.text) for d in self.documents())
             return
         tables = self._units.execute("SELECT spans FROM spans ORDER BY number")
         for document, (blob,) in zip(self.documents(), tables, strict=True):
-            for at, (start, end) in enumerate(_pairs(blob)):
-                unit_id = self._name(document.docid, at)
+            for number, (start, end) in enumerate(_spans(blob)):
+                unit_id = self._unit_id(document.docid, number)
                 yield Unit(unit_id, document.title, document.text[start:end])
 
     def document(self, docid: str) -> Document:
-        """The whole document; `KeyError` if there is none of that id."""
+        """The whole document; `KeyError` for an unknown docid."""
         row = self._row("docid, title, text, url", docid)
         if row is None:
             raise KeyError(docid)
         return Document(*row)
 
     def lines(self, docid: str, offset: int = 1, limit: int = 200) -> Lines:
-        """At most `limit` lines from line `offset` (from 1), without their line breaks.
+        """Lines of a document, without their line breaks; see `sentences.line_spans`.
 
-        A line is one of the text, or a piece of at most 1000 characters of a longer one (see
-        `corpus.lines`). `KeyError` for an unknown docid; `ValueError` for `limit` below 1 and for
-        an `offset` that no line has.
+        Args:
+            docid: the document.
+            offset: number of the first line, from 1.
+            limit: the most lines to return.
+
+        Raises:
+            KeyError: for an unknown docid.
+            ValueError: for a limit below 1, and for an offset without a line.
         """
         if limit < 1:
             raise ValueError(f"limit is {limit}; it must be at least 1")
@@ -170,15 +258,11 @@ class SqliteStore:
         return Lines(document.docid, document.title, offset, lines, len(spans))
 
     def texts(self, unit_ids: Sequence[str]) -> list[Unit]:
-        """The units, in the order asked; `KeyError` for an unknown id.
+        """Units by id, in the order of `unit_ids`; `KeyError` for an unknown id.
 
-        A bare docid is the whole document, or its one unit where the unit table has one each.
+        A docid stands for the whole document, unless its one unit is only a part of it.
         """
         return [self._unit(unit_id) for unit_id in unit_ids]
-
-    @property
-    def _passages(self) -> bool:
-        return self._units is not None and self._units.meta["passages"] == "1"
 
     def _unit(self, unit_id: str) -> Unit:
         docid = parent(unit_id)
@@ -188,22 +272,31 @@ class SqliteStore:
         number, title, text = row
         if unit_id == docid and (self._units is None or self._passages):
             return Unit(unit_id, title, text)
-        spans = self._spans(number)
-        # Comparing names, not parsing numbers, refuses every other spelling, `%p01` for one.
-        names = [self._name(docid, at) for at in range(len(spans))]
-        if unit_id not in names:
+        spans = []
+        if self._units is not None:
+            query = "SELECT spans FROM spans WHERE number = ?"
+            spans = _spans(self._units.execute(query, (number,)).fetchone()[0])
+        # Ids are compared as texts, so that other spellings of a number (`%p01`) are refused.
+        unit_ids = [self._unit_id(docid, position) for position in range(len(spans))]
+        if unit_id not in unit_ids:
             raise KeyError(unit_id)
-        start, end = spans[names.index(unit_id)]
+        start, end = spans[unit_ids.index(unit_id)]
         return Unit(unit_id, title, text[start:end])
 
-    def _spans(self, number: int) -> list[list[int]]:
-        if self._units is None:
-            return []
-        query = "SELECT spans FROM spans WHERE number = ?"
-        return _pairs(self._units.execute(query, (number,)).fetchone()[0])
+    def _row(self, columns: str, docid: str) -> tuple[Any, ...] | None:
+        query = f"SELECT {columns} FROM documents WHERE docid = ?"
+        try:
+            row: tuple[Any, ...] | None = self._texts.execute(query, (docid,)).fetchone()
+        except UnicodeEncodeError:  # models write lone surrogates; no docid contains one
+            return None
+        return row
 
-    def _name(self, docid: str, at: int) -> str:
-        return f"{docid}{PASSAGE_MARK}{at}" if self._passages else docid
+    @property
+    def _passages(self) -> bool:
+        return self._units is not None and self._units.meta["passages"] == "1"
+
+    def _unit_id(self, docid: str, number: int) -> str:
+        return f"{docid}{PASSAGE_MARK}{number}" if self._passages else docid
 
     def close(self) -> None:
         """Close all connections, of all threads of this process."""
@@ -212,57 +305,186 @@ class SqliteStore:
             self._units.close()
 
 
-def build_units(path: Path | str, store: SqliteStore, segmenter: Segmenter) -> int:
-    """Cut every document of `store` and write the spans into the folder `path`, whole or not at
-    all. Returns the number of units."""
-    schema = "CREATE TABLE spans (number INTEGER PRIMARY KEY, spans BLOB NOT NULL)"
-    label = f"Cutting into units ({segmenter.name})"
-    documents = track(store.documents(), label, total=len(store))
-    with written_once(Path(path), schema) as connection:
-        total = 0
-        for number, document in enumerate(documents, start=1):
-            spans = segmenter.spans(document)
-            blob = np.asarray(spans, dtype=_SPAN).tobytes()
-            with within_limits(f"the list of {len(spans):,} units of document {document.docid!r}"):
-                connection.execute("INSERT INTO spans VALUES (?, ?)", (number, blob))
-            total += len(spans)
-        meta = {"kind": _UNITS_KIND, "version": _UNITS_VERSION, "units": total}
-        meta["passages"] = int(_marks_passages(store, segmenter))
-        fingerprints = {
-            "corpus_fingerprint": store.corpus_fingerprint,
-            "segmenter": segmenter.name,
-            "segmenter_fingerprint": segmenter.fingerprint,
-        }
-        write_meta(connection, {**meta, **fingerprints})
-    return total
+def _spans(blob: bytes) -> list[list[int]]:
+    spans: list[list[int]] = np.frombuffer(blob, dtype=_SPAN).reshape(-1, 2).tolist()
+    return spans
 
 
-def _marks_passages(store: SqliteStore, segmenter: Segmenter) -> bool:
-    """Whether the segmenter's unit ids are passage ids; all are or none is."""
-    first = next(store.documents())
-    return next(segmenter.units(first)).unit_id != first.docid
+def _write_texts(
+    connection: sqlite3.Connection, documents: Iterable[Document], corpus_fingerprint: str
+) -> int:
+    number = 0
+    for number, document in enumerate(documents, start=1):
+        docid = document.docid
+        if not docid or parent(docid) != docid:
+            raise InputError(
+                f"document {number} has the docid {docid!r}",
+                valid=f"a docid that is not empty and does not end with {PASSAGE_MARK}<digits>",
+                do="rename it in the corpus and in the judgements",
+            )
+        try:
+            with _within_limits(f"document {docid!r} ({len(document.text):,} characters)"):
+                connection.execute(
+                    "INSERT INTO documents VALUES (?, ?, ?, ?, ?)", (number, *document)
+                )
+        except sqlite3.IntegrityError:
+            raise InputError(
+                f"docid {docid!r} comes twice (again as document {number})",
+                valid="each docid once",
+                do="remove or rename one of the two in the corpus",
+            ) from None
+        except UnicodeEncodeError as error:
+            raise InputError(
+                f"document {docid!r} is not valid Unicode ({error.reason} at {error.start})",
+                do="repair its text in the corpus",
+            ) from None
+    meta = {"kind": _TEXTS_KIND, "version": _TEXTS_VERSION, "documents": number}
+    _write_meta(connection, {**meta, "corpus_fingerprint": corpus_fingerprint})
+    return number
 
 
-def _pairs(blob: bytes) -> list[list[int]]:
-    pairs: list[list[int]] = np.frombuffer(blob, dtype=_SPAN).reshape(-1, 2).tolist()
-    return pairs
+def _write_meta(connection: sqlite3.Connection, values: Mapping[str, Any]) -> None:
+    """The last step of writing: a database without these values is incomplete."""
+    rows = [(key, str(value)) for key, value in values.items()]
+    connection.executemany("INSERT INTO meta VALUES (?, ?)", rows)
 
 
-def _check_same_corpus(texts: ReadOnly, units: ReadOnly) -> None:
-    mine, theirs = texts.meta["corpus_fingerprint"], units.meta["corpus_fingerprint"]
-    if mine != theirs:
-        texts.close()
-        units.close()
+@contextmanager
+def _writing(folder: Path, schema: str) -> Iterator[sqlite3.Connection]:
+    """A connection to a new database, which becomes `folder` if the block succeeds."""
+    with atomic_folder(folder) as temporary:
+        file = temporary / _FILE
+        file.touch()  # with the permissions of the umask; SQLite would create it with 0644
+        connection = sqlite3.connect(file, isolation_level=None)
+        try:
+            # A crash leaves a temporary folder that nobody opens, so no journal is needed.
+            connection.executescript(
+                f"PRAGMA page_size={_PAGE_BYTES}; PRAGMA journal_mode=OFF; "
+                f"PRAGMA synchronous=OFF; {schema}; {_META_SCHEMA}; BEGIN;"
+            )
+            yield connection
+            connection.execute("COMMIT")
+        except sqlite3.OperationalError as error:
+            raise InputError(
+                f"cannot write {folder}: {error}",
+                do="free space there or choose another folder, then run the command again",
+            ) from error
+        finally:
+            connection.close()
+        with file.open("rb") as stream:
+            os.fsync(stream.fileno())
+        write_checksum_list(temporary)
+
+
+@contextmanager
+def _within_limits(what: str) -> Iterator[None]:
+    """Turns SQLite's error about a value that is too large into an `InputError` about `what`."""
+    try:
+        yield
+    except (sqlite3.DataError, OverflowError):
         raise InputError(
-            f"{units.folder} cuts the corpus {theirs}, but {texts.folder} holds {mine}",
-            do=f"delete the one that is out of date and run {_COMMAND}",
+            f"{what} is too large for the document store",
+            valid=f"less than {_LARGEST_VALUE:,} bytes, SQLite's limit (sqlite.org/limits.html)",
+            do="split it into several documents, or shorten it",
+        ) from None
+
+
+class _Connection:
+    """The connection of one thread in one process, closed when the thread ends."""
+
+    def __init__(self, uri: str) -> None:
+        self.process = os.getpid()
+        # Other threads do nothing with it but close it.
+        self.connection = sqlite3.connect(
+            uri, uri=True, isolation_level=None, check_same_thread=False
         )
 
+    def __del__(self) -> None:
+        self.connection.close()
 
-def _expect(path: Path | None, what: str, actual: str | None, expected: str | None) -> None:
-    if expected is not None and actual != expected:
-        raise InputError(
-            f"{path} was built for another {what} ({actual or 'none'})",
-            valid=f"{what} {expected}",
-            do=f"delete that folder and run {_COMMAND}",
-        )
+
+class _Database:
+    """A finished database, with a connection for each thread of each process."""
+
+    def __init__(self, uri: str, name: str) -> None:
+        self.meta: dict[str, str] = {}
+        self._uri, self._name = uri, name
+        self._local = threading.local()
+        # Weak references, so that the end of a thread closes its connection.
+        self._connections: weakref.WeakSet[_Connection] = weakref.WeakSet()
+        self._first: _Connection | None = None
+        self._closed = False
+
+    @classmethod
+    def open(cls, folder: Path, kind: str, version: int) -> _Database:
+        """The database in a folder; `InputError` unless it is whole and of this kind."""
+        if not folder.is_dir():
+            raise InputError(f"there is no {kind} at {folder}", do=f"run {_COMMAND}")
+        again = f"delete that folder and run {_COMMAND}"
+        if not (folder / _FILE).is_file():
+            what = f"the {kind} at {folder} is damaged: {_FILE} is missing"
+            raise InputError(what, do=again)
+        checked = (folder / CHECKSUM_LIST).exists()
+        if checked:  # version 1 had no checksums; its version is reported below
+            verify_checksum_list(folder, what=f"the {kind} at {folder}", do=again)
+        uri = f"{(folder / _FILE).resolve().as_uri()}?mode=ro&immutable=1"
+        database = cls(uri, str(folder))
+        try:
+            database._read_meta()
+        except sqlite3.DatabaseError as error:
+            database.close()
+            raise InputError(f"the {kind} at {folder} is damaged ({error})", do=again) from None
+        meta = database.meta
+        if meta.get("kind") != kind or meta.get("version") != str(version):
+            database.close()
+            actual = (
+                f"{meta.get('kind', 'nothing complete')}, version {meta.get('version', 'none')}"
+            )
+            raise InputError(
+                f"{folder} holds {actual}", valid=f"{kind}, version {version}", do=again
+            )
+        if not checked:
+            database.close()
+            raise InputError(f"the {kind} at {folder} has no {CHECKSUM_LIST}", do=again)
+        return database
+
+    @classmethod
+    @contextmanager
+    def in_memory(cls, schema: str) -> Iterator[_Database]:
+        """A new database in memory, which the block fills."""
+        # Connections of one process to the same name share the database (sqlite.org/inmemorydb).
+        name = f"soundingline-{next(_memory_names)}"
+        database = cls(f"file:{name}?mode=memory&cache=shared", name)
+        # The database lives as long as its first connection, so it must outlive this thread.
+        database._first = database._own()
+        database.connection().executescript(f"{schema}; {_META_SCHEMA}; BEGIN;")
+        yield database
+        database.execute("COMMIT")
+        database._read_meta()
+
+    def _read_meta(self) -> None:
+        self.meta = dict(self.execute("SELECT key, value FROM meta"))
+
+    def execute(self, query: str, parameters: tuple[Any, ...] = ()) -> sqlite3.Cursor:
+        """Run a query on the connection of this thread."""
+        return self.connection().execute(query, parameters)
+
+    def connection(self) -> sqlite3.Connection:
+        """The connection of this thread."""
+        return self._own().connection
+
+    def _own(self) -> _Connection:
+        if self._closed:
+            raise ValueError(f"{self._name} was closed")
+        # SQLite forbids the use of a connection that was inherited through a fork.
+        own: _Connection | None = getattr(self._local, "connection", None)
+        if own is None or own.process != os.getpid():
+            own = self._local.connection = _Connection(self._uri)
+            self._connections.add(own)
+        return own
+
+    def close(self) -> None:
+        """Close the connections of all threads; later queries raise `ValueError`."""
+        self._closed = True
+        for each in list(self._connections):
+            each.connection.close()

@@ -1,34 +1,42 @@
-"""Turns a run into numbers, and runs into verdicts. Reads run folders; never touches a trajectory,
-and nothing of it is ever read by an agent."""
+"""Evaluation of runs, comparison of evaluated runs, and tuning. Reads run folders and never changes
+a trajectory; no agent reads anything of an evaluation."""
 
-from toolkit.evaluation.agent_run import evaluate_run, final_ranking
-from toolkit.evaluation.answers import AnswerVerdict, ExactAnswerJudge, Judge
-from toolkit.evaluation.cells import Cell
-from toolkit.evaluation.compare import Verdict, compare
-from toolkit.evaluation.evaluations import Evaluation, evaluate_ranking
-from toolkit.evaluation.retrieval import DEFAULT_MEASURES, RunRow, parse_measures
-from toolkit.evaluation.statistics import Paired, holm, paired
-from toolkit.evaluation.store import evaluate_folder, load_cell, load_cells, write_evaluation
+from soundingline.toolkit.evaluation.agent_run import (
+    evaluate_run,
+    evaluate_run_folder,
+    final_ranking,
+)
+from soundingline.toolkit.evaluation.answers import ExactAnswerJudge, Judge, Verdict
+from soundingline.toolkit.evaluation.comparison import PairedComparison, compare
+from soundingline.toolkit.evaluation.evaluation import (
+    EvaluatedRun,
+    Evaluation,
+    evaluate_ranking,
+    load_run,
+    load_runs,
+    write_evaluation,
+)
+from soundingline.toolkit.evaluation.retrieval import DEFAULT_MEASURES, parse_measures
+from soundingline.toolkit.evaluation.statistics import Paired, holm, paired_test
 
 __all__ = [
     "DEFAULT_MEASURES",
-    "AnswerVerdict",
-    "Cell",
+    "EvaluatedRun",
     "Evaluation",
     "ExactAnswerJudge",
     "Judge",
     "Paired",
-    "RunRow",
+    "PairedComparison",
     "Verdict",
     "compare",
-    "evaluate_folder",
     "evaluate_ranking",
     "evaluate_run",
+    "evaluate_run_folder",
     "final_ranking",
     "holm",
-    "load_cell",
-    "load_cells",
-    "paired",
+    "load_run",
+    "load_runs",
+    "paired_test",
     "parse_measures",
     "write_evaluation",
 ]

@@ -1,146 +1,205 @@
-"""From the trajectories of a run to its numbers.
+"""From the trajectories of a run to its measures.
 
-Denominators. Measures of quality are means over ALL questions of the split that the benchmark can
-judge; a question without a trajectory, and one whose trajectory failed, counts 0. Measures of
-effort (calls, tokens, seconds, money) are means over the recorded trajectories, failed ones
-included: a question that was not asked has cost nothing, and a 0 for it would flatter the run.
-Money and tokens that are unknown (a reply without a price or without counts) are no 0 either: the
-mean is over the questions of which they are known, and the denominators say how many these are.
+Two denominators. Measures of quality are means over all questions of the split that the benchmark
+can judge: a question without a trajectory counts 0, and so does a failed one. Measures of effort
+(calls, tokens, seconds, money) are means over the recorded trajectories, failed ones included: a
+question that was never run has cost nothing, and counting 0 for it would flatter the run. Unknown
+amounts of money or tokens (a reply without a price or a token count) do not count as 0 either: the
+mean is over the questions whose amount is known, and `Evaluation.denominators` has their number.
 """
 
 from __future__ import annotations
 
+import json
 import sys
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
+from typing import Any
 
-from toolkit.contracts import STATUSES, TIERS, Answer, DocumentSets, Topic, Trajectory
-from toolkit.errors import InputError
-from toolkit.evaluation.agent_measures import (
-    PerQuestion,
-    answer_measures,
-    call_counts,
-    citations,
-    effort,
-    invented,
-    over_answers,
-    phrases_with_answer,
-    reason_counts,
-    recalls,
-    rewrites_with_answer,
-    scores,
+from typing_extensions import TypedDict
+
+from soundingline.toolkit.benchmarks.benchmark import Benchmark
+from soundingline.toolkit.data import Qrels, Topic, parent
+from soundingline.toolkit.errors import InputError, parse
+from soundingline.toolkit.evaluation.answers import (
+    ExactAnswerJudge,
+    Judge,
+    holds_answer,
 )
-from toolkit.evaluation.answer_coverage import Texts, answer_coverage, no_texts
-from toolkit.evaluation.answers import AnswerVerdict, ExactAnswerJudge, Judge
-from toolkit.evaluation.evaluations import Evaluation, denominators, means
-from toolkit.evaluation.funnel import (
-    Judgements,
+from soundingline.toolkit.evaluation.evaluation import (
+    RANKINGS,
+    VERDICTS,
+    EvaluatedRun,
+    Evaluation,
+    average_repeats,
+    load_run,
+    trec_run,
+    write_evaluation,
+)
+from soundingline.toolkit.evaluation.funnel import (
+    SHOWN,
     evidence_funnel,
     exposure_curves,
+    reach_by_tier,
     relevant_documents,
 )
-from toolkit.evaluation.published import published_measures
-from toolkit.evaluation.retrieval import DEFAULT_MEASURES, documents, measure_rankings
-from toolkit.evaluation.sets import (
-    Absent,
+from soundingline.toolkit.evaluation.published import browsecomp_plus_measures, calibration_error
+from soundingline.toolkit.evaluation.retrieval import (
+    DEFAULT_MEASURES,
+    MissingDocuments,
+    PerQuestion,
+    Texts,
+    answer_coverage,
     checklist_measures,
+    documents,
+    list_counts,
     list_measures,
-    none_absent,
-    set_counts,
-    with_set_measures,
+    measure_rankings,
+    with_list_measures,
     with_targets,
 )
-from toolkit.runs.records import NO_FORMAT, final_message
+from soundingline.toolkit.files import write_json, write_text
+from soundingline.toolkit.runs.run_folder import RunFolder
+from soundingline.toolkit.search.answers import invented_citations
+from soundingline.toolkit.trajectory import (
+    NO_FORMAT,
+    SEARCHES,
+    STATUSES,
+    TIERS,
+    ToolCall,
+    Trajectory,
+    final_message,
+    known_usage,
+)
 
 FINAL_DEPTH = 1000
-NO_SETS = DocumentSets()
-_COUNTED = ("probability", "unscored")  # of a round
+PHRASES_WITH_ANSWER = "phrases_with_answer"
+REWRITES_WITH_ANSWER = "rewrites_with_answer"
+_TOOLS = {
+    "search_calls": SEARCHES,
+    "browse_calls": ("read_search_results",),
+    "read_calls": ("read_document", "get_document", "read"),
+}
+
+
+class _Phrase(TypedDict):
+    phrase: str
+    kept: bool
+
+
+class _Enriched(TypedDict):
+    phrases: list[_Phrase]
+
+
+class _Raw(TypedDict, total=False):
+    raw: str
+
+
+class _Rewritten(_Raw):
+    rewritten: str
 
 
 def evaluate_run(
     trajectories: Iterable[Trajectory],
     *,
     topics: Sequence[Topic],
-    judgements: Mapping[str, Judgements],
+    qrels: Mapping[str, Qrels],
     answers: Mapping[str, Sequence[str]],
     measures: Sequence[str] = DEFAULT_MEASURES,
     judge: Judge | None = None,
     tier: str = "evidence",
-    sets: DocumentSets = NO_SETS,
-    absent: Absent = none_absent,
-    texts: Texts = no_texts,
+    targets: Mapping[str, Collection[str]] | None = None,
+    checklists: Mapping[str, Sequence[str]] | None = None,
+    satisfaction: Mapping[str, Mapping[str, Sequence[bool]]] | None = None,
+    missing: MissingDocuments | None = None,
+    texts: Texts | None = None,
 ) -> Evaluation:
-    """All measures of a run over the questions `topics`.
+    """Compute all measures of a run.
 
-    - `measures`, by ir_measures' names: of the final ranking (see `final_ranking`) against
-      `judgements[tier]`.
-    - `accuracy`, `answer_f1`: over questions with an accepted answer; `judge` defaults to
-      `ExactAnswerJudge()`.
-    - `AnswerCoverage@5`, `AnswerCoverage@10`: of the final ranking, where `texts` gives its
-      documents; see `toolkit.evaluation.answer_coverage`.
-    - `completion`: share of status `completed`, over all questions.
-    - `recall_<exposure tier>`: over questions with a relevant document in `judgements[tier]`.
-    - `citation_precision`, `citation_recall`: of the documents that the answer cites, over the
-      same questions; an answer without citations counts 0 in both.
-    - `citations_invented`: citations in the answer that name no document which this question
-      brought up (`search.answers.invented_citations`), over questions that did not fail.
-    - `phrases_with_answer`, `rewrites_with_answer`: where searches were enriched, or rewritten (see
-      the functions of these names in `agent_measures`).
-    - `calibration_error`: over answers with a stated confidence, 0 to 100.
-    - `search_calls`, `browse_calls`, `read_calls` (successful ones), `tool_calls`, `tool_errors`,
-      `documents_exposed` (distinct documents previewed or opened), `tokens_exposed` (of all tool
-      output), `seconds`: over recorded trajectories. `usage_<name>`: over those of which the
-      number is known; left out where it is known of none.
-    - `<measure>_published` for accuracy, recall, search_calls, completion, calibration_error,
-      citation_precision and citation_recall: what BrowseComp-Plus's evaluator would give on the
-      verdicts of `judge`; see `toolkit.evaluation.published`.
+    Args:
+        trajectories: the recorded trajectories, at most one for each question.
+        topics: the questions of the split.
+        qrels: tier -> question -> docid -> grade.
+        answers: the accepted answers of each question.
+        measures: names of ir_measures, for the final ranking.
+        judge: `ExactAnswerJudge()` by default.
+        tier: the tier of `qrels` that recall and rankings are measured against.
+        targets, checklists, satisfaction: see `Benchmark`; of questions that ask for documents.
+        missing: which docids the corpus lacks; None if rankings contain only documents of the
+            corpus.
+        texts: titles and texts of documents, for answer coverage; None to leave it out.
 
-    - Where questions ask for documents (`sets`): the measures of `toolkit.evaluation.sets`.
-      `absent` tells which of some docids the corpus lacks; by default none.
+    Returns:
+        An evaluation with these measures:
 
-    `counts` has `no_call`, the answers that came without any call of a tool, `reminded`, the
-    questions whose model was reminded of the answer's format, and `no_format`, those of them whose
-    answer lacks it even so and is not among those `answered`; calls, refused ones and reasons as in
-    `agent_measures.call_counts` and `reason_counts`.
+        - `measures`, of `final_ranking`; for questions that ask for documents, also those of
+          `soundingline.toolkit.evaluation.retrieval`.
+        - `accuracy`, `answer_f1`: over questions with an accepted answer.
+        - `AnswerCoverage@5`, `AnswerCoverage@10`: of the final ranking.
+        - `completion`: the share of status `completed`, over all questions.
+        - `recall_<exposure tier>`: over questions with a relevant document.
+        - `citation_precision`, `citation_recall`: of the documents that the answer cites, over the
+          same questions; 0 for an answer without citations.
+        - `citations_invented`: citations of documents that the question never showed
+          (`search.answers.invented_citations`), over questions that did not fail.
+        - `phrases_with_answer`: of the different phrases that searches were enriched with, those
+          that contain an accepted answer; `rewrites_with_answer`: see `guessed_rewrites`. Both are
+          over questions with an accepted answer and such a search. An agent may have read the
+          answer before, so not every such phrase is a guess.
+        - `calibration_error`: over answers with a stated confidence, 0 to 100.
+        - `search_calls`, `browse_calls`, `read_calls` (successful ones), `tool_calls`,
+          `tool_errors`, `documents_exposed` (distinct documents previewed or opened),
+          `tokens_exposed` (of all tool output), `seconds`: over recorded trajectories.
+          `usage_<name>`: over those whose amount is known.
+        - `<measure>_published`: see `soundingline.toolkit.evaluation.published`.
 
-    `InputError` where a trajectory belongs to none of `topics`.
+        `counts` has, among others, `no_call`: answers without any call of a tool; `reminded`:
+        questions whose model was reminded of the answer's format; `no_format`: those of them whose
+        answer still lacks it, which do not count as `answered`; `calls`, of which `repeated` have
+        the arguments of an earlier call but for the reason, and `refused_<code>` were refused;
+        `ended_<reason>`: questions by the reason why they ended.
+
+    Raises:
+        InputError: for a trajectory of no question of `topics`, and for two of one question.
     """
-    recorded = [lean(trajectory) for trajectory in trajectories]
-    questions = {topic.qid: None for topic in topics}
-    _check_questions(recorded, questions)
-    judged = {name: _only(grades, questions) for name, grades in judgements.items()}
-    evidence = with_targets(judged.get(tier, {}), sets)
-    accepted = {qid: answers[qid] for qid in questions if answers.get(qid)}
+    targets = targets or {}
+    recorded = [without_texts(trajectory) for trajectory in trajectories]
+    qids = [topic.qid for topic in topics]
+    _check_questions(recorded, qids)
+    judged = {
+        name: {qid: grades[qid] for qid in qids if qid in grades} for name, grades in qrels.items()
+    }
+    evidence = with_targets(judged.get(tier, {}), targets)
+    accepted = {qid: answers[qid] for qid in qids if answers.get(qid)}
     ended = [trajectory for trajectory in recorded if trajectory.status != "failed"]
     rankings = {trajectory.qid: final_ranking(trajectory) for trajectory in ended}
-    verdicts = _verdicts(ended, accepted, judge or ExactAnswerJudge())
-    per_question: PerQuestion = {
-        **measure_rankings(rankings, evidence, with_set_measures(measures, sets)),
-        **checklist_measures(rankings, sets, questions),
-        **list_measures(rankings, sets, absent),
-        **answer_coverage(rankings, accepted, accepted, texts),
-        **answer_measures(verdicts, accepted),
-        "completion": scores(questions, {t.qid: float(t.status == "completed") for t in ended}),
-        **recalls(ended, evidence),
-        **citations(ended, evidence),
-        **invented(ended),
-        **phrases_with_answer(recorded, accepted),
-        **rewrites_with_answer(recorded, accepted),
-        **effort(recorded),
+    judge = judge or ExactAnswerJudge()
+    verdicts = [
+        judge.verdict(trajectory.qid, trajectory.answer, accepted[trajectory.qid])
+        for trajectory in ended
+        if trajectory.qid in accepted
+    ]
+    completed = {row.qid: float(row.status == "completed") for row in ended}
+    per_question = {
+        **measure_rankings(rankings, evidence, with_list_measures(measures, targets)),
+        **checklist_measures(rankings, qids, targets, checklists or {}, satisfaction or {}),
+        **list_measures(rankings, targets, missing),
+        **(answer_coverage(rankings, accepted, texts) if texts else {}),
+        "accuracy": _or_zero(accepted, {row.qid: float(row.correct) for row in verdicts}),
+        "answer_f1": _or_zero(accepted, {row.qid: row.f1 for row in verdicts}),
+        "completion": _or_zero(qids, completed),
+        **_evidence_measures(ended, evidence),
+        "citations_invented": {row.qid: _invented_citations(row) for row in ended},
+        **_guesses([row for row in recorded if row.qid in accepted], accepted),
+        **_effort(recorded),
     }
-    by_question = {verdict.qid: verdict.correct for verdict in verdicts}
-    right = [by_question.get(trajectory.qid, False) for trajectory in recorded]
-    extra, extra_counts = over_answers(ended, verdicts)
-    published, published_counts = published_measures(recorded, right, accepted, evidence)
-    return Evaluation(
-        metrics={**means(per_question), **extra, **published},
-        per_question={measure: values for measure, values in per_question.items() if values},
-        denominators={**denominators(per_question), **extra_counts, **published_counts},
+    correct = {verdict.qid: verdict.correct for verdict in verdicts}
+    evaluation = Evaluation(
         counts={
-            **_counts(recorded, questions, evidence, accepted),
-            **set_counts(sets, questions),
+            **_counts(recorded, qids, evidence, accepted),
+            **list_counts(targets, qids),
             **_round_counts(recorded),
             "without_verdict": sum(bool(verdict.error) for verdict in verdicts),
         },
@@ -149,22 +208,90 @@ def evaluate_run(
         curves=exposure_curves(ended, evidence) if relevant_documents(evidence) else {},
         verdicts=verdicts,
     )
+    right = [correct.get(row.qid, False) for row in recorded]
+    return evaluation.with_values(
+        per_question,
+        {
+            **_calibration(ended, correct),
+            **browsecomp_plus_measures(recorded, right, accepted, evidence),
+        },
+    )
+
+
+def evaluate_run_folder(
+    folder: RunFolder,
+    benchmark: Benchmark,
+    judges: Sequence[Judge],
+    measures: Sequence[str],
+    *,
+    state: str,
+    texts: Texts | None = None,
+) -> EvaluatedRun:
+    """Evaluate the trajectories of a run folder and write the evaluation there.
+
+    Args:
+        folder: the run folder.
+        benchmark: the benchmark of the run.
+        judges: one judge for each of the folder's repeats.
+        measures: names of ir_measures.
+        state: the folder's `state()` from before the judges read its trajectories.
+        texts: titles and texts of documents; None to read them from the benchmark.
+
+    Raises:
+        InputError: if trajectories were written in the meantime.
+    """
+    parts, evaluations = folder.repeats(), []
+    if len(parts) != len(judges):
+        raise _changed(folder)
+    for part, judge in zip(parts, judges, strict=True):
+        evaluation = evaluate_run(
+            part.trajectories(),
+            topics=benchmark.topics,
+            qrels=benchmark.qrels,
+            answers=benchmark.answers,
+            measures=measures,
+            judge=judge,
+            targets=benchmark.targets,
+            checklists=benchmark.checklists,
+            satisfaction=benchmark.satisfaction,
+            missing=benchmark.missing_documents,
+            texts=texts or benchmark.document_texts,
+        )
+        evaluations.append(evaluation)
+        if part.number > 1:
+            write_json(part.path / VERDICTS, [row._asdict() for row in evaluation.verdicts])
+            ranking = trec_run(evaluation.rankings, f"{folder.name}-repeat{part.number}")
+            write_text(part.path / RANKINGS, ranking, clear=True)
+    whole = evaluations[0] if len(evaluations) == 1 else average_repeats(evaluations)
+    write_evaluation(folder.path, whole, state=state)
+    if folder.state() != state:
+        raise _changed(folder)
+    return load_run(folder.path)
+
+
+def _changed(folder: RunFolder) -> InputError:
+    return InputError(
+        f"trajectories of {folder.path} were written while it was evaluated",
+        do="evaluate it again once the run has ended",
+    )
 
 
 def final_ranking(trajectory: Trajectory, depth: int = FINAL_DEPTH) -> list[str]:
-    """The agent's word on relevance as one ranking: the documents that its answer lists, where it
-    lists any, and nothing else. Otherwise documents cited, then opened, then previewed, then
-    surfaced, each tier in order of first exposure. Each document once, at most `depth` (as deep as
-    runs are submitted to TREC)."""
+    """The documents of a trajectory as one ranking, each once, at most `depth` (1000 by default, as
+    deep as runs are submitted to TREC).
+
+    If the answer lists documents, these are the ranking. Otherwise cited documents come first, then
+    opened, previewed and surfaced ones, each tier in the order of first exposure.
+    """
     if trajectory.answer.documents:
         return documents(trajectory.answer.documents, depth)
     ordered = chain.from_iterable(trajectory.tiers.get(tier, ()) for tier in reversed(TIERS))
     return documents(ordered, depth)
 
 
-def lean(trajectory: Trajectory) -> Trajectory:
-    """Without the texts, which fill memory and say nothing here, but for the final one and what was
-    demanded; one copy of each docid."""
+def without_texts(trajectory: Trajectory) -> Trajectory:
+    """The trajectory without the texts that no measure needs, to save memory. The final message and
+    reminders stay; equal docids share one string."""
     final = final_message(trajectory)
     demands = tuple(message for message in trajectory.messages if message.get("demand"))
     return replace(
@@ -173,100 +300,202 @@ def lean(trajectory: Trajectory) -> Trajectory:
         calls=tuple(replace(call, output="", ranking=(), shown=()) for call in trajectory.calls),
         tiers={tier: tuple(map(sys.intern, ids)) for tier, ids in trajectory.tiers.items()},
         rounds=tuple(
-            {key: row[key] for key in _COUNTED if key in row} for row in trajectory.rounds
+            {key: row[key] for key in ("probability", "unscored") if key in row}
+            for row in trajectory.rounds
         ),
     )
 
 
-def _check_questions(recorded: Sequence[Trajectory], questions: Mapping[str, None]) -> None:
-    strangers = [trajectory.qid for trajectory in recorded if trajectory.qid not in questions]
-    if strangers:
+def _check_questions(recorded: Sequence[Trajectory], qids: Sequence[str]) -> None:
+    times = Counter(trajectory.qid for trajectory in recorded)
+    unknown = [qid for qid in times if qid not in set(qids)]
+    if unknown:
         raise InputError(
-            f"{len(strangers)} of {len(recorded)} trajectories, such as that of question "
-            f"{strangers[0]!r}, answer no question of this split",
+            f"{sum(times[qid] for qid in unknown)} of {len(recorded)} trajectories, such as that "
+            f"of question {unknown[0]!r}, answer no question of this split",
             valid="the benchmark and split that the run was made with",
             do="name them as in the run's manifest.json",
         )
-    (qid, times), *_ = Counter(trajectory.qid for trajectory in recorded).most_common(1) or [
-        ("", 0)
-    ]
-    if times > 1:
-        raise InputError(f"question {qid!r} has {times} trajectories", valid="one a question")
+    for qid, count in times.items():
+        if count > 1:
+            raise InputError(f"question {qid!r} has {count} trajectories", valid="one a question")
 
 
-def _only(grades: Judgements, questions: Iterable[str]) -> Judgements:
-    return {qid: grades[qid] for qid in questions if qid in grades}
+def _or_zero(qids: Iterable[str], known: Mapping[str, float]) -> dict[str, float]:
+    return {qid: known.get(qid, 0.0) for qid in qids}
 
 
-def _verdicts(
-    ended: Sequence[Trajectory], accepted: Mapping[str, Sequence[str]], judge: Judge
-) -> list[AnswerVerdict]:
-    return [
-        judge.verdict(trajectory.qid, trajectory.answer, accepted[trajectory.qid])
-        for trajectory in ended
-        if trajectory.qid in accepted
-    ]
-
-
-def _answered(answer: Answer) -> bool:
-    return bool(answer.exact.strip() or answer.documents)
-
-
-def _uncalled(trajectory: Trajectory) -> bool:
-    """Whether it is an answer that came without any call of a tool."""
-    answer = trajectory.answer
-    final = answer.explanation or _answered(answer)
-    return bool(final) and trajectory.status != "failed" and not trajectory.calls
-
-
-def _round_counts(recorded: Sequence[Trajectory]) -> dict[str, int]:
-    """Of agents that work in rounds: questions whose scorer's probability was not calibrated, and
-    documents that could not be scored. Nothing where no agent does."""
-    rounds = [trajectory.rounds for trajectory in recorded if trajectory.rounds]
-    if not rounds:
-        return {}
+def _evidence_measures(ended: Sequence[Trajectory], evidence: Qrels) -> PerQuestion:
+    """Recall by exposure tier, and precision and recall of citations, of every question with a
+    relevant document."""
+    relevant = relevant_documents(evidence)
+    precision, recall = {}, {}
+    for trajectory in ended:
+        # A passage is cited as `d1%p3`, which is a citation of its document.
+        cited = {parent(docid) for docid in trajectory.answer.citations}
+        wanted = relevant.get(trajectory.qid, frozenset())
+        if cited and wanted:
+            precision[trajectory.qid] = len(cited & wanted) / len(cited)
+            recall[trajectory.qid] = len(cited & wanted) / len(wanted)
+    reached = reach_by_tier(ended, evidence)
     return {
-        "uncalibrated": sum(
-            any(row.get("probability") == "raw" for row in rows) for rows in rounds
-        ),
-        "unscored_documents": sum(
-            sum(row.get("unscored", {}).values()) for rows in rounds for row in rows
-        ),
+        **{
+            f"recall_{tier}": {qid: reach.recall for qid, reach in reaches.items()}
+            for tier, reaches in reached.items()
+        },
+        "citation_precision": _or_zero(relevant, precision),
+        "citation_recall": _or_zero(relevant, recall),
     }
 
 
-def _reminded(trajectory: Trajectory) -> bool:
-    return any(message.get("demand") == "reminder" for message in trajectory.messages)
+def _invented_citations(trajectory: Trajectory) -> float:
+    shown = set(chain.from_iterable(trajectory.tiers.values()))
+    answer = f"{trajectory.answer.explanation}\n{trajectory.answer.exact}"
+    return float(len(invented_citations(answer, shown)))
 
 
-def _formless(trajectory: Trajectory) -> bool:
-    final = final_message(trajectory)
-    return trajectory.status != "failed" and bool(final and final.get(NO_FORMAT))
+def _guesses(rows: Sequence[Trajectory], accepted: Mapping[str, Sequence[str]]) -> PerQuestion:
+    """How many phrases and rewritten queries of a question contain an accepted answer."""
+    phrases: dict[str, float] = {}
+    rewritten: dict[str, float] = {}
+    for trajectory in rows:
+        qid, answers = trajectory.qid, accepted[trajectory.qid]
+        searches = [call.notes for call in trajectory.calls]
+        notes = [row["enrichment"] for row in searches if "enrichment" in row]
+        if enriched := [*chain.from_iterable(_checked(qid, notes, list[list[_Enriched]]))]:
+            kept = {each["phrase"] for row in enriched for each in row["phrases"] if each["kept"]}
+            phrases[qid] = float(sum(holds_answer(phrase, answers) for phrase in kept))
+        notes = [row for search in searches for row in rewrites(search)]
+        if rewrites_of := _checked(qid, notes, list[_Rewritten]):
+            guessed = guessed_rewrites(rewrites_of, trajectory.question, answers)
+            rewritten[qid] = float(len(guessed))
+    return {PHRASES_WITH_ANSWER: phrases, REWRITES_WITH_ANSWER: rewritten}
+
+
+def _checked(qid: str, notes: Any, kind: Any) -> Any:
+    return parse(
+        kind,
+        notes,
+        where=f"the notes on the searches of question {qid!r}",
+        do="delete its trajectory and run again, or restore it from a copy",
+        strict=True,
+    )
+
+
+def rewrites(notes: Mapping[str, Any]) -> list[Mapping[str, str]]:
+    """The `raw` and `rewritten` queries that rewriters noted about a search."""
+    return [row for name, row in notes.items() if name.partition("_")[0] == "rewrite"]
+
+
+def guessed_rewrites(
+    rows: Iterable[Mapping[str, str]], question: str, answers: Sequence[str]
+) -> set[str]:
+    """The rewritten queries that contain an accepted answer, where neither the question nor the raw
+    query contains one."""
+    if holds_answer(question, answers):
+        return set()
+    return {
+        row["rewritten"]
+        for row in rows
+        if holds_answer(row["rewritten"], answers) and not holds_answer(row.get("raw", ""), answers)
+    }
+
+
+def _effort(recorded: Sequence[Trajectory]) -> PerQuestion:
+    measures: PerQuestion = {}
+    usage = dict.fromkeys(name for trajectory in recorded for name in trajectory.usage)
+    for trajectory in recorded:
+        calls = trajectory.calls
+        succeeded = Counter(call.name for call in calls if not call.error)
+        exposed = {docid for tier in SHOWN for docid in trajectory.tiers.get(tier, ())}
+        values = {
+            **{name: sum(succeeded[tool] for tool in tools) for name, tools in _TOOLS.items()},
+            "tool_calls": len(calls),
+            "tool_errors": sum(bool(call.error) for call in calls),
+            "documents_exposed": len(exposed),
+            "tokens_exposed": sum(call.tokens for call in calls),
+            # Run files of other harnesses have a zero if they do not record the time.
+            "seconds": trajectory.seconds if trajectory.seconds or not trajectory.source else None,
+            **{f"usage_{name}": known_usage(trajectory.usage, name) for name in usage},
+        }
+        for measure, value in values.items():
+            if value is not None:
+                measures.setdefault(measure, {})[trajectory.qid] = float(value)
+    return measures
+
+
+def _calibration(
+    ended: Sequence[Trajectory], correct: Mapping[str, bool]
+) -> dict[str, tuple[float, int]]:
+    # By id, because bins separate answers of equal confidence in the order of the arguments.
+    claims = [
+        (confidence, correct[row.qid])
+        for row in sorted(ended, key=lambda row: row.qid)
+        if row.qid in correct and (confidence := row.answer.confidence) is not None
+    ]
+    if not claims:
+        return {}
+    error = calibration_error([stated for stated, _ in claims], [right for _, right in claims])
+    return {"calibration_error": (error, len(claims))}
 
 
 def _counts(
     recorded: Sequence[Trajectory],
-    questions: Mapping[str, None],
-    evidence: Judgements,
+    qids: Sequence[str],
+    evidence: Qrels,
     accepted: Mapping[str, Sequence[str]],
 ) -> dict[str, int]:
     statuses = Counter(trajectory.status for trajectory in recorded)
-    formless = [_formless(trajectory) for trajectory in recorded]
-    answered = sum(
-        trajectory.status != "failed" and _answered(trajectory.answer) and not lacking
-        for trajectory, lacking in zip(recorded, formless, strict=True)
-    )
+    reasons = Counter(trajectory.reason for trajectory in recorded if trajectory.reason)
+    codes = Counter(call.error for trajectory in recorded for call in trajectory.calls)
+    refused = Counter[str]()
+    for error, count in codes.items():
+        if error:  # run files of other harnesses have sentences in place of codes
+            refused[f"refused_{error if error.isidentifier() else 'other'}"] += count
+    different = sum(len(set(map(_call_text, trajectory.calls))) for trajectory in recorded)
+    answered = uncalled = formless = 0
+    for trajectory in recorded:
+        answer, final = trajectory.answer, final_message(trajectory)
+        if trajectory.status != "failed":
+            given = bool(answer.exact.strip() or answer.documents)
+            lacks_format = bool(final and final.get(NO_FORMAT))
+            answered += given and not lacks_format
+            uncalled += not trajectory.calls and bool(given or answer.explanation)
+            formless += lacks_format
+    reminded = [
+        any(message.get("demand") == "reminder" for message in trajectory.messages)
+        for trajectory in recorded
+    ]
     return {
-        "questions": len(questions),
+        "questions": len(qids),
         "recorded": len(recorded),
-        "missing": len(questions) - len(recorded),
+        "missing": len(qids) - len(recorded),
         "answered": answered,
-        "no_call": sum(map(_uncalled, recorded)),
-        "reminded": sum(map(_reminded, recorded)),
-        "no_format": sum(formless),
-        "unjudged": len(questions) - len(evidence),
-        "without_accepted_answer": len(questions) - len(accepted),
+        "no_call": uncalled,
+        "reminded": sum(reminded),
+        "no_format": formless,
+        "unjudged": len(qids) - len(evidence),
+        "without_accepted_answer": len(qids) - len(accepted),
         **{status: statuses.get(status, 0) for status in STATUSES},
-        **reason_counts(recorded),
-        **call_counts(recorded),
+        **{f"ended_{reason}": count for reason, count in sorted(reasons.items())},
+        "calls": codes.total(),
+        "repeated": codes.total() - different,
+        "refused": refused.total(),
+        **dict(sorted(refused.items())),
     }
+
+
+def _call_text(call: ToolCall) -> str:
+    arguments = {name: value for name, value in call.arguments.items() if name != "reason"}
+    return json.dumps([call.name, arguments], sort_keys=True)
+
+
+def _round_counts(recorded: Sequence[Trajectory]) -> dict[str, int]:
+    """Of agents that work in rounds: questions whose scorer's probability was not calibrated, and
+    documents that could not be scored."""
+    rounds = [trajectory.rounds for trajectory in recorded if trajectory.rounds]
+    if not rounds:
+        return {}
+    raw = [any(row.get("probability") == "raw" for row in rows) for rows in rounds]
+    unscored = [sum(row.get("unscored", {}).values()) for rows in rounds for row in rows]
+    return {"uncalibrated": sum(raw), "unscored_documents": sum(unscored)}

@@ -1,42 +1,40 @@
-"""Judging a short answer against the accepted ones, by rule and without a model.
+"""Judging a short answer against the accepted ones by rule, without a model.
 
-Normalisation follows SQuAD's evaluation (Rajpurkar et al., 2016): lower case, no punctuation, no
-articles, single spaces. It departs from SQuAD's script, which knows ASCII alone, in three ways.
+Answers are normalised as by SQuAD's evaluation (Rajpurkar et al., 2016): lower case, no
+punctuation, no articles, single spaces. Three things differ from SQuAD's script, which is limited
+to ASCII:
 
-- Text is first put into Unicode's form NFKC (UAX #15) without format characters (category Cf), so
-  that full-width letters, zero-width spaces, byte-order marks, soft hyphens and direction marks
-  make no right answer wrong.
+- Text is first converted to Unicode's form NFKC (UAX #15) without format characters (category Cf),
+  so that full-width letters, zero-width spaces, byte-order marks, soft hyphens and direction marks
+  do not make a correct answer wrong.
 - Punctuation is every character of the categories P and S.
-- Numbers compare as numbers. SQuAD deletes the comma and the point alike, which makes `1,000` equal
-  `1000` but also `3.14` equal `314`.
+- Numbers compare as numbers. SQuAD deletes both comma and point, so that `1,000` equals `1000` but
+  `3.14` also equals `314`.
 
-Given and accepted answers are normalised alike. `accuracy`, `answer_f1`, `calibration_error` and
-the published forms of these measures all rest on the same verdicts; a language model as the judge
-sees the response as it was written (`judge_llm`).
-
-What the rule cannot see: an answer that negates the accepted one, paraphrases it, or lists several
-candidates. `exact` and `f1` stand beside every verdict so that a reader can tell.
+The rule does not recognise an answer that negates the accepted one, paraphrases it, or lists
+several candidates. Each verdict therefore also has `exact` and `f1`.
 """
 
 from __future__ import annotations
 
 import re
 import unicodedata
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
-from toolkit.contracts import Answer
-from toolkit.errors import InputError
-from toolkit.files import fingerprint
-from toolkit.text import without_format_characters
+from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.files import fingerprint
+from soundingline.toolkit.tokens import without_format_characters
+from soundingline.toolkit.trajectory import Answer
 
 RULES = ("exact", "contained")
-_VERSION = 2  # raised when normalisation or a rule changes, so that older verdicts are recognised
+_VERSION = 2  # is raised with each change of a rule, so that older verdicts are recognised
 _ARTICLES = {"a", "an", "the"}
-# Normal forms sort each run of combining marks, which takes quadratic time. UAX #15 therefore has a
-# stream-safe format: behind so many marks stands a joiner that starts a new run.
+# Normal forms sort each run of combining marks in quadratic time. The stream-safe format of UAX #15
+# therefore inserts a joiner after so many marks, which starts a new run.
 _LONGEST_RUN = 30
 _JOINER = "\u034f"
 # No character below U+0300 combines with one before it.
@@ -48,10 +46,21 @@ _NUMBER = re.compile(
 )
 
 
-class AnswerVerdict(NamedTuple):
-    """A judge's word on one answer. `accepted` is the accepted answer that fits best; `judge` and
-    `settings` name the judge and the hash of its settings, without which accuracies of two runs
-    cannot be compared. `error` is not empty where the judge gave no verdict: wrong, and counted."""
+class Verdict(NamedTuple):
+    """A judge's verdict on one answer.
+
+    Attributes:
+        qid: the question.
+        correct: the verdict.
+        exact, contained: whether the answer equals an accepted one after normalisation, or contains
+            it.
+        f1: the token F1 with the accepted answer that fits best.
+        answer: the answer.
+        accepted: the accepted answer that fits best.
+        judge, settings: the judge's name and the hash of its settings. Accuracies are comparable
+            only if both are equal.
+        error: why the judge gave no verdict, in which case the answer counts as wrong.
+    """
 
     qid: str
     correct: bool
@@ -65,24 +74,29 @@ class AnswerVerdict(NamedTuple):
     error: str = ""
 
 
-class Judge(Protocol):
-    """Decides whether an answer is right."""
+class Judge(ABC):
+    """Decides whether an answer is correct. `fingerprint` is a hash of the judge's settings."""
 
     name: str
+    fingerprint: str
 
-    @property
-    def fingerprint(self) -> str: ...
+    @abstractmethod
+    def verdict(self, qid: str, answer: Answer, accepted: Sequence[str]) -> Verdict:
+        """The verdict on an answer, against the accepted answers."""
 
-    def verdict(self, qid: str, answer: Answer, accepted: Sequence[str]) -> AnswerVerdict: ...
 
+class ExactAnswerJudge(Judge):
+    """Judges the `Exact Answer` field by rule.
 
-class ExactAnswerJudge:
-    """Right by rule, over the `Exact Answer` field alone.
+    `yes` and `no` must be the whole answer. An accepted answer that is one number is contained only
+    in an answer without another number (`10` is not contained in `10 May 1990`).
 
-    `rule`: `contained` (default) takes an accepted answer that stands in the given one as whole
-    tokens in sequence, `exact` only equality after normalisation. Always: `yes` and `no` must be
-    the whole answer, and an accepted answer that is one number is contained only where no other
-    number stands beside it (`10` is not in `10 May 1990`).
+    Args:
+        rule: `contained` if the answer may contain an accepted one as whole tokens in their order;
+            `exact` if both must be equal after normalisation.
+
+    Example: >>> ExactAnswerJudge().verdict("q1", Answer(exact="It was Ada."), ["Ada",
+        "Lovelace"]).correct True
     """
 
     name = "exact_answer"
@@ -91,27 +105,29 @@ class ExactAnswerJudge:
         if rule not in RULES:
             raise InputError(f"the judge's rule is {rule!r}", valid=", ".join(RULES))
         self.rule = rule
+        self.fingerprint = fingerprint(self.name, _VERSION, self.rule)
 
-    @property
-    def fingerprint(self) -> str:
-        return fingerprint(self.name, _VERSION, self.rule)
-
-    def verdict(self, qid: str, answer: Answer, accepted: Sequence[str]) -> AnswerVerdict:
-        """The verdict against the accepted answer that fits best. `ValueError` without any."""
+    def verdict(self, qid: str, answer: Answer, accepted: Sequence[str]) -> Verdict:
+        """The verdict against the accepted answer that fits best; `ValueError` without any."""
         if not accepted:
             raise ValueError(f"question {qid!r} has no accepted answer to judge by")
         tokens = answer_tokens(answer.exact)
         fits = [(*_fit(tokens, answer_tokens(text)), text) for text in accepted]
         exact, contained, f1, best = max(fits, key=lambda fit: fit[:3])
         correct = exact or (contained and self.rule == "contained")
-        return AnswerVerdict(
+        return Verdict(
             qid, correct, exact, contained, f1, answer.exact, best, self.name, self.fingerprint
         )
 
 
 def answer_tokens(text: str) -> list[str]:
-    """Normalised tokens of an answer; see the module. Numbers are written in one way (`1,000` and
-    `1000.0` are `1000`); articles go, and punctuation too, unless nothing else is there."""
+    """The normalised tokens of an answer. Numbers have one spelling (`1,000` and `1000.0` are
+    `1000`). Articles and punctuation are removed unless nothing else is there.
+
+    Example:
+        >>> answer_tokens("The 1,000.0 ships!")
+        ['1000', 'ships']
+    """
     visible = _stream_safe(without_format_characters(text))
     plain = unicodedata.normalize("NFKC", visible).lower()
     tokens = list(_tokens(plain))
@@ -119,8 +135,8 @@ def answer_tokens(text: str) -> list[str]:
 
 
 def holds_answer(text: str, accepted: Sequence[str]) -> bool:
-    """Whether an accepted answer stands in a text, both normalised as for `contained`: whole tokens
-    in their order. A `yes` or `no` stands in no text, because it would say nothing there."""
+    """Whether a text contains an accepted answer, both normalised as for `contained`. `yes` and
+    `no` are never found, because they say nothing in a longer text."""
     phrases = findable(accepted)
     if not phrases:
         return False
@@ -129,20 +145,20 @@ def holds_answer(text: str, accepted: Sequence[str]) -> bool:
 
 
 def findable(accepted: Sequence[str]) -> list[str]:
-    """The accepted answers that can stand in a text, as `phrase_of` writes them: neither empty nor
-    a `yes` or `no`."""
+    """The accepted answers that can be searched for in a text, as `phrase_of` writes them: those
+    that are neither empty nor `yes` or `no`."""
     return [phrase_of(text) for text in accepted if (t := answer_tokens(text)) and not _is_polar(t)]
 
 
 def phrase_of(text: str) -> str:
-    """The tokens of a text, each with a space on both sides, so that one phrase contains another
-    exactly where its tokens do. Tokens hold no white space."""
+    """The tokens of a text with a space around each, so that one phrase contains another exactly if
+    its tokens do."""
     return f" {' '.join(answer_tokens(text))} "
 
 
 def token_f1(tokens: Sequence[str], accepted: Sequence[str]) -> float:
-    """SQuAD's F1 of two token bags; 0 where one is empty, and for `yes` and `no` 1 or 0 only, as
-    in HotpotQA's evaluation (Yang et al., 2018)."""
+    """SQuAD's F1 of two bags of tokens: 0 if one is empty; for `yes` and `no` only 0 or 1, as in
+    HotpotQA's evaluation (Yang et al., 2018)."""
     if _is_polar(accepted) or _is_polar(tokens):
         return float(list(tokens) == list(accepted))
     shared = sum((Counter(tokens) & Counter(accepted)).values())
@@ -197,7 +213,7 @@ def _words(text: str) -> list[str]:
 
 
 class _Punctuation(dict[int, int | None]):
-    """For `str.translate`: leaves punctuation (categories P and S) out. Filled as it is asked."""
+    """A table for `str.translate` that removes punctuation (categories P and S)."""
 
     def __missing__(self, code: int) -> int | None:
         self[code] = None if unicodedata.category(chr(code))[0] in "PS" else code

@@ -1,19 +1,21 @@
-"""What BrowseComp-Plus's own evaluator gives for a run, from the same verdicts.
+"""BrowseComp-Plus's own figures for a run, computed from the same verdicts, and calibration errors.
 
-Its figures stand in published tables, so they are reported here under `<measure>_published`, beside
-the right ones and never in their place. How it counts:
+Published tables report the figures of BrowseComp-Plus's evaluator. They are reported as
+`<measure>_published`, in addition to ours. That evaluator counts as follows:
 
-- A question without a file is in no denominator. Only an answer whose status is completed and whose
-  file ends with its text is judged; all others are wrong.
-- Recall is the share of the judged documents, whatever their grade, among the file's
-  `retrieved_docids`: a set, in which opened documents do not count. Failed questions count.
-- Citations are all runs of digits in square or lenticular brackets, so that `[12_3]` cites two
-  documents; their precision and recall are means over the judged answers that cite anything.
-- The calibration error leaves the last, most confident bin out; below 100 judged answers it is 0.
-  An answer without a confidence counts as 100 % sure.
+- A question without a run file is in no denominator. Only an answer whose status is `completed` and
+  whose file ends with the answer's text is judged; all others are wrong.
+- Recall is the share of the judged documents, whatever their grade, that are among the file's
+  `retrieved_docids`. Opened documents do not count. Failed questions count.
+- Citations are all runs of digits in square or lenticular brackets, so `[12_3]` cites two
+  documents. Their precision and recall are means over the judged answers with at least one
+  citation.
+- The calibration error leaves out the last, most confident bin; below 100 judged answers it is 0.
+  An answer without a confidence counts as 100 % confident.
 
-Not copied: a question without judgements divides by zero there, and is left out of recall here.
-Our `grep` counts as a search, although that evaluator knows searches by their names alone.
+Two things differ: that evaluator divides by zero at a question without judgements, which is left
+out of recall here; and our `grep` counts as a search, although the evaluator knows searches by
+name.
 """
 
 from __future__ import annotations
@@ -21,43 +23,45 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
-from toolkit.contracts import ToolCall, Trajectory
-from toolkit.evaluation.calibration import calibration_error_published
-from toolkit.evaluation.funnel import Judgements
-from toolkit.runs.records import SEARCHES, final_response
+import numpy as np
 
-# A status of ours for which a harness of the field writes `completed`: the agent gave an answer,
-# be it because it was told to.
+from soundingline.toolkit.data import Qrels
+from soundingline.toolkit.evaluation.statistics import equal_ties
+from soundingline.toolkit.trajectory import SEARCHES, ToolCall, Trajectory, final_response
+
+# The statuses of ours for which other harnesses write `completed`: the agent gave an answer, also
+# if it was reminded to.
 _COMPLETED = ("completed", "steered")
 _BRACKETS = (re.compile(r"\[([^\[\]]*)\]"), re.compile(r"【([^【】]*)】"))
 _NUMBER = re.compile(r"\d+")
-_NOT_COUNTED = "read_search_results"  # pages through a ranking; it does not search
+_NO_SEARCH = "read_search_results"  # pages through a ranking
 
 
 def published_status(trajectory: Trajectory) -> str:
-    """The status of its file: its own where it was imported, else the one that an export gets."""
+    """The status in the run file: the recorded one if it was imported, otherwise the exported
+    one."""
     if "status" in trajectory.source:
         return str(trajectory.source["status"])
     return "completed" if trajectory.status in _COMPLETED else trajectory.status
 
 
 def judged_response(trajectory: Trajectory) -> str:
-    """The text that is judged; empty for an answer that counts as wrong unjudged."""
+    """The text that is judged; empty for an answer that counts as wrong without a judge."""
     at_end = trajectory.source.get("ends_with_answer", True)
     completed = published_status(trajectory) == "completed"
     return final_response(trajectory) if completed and at_end else ""
 
 
 def retrieved_docids(trajectory: Trajectory) -> list[str]:
-    """The file's `retrieved_docids`: as recorded where it was imported, else the documents that
-    result pages showed, in order."""
+    """The `retrieved_docids` of the run file: the recorded ones if it was imported, otherwise the
+    documents that result pages showed, in order."""
     recorded = trajectory.source.get("retrieved_docids")
     shown = trajectory.tiers.get("previewed", ())
     return list(map(str, shown if recorded is None else recorded))
 
 
 def tool_call_counts(trajectory: Trajectory) -> dict[str, int]:
-    """Successful calls by tool, as the file says or as they are recorded."""
+    """Successful calls by tool, from the run file if it was imported."""
     recorded = trajectory.source.get("tool_call_counts")
     return dict(recorded) if recorded is not None else count_calls(trajectory.calls)
 
@@ -72,8 +76,8 @@ def count_calls(calls: Iterable[ToolCall]) -> dict[str, int]:
 
 
 def search_count(counts: Mapping[str, float]) -> float:
-    """Those of the calls that search."""
-    names = [name for name in counts if _NOT_COUNTED not in name]
+    """The number of calls that search, from the number of calls by tool."""
+    names = [name for name in counts if _NO_SEARCH not in name]
     words = ("retrieval", *SEARCHES)
     return sum(counts[name] for name in names if any(word in name for word in words))
 
@@ -85,68 +89,115 @@ def cited_numbers(text: str) -> set[str]:
 
 
 def published_recall(trajectory: Trajectory, grades: Mapping[str, int]) -> float | None:
-    """Share of a question's judged documents that its file lists as retrieved; None without any."""
+    """The share of a question's judged documents among the retrieved ones; None without any."""
     retrieved = set(retrieved_docids(trajectory))
     return len(grades.keys() & retrieved) / len(grades) if grades else None
 
 
-def published_measures(
+def browsecomp_plus_measures(
     recorded: Sequence[Trajectory],
     right: Sequence[bool],
     accepted: Mapping[str, Sequence[str]],
-    judged: Judgements,
-) -> tuple[dict[str, float], dict[str, int]]:
-    """The evaluator's figures by `<measure>_published`, and the number of questions or answers that
-    each is taken over.
+    judged: Qrels,
+) -> dict[str, tuple[float, int]]:
+    """The figures of BrowseComp-Plus's evaluator.
 
-    - `recorded`: all trajectories, with their last messages; those without an accepted answer have
-      no ground truth and are left out, unless no question has one.
-    - `right`: the judge's word on each of them. `judged`: grades by qid and docid, of the evidence.
+    Args:
+        recorded: all trajectories, with their final messages. Those without an accepted answer are
+            left out, unless no question has one.
+        right: whether the judge finds the answer of each trajectory correct.
+        accepted: question -> accepted answers.
+        judged: question -> docid -> grade, of the evidence.
+
+    Returns:
+        `<measure>_published` -> its value, and the number of questions or answers.
     """
     pairs = zip(recorded, right, strict=True)
     known = [pair for pair in pairs if pair[0].qid in accepted or not accepted]
     if not known:
-        return {}, {}
+        return {}
     files = [row for row, _ in known]
-    counts = [search_count(tool_call_counts(row)) for row in files]
-    completed = [published_status(row) == "completed" for row in files]
-    values = {
-        "search_calls_published": sum(counts) / len(files),
-        "completion_published": sum(completed) / len(files),
+    recalls = [published_recall(row, judged.get(row.qid, {})) for row in files]
+    figures: dict[str, list[float]] = {
+        "search_calls": [search_count(tool_call_counts(row)) for row in files],
+        "completion": [published_status(row) == "completed" for row in files],
+        "recall": [value for value in recalls if value is not None],
     }
-    totals = dict.fromkeys(values, len(files))
-    by_file = [published_recall(row, judged.get(row.qid, {})) for row in files]
-    recalls = [value for value in by_file if value is not None]
-    if recalls:
-        values["recall_published"] = sum(recalls) / len(recalls)
-        totals["recall_published"] = len(recalls)
-    if not accepted:
-        return values, totals
-    answered = [(row, correct) for row, correct in known if judged_response(row)]
-    correct = [verdict for _, verdict in answered]
-    stated = [row.answer.confidence for row, _ in answered]
-    values["accuracy_published"] = sum(correct) / len(files)
-    totals["accuracy_published"] = len(files)
-    values["calibration_error_published"] = calibration_error_published(
-        [100.0 if value is None else value for value in stated], correct
-    )
-    totals["calibration_error_published"] = len(answered)
-    if judged:
-        cited = {row.qid: cited_numbers(judged_response(row)) for row, _ in answered}
-        values.update(_citations(cited, judged))
-        citing = sum(map(bool, cited.values()))
-        totals |= {name: citing for name in values if name.startswith("citation")}
-    return values, totals
+    if accepted:
+        figures["accuracy"] = [bool(judged_response(row)) and correct for row, correct in known]
+    values = {name: (sum(row) / len(row), len(row)) for name, row in figures.items() if row}
+    if accepted:
+        answered = [(row, correct) for row, correct in known if judged_response(row)]
+        stated = [row.answer.confidence for row, _ in answered]
+        error = calibration_error_published(
+            [100.0 if value is None else value for value in stated],
+            [correct for _, correct in answered],
+        )
+        values["calibration_error"] = (error, len(answered))
+        if judged:
+            values |= _citations([row for row, _ in answered], judged)
+    return {f"{name}_published": value for name, value in values.items()}
 
 
-def _citations(cited_by: Mapping[str, set[str]], judged: Judgements) -> dict[str, float]:
+def _citations(answered: Iterable[Trajectory], judged: Qrels) -> dict[str, tuple[float, int]]:
     precisions, recalls = [], []
-    for qid, cited in cited_by.items():
-        wanted = judged.get(qid, {}).keys()
-        if cited:
+    for row in answered:
+        wanted = judged.get(row.qid, {}).keys()
+        if cited := cited_numbers(judged_response(row)):
             precisions.append(len(cited & wanted) / len(cited))
             recalls.append(len(cited & wanted) / len(wanted) if wanted else 0.0)
+    count = len(precisions)
     return {
-        "citation_precision_published": sum(precisions) / len(precisions) if precisions else 0.0,
-        "citation_recall_published": sum(recalls) / len(recalls) if recalls else 0.0,
+        "citation_precision": (sum(precisions) / count if count else 0.0, count),
+        "citation_recall": (sum(recalls) / count if count else 0.0, count),
     }
+
+
+def calibration_error(
+    confidences: Sequence[float], correct: Sequence[bool], bin_size: int = 100
+) -> float:
+    """The RMS calibration error with adaptive bins (Hendrycks et al., 2019), in per cent (0 to
+    100).
+
+    Answers are sorted by confidence and cut into bins of `bin_size`; the last bin takes the
+    remainder, and every answer counts.
+
+    Args:
+        confidences: stated confidences, 0 to 100. Answers of equal confidence, also those that
+            differ only by rounding, keep their order.
+        correct: whether each answer is correct.
+        bin_size: the number of answers in a bin.
+
+    Raises:
+        ValueError: without answers.
+    """
+    if not confidences:
+        raise ValueError("calibration needs at least one answer")
+    return _error(equal_ties(confidences).tolist(), correct, bin_size, skip_last=False)
+
+
+def calibration_error_published(
+    confidences: Sequence[float], correct: Sequence[bool], bin_size: int = 100
+) -> float:
+    """The calibration error that BrowseComp-Plus's evaluator gives for the same answers, 0 below
+    `bin_size` answers.
+
+    It leaves the last, most confident bin out of the sum but keeps its answers in the total, so 130
+    answers at full confidence, all wrong, give 0. Use it only to compare with published tables.
+    """
+    if len(confidences) < bin_size:
+        return 0.0
+    return _error(confidences, correct, bin_size, skip_last=True)
+
+
+def _error(
+    confidences: Sequence[float], correct: Sequence[bool], bin_size: int, *, skip_last: bool
+) -> float:
+    stated = np.asarray(confidences, dtype=float) / 100
+    right = np.asarray(correct, dtype=float)
+    ends = [bin_size * number for number in range(1, max(1, len(stated) // bin_size))]
+    bins = np.split(np.argsort(stated, kind="stable"), ends)
+    total = 0.0
+    for rows in bins[:-1] if skip_last else bins:
+        total += len(rows) * (stated[rows].mean() - right[rows].mean()) ** 2
+    return float(100 * np.sqrt(total / len(stated)))

@@ -1,93 +1,97 @@
-"""Measures of rankings, by ir_measures. Nothing here knows of agents.
+"""Measures of rankings: those of ir_measures, answer coverage, and measures of document lists.
 
-Judgements speak of documents. A ranking may name passages: each counts as its document, once, at
-the best rank.
+Relevance judgements are of documents. If a ranking holds passages, each passage counts as its
+document, once, at the best rank. Nothing in this module depends on agents.
+
+Some questions ask for a list of documents. Their measures, for each cutoff K of `CUTOFFS`, are
+means over questions:
+
+- `P@K`, `R@K` and `nDCG@K` against the targets, by ir_measures, and `F1@K`, the harmonic mean of a
+  question's P@K and R@K (Du et al., Towards Self-Evolving Agentic Literature Retrieval, 2026,
+  section 3.2). As in trec_eval, P@K divides by K even if the list is shorter, so P@20 of a question
+  with 5 targets is at most 0.25, and F1@20 at most 0.4.
+- `checklist@K`: the share of the question's requirements that a document meets, averaged over the
+  first K documents (fewer if the list is shorter); 0 for an empty list. A target meets all
+  requirements, and a document without a record meets none. Over the questions with a checklist and
+  records of which document meets what.
+- `hallucination_rate`: the share of the returned ids that the corpus lacks, over the questions with
+  a non-empty list.
+- `documents_returned`: the length of the list, over the recorded questions.
+
+A question with an empty set of targets has no recall. It is left out of P, R, F1 and nDCG and
+counted as `without_targets`; the other measures include it.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import ir_measures
 
-from toolkit.contracts import parents
-from toolkit.errors import InputError
+from soundingline.toolkit.corpus.resolve import AMBIGUOUS
+from soundingline.toolkit.data import Qrels, parents
+from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.evaluation.answers import findable, phrase_of
 
 if TYPE_CHECKING:
     import pandas as pd
 
-_F1 = re.compile(r"F1@([1-9]\d{0,5})")
 DEFAULT_MEASURES = ("AP", "P@30", "nDCG@10", "R@100", "R@1000", "RR")
+CUTOFFS = (1, 5, 10, 20, 50)
+LIST_MEASURES = tuple(f"{name}@{k}" for name in ("P", "R", "F1", "nDCG") for k in CUTOFFS)
+LIST_HEADLINE = ("F1@20", "nDCG@20")  # the list measures that a table has room for
+_COVERAGE_DEPTHS = (5, 10)
+# ir_measures describes a missing parameter by the default object that stands for it.
+_MISSING = re.compile(r"invalid param (\w+)=<object object at \w+>")
+_F1 = re.compile(r"F1@([1-9]\d{0,5})")
 
-
-class RunRow(NamedTuple):
-    """One row of a ranking. `unit_id` is a docid or a passage id; only the order of `rank` within
-    a question counts, so ranks may start at 0 or at 1."""
-
-    qid: str
-    unit_id: str
-    rank: int
-    score: float = 0.0
-
-
-def rankings_of(rows: Iterable[RunRow]) -> dict[str, list[str]]:
-    """Documents by question, best first, each once at its best rank. The score plays no part: the
-    rank is what a user of the system saw."""
-    grouped: dict[str, list[tuple[int, str]]] = {}
-    for row in rows:
-        grouped.setdefault(row.qid, []).append((row.rank, row.unit_id))
-    return {qid: documents(unit for _, unit in sorted(scored)) for qid, scored in grouped.items()}
+PerQuestion = dict[str, dict[str, float]]
+"""Measure -> question -> value."""
+Rankings = Mapping[str, Sequence[str]]
+"""Question -> docids, best first."""
+Targets = Mapping[str, Collection[str]]
+"""Question -> the documents that it asks for; there may be none."""
+Texts = Callable[[Collection[str]], Iterable[tuple[str, str]]]
+"""Of some docids those that the corpus has, each with its title and text."""
+MissingDocuments = Callable[[Collection[str]], Collection[str]]
+"""Those of some docids that the corpus lacks."""
 
 
 def documents(unit_ids: Iterable[str], depth: int | None = None) -> list[str]:
-    """The units' documents, each once, in order of first appearance; at most `depth`."""
+    """The documents of the units, each once, in order of first appearance; at most `depth`."""
     return list(dict.fromkeys(parents(tuple(unit_ids))))[:depth]
 
 
 def parse_measures(names: Sequence[str]) -> list[Any]:
-    """ir_measures' measures of these names, and `F1@K`, which it lacks; `InputError` that lists the
-    known ones otherwise."""
+    """The measures of ir_measures with these names, and `F1@K`, which it lacks; `InputError` that
+    lists valid names for any other."""
     return [_parse(name) for name in names]
 
 
-def measure_rankings(
-    rankings: Mapping[str, Sequence[str]],
-    judgements: Mapping[str, Mapping[str, int]],
-    measures: Sequence[str] = DEFAULT_MEASURES,
-) -> dict[str, dict[str, float]]:
-    """Measure -> qid -> value, for every question of `judgements`.
-
-    - `rankings`: docids by question, best first, without repetition. A judged question without a
-      ranking has the measure's value for an empty one (0), it does not vanish; a ranked question
-      without judgements is left out, as in trec_eval.
-    - The scores that ir_measures is given are the negated ranks. trec_eval sorts by score and
-      breaks ties by docid, descending, so that tied scores would be evaluated in another order
-      than the one that was shown.
-    """
-    parsed = parse_measures(measures)
-    run = {
-        qid: {docid: float(-rank) for rank, docid in enumerate(rankings[qid], start=1)}
-        for qid in judgements
-        if rankings.get(qid)
-    }
-    qrels = {qid: dict(grades) for qid, grades in judgements.items()}
-    values: dict[str, dict[str, float]] = {name: {} for name in measures}
-    if not qrels or not measures:
-        return values
-    names = dict(zip(parsed, measures, strict=True))
-    for metric in ir_measures.iter_calc(list(names), qrels, run):
-        values[names[metric.measure]][metric.query_id] = float(metric.value)
-    return {name: {qid: scored[qid] for qid in judgements} for name, scored in values.items()}
+def _parse(name: str) -> Any:
+    if match := _F1.fullmatch(name):
+        return f1_at(int(match[1]))
+    try:
+        measure = ir_measures.parse_measure(name)
+        measure.validate_params()
+        # Only an attempt shows whether an installed provider computes it with these parameters.
+        list(ir_measures.iter_calc([measure], {"1": {"1": 1}}, {"1": {"1": 1.0}}))
+    except Exception as error:  # each provider raises what its library or its program does
+        reason = _MISSING.sub(r"\1 is missing", str(error))
+        raise InputError(
+            f"{name!r} is no measure that can be computed here ({reason})",
+            valid="ir_measures' names with their cutoff, such as " + ", ".join(DEFAULT_MEASURES),
+        ) from error
+    return measure
 
 
 @lru_cache
 def f1_at(cutoff: int) -> Any:
-    """`F1@K` as a measure of ir_measures': of each question, the harmonic mean of P@K and R@K,
-    which is 2 hits / (K + relevant documents). A ranking shorter than K counts as filled up with
-    irrelevant documents."""
+    """`F1@K` as a measure of ir_measures: the harmonic mean of a question's P@K and R@K, which is
+    2 hits / (K + relevant documents). The empty places of a ranking shorter than K are wrong."""
 
     def f1(qrels: pd.DataFrame, run: pd.DataFrame) -> Iterator[tuple[str, float]]:
         relevant = {
@@ -104,17 +108,163 @@ def f1_at(cutoff: int) -> Any:
     return ir_measures.define(f1, name=f"F1@{cutoff}", support_cutoff=False)
 
 
-def _parse(name: str) -> Any:
-    if match := _F1.fullmatch(name):
-        return f1_at(int(match[1]))
-    try:
-        measure = ir_measures.parse_measure(name)
-        measure.validate_params()
-        # Only trying tells whether an installed provider computes it with these parameters.
-        list(ir_measures.iter_calc([measure], {"q": {"d": 1}}, {"q": {"d": 1.0}}))
-    except (NameError, ValueError, KeyError, AssertionError, TypeError) as error:
-        raise InputError(
-            f"{name!r} is no measure that can be computed here ({error})",
-            valid="ir_measures' names with their cutoff, such as " + ", ".join(DEFAULT_MEASURES),
-        ) from error
-    return measure
+def measure_rankings(
+    rankings: Rankings,
+    qrels: Qrels,
+    measures: Sequence[str] = DEFAULT_MEASURES,
+) -> PerQuestion:
+    """Compute measures of rankings with ir_measures.
+
+    Args:
+        rankings: question -> docids, best first, without repetition.
+        qrels: question -> docid -> grade.
+        measures: names of ir_measures.
+
+    Returns: Measure -> question -> value, for every question of `qrels`. A judged question
+        without a ranking has the value of an empty ranking (0). A ranked question without
+        judgements is left out, as in trec_eval.
+    """
+    parsed = parse_measures(measures)
+    numbers = _IdNumbers()
+    # trec_eval sorts by score and breaks ties by docid, descending. Negated ranks as scores keep
+    # the order that was shown.
+    run = {
+        numbers[qid]: {numbers[docid]: float(-rank) for rank, docid in enumerate(rankings[qid], 1)}
+        for qid in qrels
+        if rankings.get(qid)
+    }
+    numbered = {
+        numbers[qid]: {numbers[docid]: grade for docid, grade in grades.items()}
+        for qid, grades in qrels.items()
+    }
+    values: PerQuestion = {name: {} for name in measures}
+    if not numbered or not measures:
+        return values
+    names = dict(zip(parsed, measures, strict=True))
+    for metric in ir_measures.iter_calc(list(names), numbered, run):
+        values[names[metric.measure]][metric.query_id] = float(metric.value)
+    return {
+        name: {qid: by_number[numbers[qid]] for qid in qrels} for name, by_number in values.items()
+    }
+
+
+class _IdNumbers(dict[str, str]):
+    """A number for each id that is looked up, from 1, in order of first appearance.
+
+    Some providers of ir_measures write files for a program: gdeval.pl, which computes ERR, only
+    reads numbers as question ids, and none of them reads white space in an id.
+    """
+
+    def __missing__(self, name: str) -> str:
+        self[name] = str(len(self) + 1)
+        return self[name]
+
+
+def answer_coverage(
+    rankings: Rankings, accepted: Mapping[str, Sequence[str]], texts: Texts
+) -> PerQuestion:
+    """Answer Coverage (SIRA, section 4.3): whether one of the first 5 or 10 documents contains an
+    accepted answer.
+
+    Texts and answers are normalised as by `ExactAnswerJudge`, and an answer must occur as whole
+    tokens in their order. Documents count whole, whatever the unit of the index is, so that units
+    can be compared. An answer that is a common word or a small number is often found by chance.
+
+    Args:
+        rankings: question -> docids, best first. A question without a ranking counts 0.
+        accepted: question -> accepted answers. Questions whose only answers are `yes` or `no` are
+            left out, because such an answer may occur in any text.
+        texts: titles and texts of documents.
+
+    Returns:
+        `AnswerCoverage@5` and `AnswerCoverage@10` of each question, 0 or 1.
+    """
+    answers = {qid: findable(listed) for qid, listed in accepted.items()}
+    answers = {qid: phrases for qid, phrases in answers.items() if phrases}
+    if not answers:
+        return {}
+    positions: dict[str, list[tuple[str, int]]] = {}
+    for qid in answers:
+        for rank, docid in enumerate(rankings.get(qid, ())[: max(_COVERAGE_DEPTHS)], start=1):
+            positions.setdefault(docid, []).append((qid, rank))
+    first: dict[str, int] = {}
+    for docid, text in texts(positions.keys()):
+        content = phrase_of(text)
+        for qid, rank in positions[docid]:
+            if any(phrase in content for phrase in answers[qid]):
+                first[qid] = min(rank, first.get(qid, rank))
+    return {
+        f"AnswerCoverage@{depth}": {
+            qid: float(first.get(qid, depth + 1) <= depth) for qid in answers
+        }
+        for depth in _COVERAGE_DEPTHS
+    }
+
+
+def with_list_measures(measures: Sequence[str], targets: Targets) -> list[str]:
+    """The measures, and `LIST_MEASURES` if questions ask for documents."""
+    return list(dict.fromkeys([*measures, *(LIST_MEASURES if targets else ())]))
+
+
+def with_targets(qrels: Qrels, targets: Targets) -> dict[str, Mapping[str, int]]:
+    """The qrels without the questions whose set of targets is empty."""
+    empty = {qid for qid, docids in targets.items() if not docids}
+    return {qid: grades for qid, grades in qrels.items() if qid not in empty}
+
+
+def checklist_measures(
+    rankings: Rankings,
+    qids: Collection[str],
+    targets: Targets,
+    checklists: Mapping[str, Sequence[str]],
+    satisfaction: Mapping[str, Mapping[str, Sequence[bool]]],
+) -> PerQuestion:
+    """`checklist@K` of those of the questions `qids` with a checklist and records of which document
+    meets what."""
+    shares = {}
+    for qid in qids:
+        if checklists.get(qid) and satisfaction.get(qid):
+            of_document = {docid: _mean(met) for docid, met in satisfaction[qid].items()}
+            of_document.update(dict.fromkeys(targets.get(qid, ()), 1.0))
+            best = rankings.get(qid, ())[: max(CUTOFFS)]
+            shares[qid] = [of_document.get(docid, 0.0) for docid in best]
+    return {
+        f"checklist@{k}": {qid: _mean(values[:k]) for qid, values in shares.items()}
+        for k in (CUTOFFS if shares else ())
+    }
+
+
+def list_measures(
+    rankings: Rankings, targets: Targets, missing: MissingDocuments | None = None
+) -> PerQuestion:
+    """`hallucination_rate` and `documents_returned` of questions that ask for documents. `missing`
+    has the docids that the corpus lacks; None if there are none."""
+    lists = {qid: docids for qid, docids in rankings.items() if qid in targets}
+    if not lists:
+        return {}
+    returned = {docid for docids in lists.values() for docid in docids}
+    # A title that several documents of the corpus have is wrong, but not invented.
+    lacking = missing(returned) if missing else ()
+    invented = {docid for docid in lacking if not docid.startswith(AMBIGUOUS)}
+    return {
+        "hallucination_rate": {
+            qid: _mean([docid in invented for docid in docids])
+            for qid, docids in lists.items()
+            if docids
+        },
+        "documents_returned": {qid: float(len(docids)) for qid, docids in lists.items()},
+    }
+
+
+def list_counts(targets: Targets, qids: Collection[str]) -> dict[str, int]:
+    """`asking_for_documents` and `without_targets` among the questions; empty if no question asks
+    for documents."""
+    asked = [targets[qid] for qid in qids if qid in targets]
+    if not asked:
+        return {}
+    empty = sum(not docids for docids in asked)
+    return {"asking_for_documents": len(asked), "without_targets": empty}
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values) if values else 0.0

@@ -1,39 +1,53 @@
-"""Paired comparison of two systems over the same questions. scipy computes.
+"""Statistics over questions: paired tests, bootstrap intervals, sample sizes, variance components,
+and the agreement of two judges.
 
-It is imported where it is called: it takes a second, and who only reads or writes evaluations does
-not need it.
+scipy and statsmodels are imported inside the functions that need them. Their import takes a second,
+and commands that only read or write evaluations do not need them.
 """
 
 from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from statistics import NormalDist
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from toolkit.errors import InputError
+from soundingline.toolkit.errors import InputError
 
+Values = NDArray[np.float64]
 TESTS = ("randomisation", "t")
 INTERVALS = ("percentile", "BCa")
-# Resampling in parts of so many numbers, of 8 bytes each, bounds memory.
-_BATCH_CELLS = 4_000_000
-# Differences that are equal but for the rounding of their sums are equal.
-_NOISE = 1e-12
-# In standard deviations. Beyond, a handful of questions is enough.
-_LARGEST = 3.0
-# Below, Student's t is normal to within one question of 78,000, and its noncentral distribution is
-# computed with a larger error, then not at all.
-_SMALL = 0.01
+# Values whose difference is below this share of the larger one differ only by rounding. A measure
+# is a sum or mean of at most a few thousand terms, each rounded to 1e-16, so its error stays below
+# 1e-12. Real differences of a measure on one question are far larger: the smallest step of AP over
+# 1000 ranks is about 1e-9, and the price of a token is more than 1e-9 of the cost of a question.
+ROUNDING = 1e-12
+_BATCH_NUMBERS = 4_000_000  # numbers of 8 bytes that one batch of bootstrap samples holds
+_FLIPS_AT_ONCE = 512
+_LARGEST_EFFECT = 3.0  # in standard deviations; beyond, a handful of questions is enough
+# Below this effect, Student's t is normal to within one question of 78,000, and scipy's noncentral
+# t is less exact, then not computed at all.
+_SMALL_EFFECT = 0.01
 
 
 class Paired(NamedTuple):
-    """`a` against `b`: `difference` is mean(a) - mean(b), `low`..`high` its interval, `p` that of
-    a two-sided test of no difference. `needed` is the number of questions that would resolve the
-    difference, None where there is none. `wins` counts questions where `a` is higher."""
+    """A paired comparison of `a` with `b`. Values that differ only by rounding (`ROUNDING`) are
+    ties.
+
+    Attributes:
+        mean_a, mean_b: the means over the questions.
+        difference: `mean_a` - `mean_b`.
+        low, high: the bootstrap interval of the difference.
+        p: the p value of the two-sided test of no difference.
+        n: the number of questions.
+        questions_needed: the number of questions that would make a difference of this size
+            significant; None without a difference.
+        wins, losses, ties: the numbers of questions on which `a` is higher, lower, equal.
+    """
 
     mean_a: float
     mean_b: float
@@ -42,13 +56,13 @@ class Paired(NamedTuple):
     high: float
     p: float
     n: int
-    needed: int | None
+    questions_needed: int | None
     wins: int
     losses: int
     ties: int
 
 
-def paired(
+def paired_test(
     a: Mapping[str, float],
     b: Mapping[str, float],
     *,
@@ -60,84 +74,55 @@ def paired(
     alpha: float = 0.05,
     power: float = 0.8,
 ) -> Paired:
-    """Compare two maps of question to value over the same questions.
+    """Compare two systems over the same questions. The order of the questions has no influence.
 
-    - `test`: `randomisation` flips the signs of the differences (Smucker, Allan, Carterette, 2007;
-      exact where 2^n is at most `resamples`), `t` is Student's paired test.
-    - `interval`: bootstrap over questions at level `confidence`, `percentile` or `BCa`.
-    - `needed`: see `questions_needed`, at `alpha` and `power`.
+    Args:
+        a, b: the value of each question, by its id.
+        test: `randomisation` flips the signs of the differences (Smucker, Allan and Carterette,
+            2007; exact if there are at most `resamples` assignments of signs); `t` is Student's
+            paired t-test.
+        interval: the bootstrap interval over questions, `percentile` or `BCa`, at the level
+            `confidence`.
+        resamples, seed: of the randomisation test and of the bootstrap.
+        alpha, power: see `questions_needed`.
 
-    `InputError` for unknown options, for maps of different questions, for values that are not
-    finite, and below two questions.
+    Raises:
+        InputError: for unknown options, different questions, fewer than two questions, and values
+            that are not finite.
+
+    Example:
+        >>> paired_test({"q1": 0.5, "q2": 0.9, "q3": 0.4}, {"q1": 0.3, "q2": 0.9, "q3": 0.1}).wins
+        2
     """
     _check(a, b, test, interval)
-    first = np.array([a[qid] for qid in a], dtype=float)
-    second = np.array([b[qid] for qid in a], dtype=float)
-    differences = first - second
-    rng = np.random.default_rng(seed)
-    low, high = _interval(differences, interval, confidence, resamples, rng)
+    qids = sorted(a)
+    first = np.array([a[qid] for qid in qids], dtype=float)
+    second = np.array([b[qid] for qid in qids], dtype=float)
+    differences, errors = paired_differences(first, second)
+    mean = float(differences.mean())
+    mean = 0.0 if abs(mean) <= float(errors.mean()) else mean
+    if not differences.any():
+        p = 1.0
+    elif test == "t":
+        p = float(t_test(differences[:, None], errors[:, None])[0])
+    else:
+        p = _randomisation(differences, errors, resamples, seed)
+    low = high = mean
+    if not _is_constant(differences, errors):
+        low, high = _bootstrap(differences, errors, mean, interval, confidence, resamples, seed)
     return Paired(
         mean_a=float(first.mean()),
         mean_b=float(second.mean()),
-        difference=float(differences.mean()),
+        difference=mean,
         low=low,
         high=high,
-        p=_p_value(differences, test, resamples, rng),
-        n=len(differences),
-        needed=questions_needed(differences, alpha=alpha, power=power),
+        p=p,
+        n=len(qids),
+        questions_needed=questions_needed(differences, alpha=alpha, power=power) if mean else None,
         wins=int((differences > 0).sum()),
         losses=int((differences < 0).sum()),
         ties=int((differences == 0).sum()),
     )
-
-
-def questions_needed(
-    differences: Sequence[float] | NDArray[np.float64], *, alpha: float = 0.05, power: float = 0.8
-) -> int | None:
-    """Questions that a two-sided paired t-test at `alpha` needs to find a difference of the size
-    seen, with the spread seen, with probability `power`. None where the mean difference is 0 but
-    for rounding.
-    Differences above three standard deviations are taken for three (4 questions by default)."""
-    values = np.asarray(differences, dtype=float)
-    mean, spread = abs(float(values.mean())), float(values.std(ddof=1))
-    if mean <= _NOISE * float(np.abs(values).max()):
-        return None
-    effect = mean / spread if spread * _LARGEST > mean else _LARGEST
-    estimate = math.ceil(_normal_questions(effect, alpha, power))
-    if effect < _SMALL:
-        return estimate
-    # statsmodels' own solver fails where a few questions are enough.
-    candidates = range(2, 2 * estimate + 10)
-    return candidates[bisect_left(candidates, power, key=lambda n: _power(effect, n, alpha))]
-
-
-def _power(effect: float, questions: int, alpha: float) -> float:
-    """Power of the two-sided paired t-test. The side against the effect counts nothing where it is
-    too small for scipy, which gives NaN there (and so does statsmodels, which adds the two)."""
-    from scipy import stats
-
-    freedom, shift = questions - 1, effect * math.sqrt(questions)
-    critical = stats.t.isf(alpha / 2, freedom)
-    against = stats.nct.cdf(-critical, freedom, shift)
-    return float(stats.nct.sf(critical, freedom, shift) + np.nan_to_num(against))
-
-
-def _normal_questions(effect: float, alpha: float, power: float) -> float:
-    """Questions needed for a small effect, by the normal approximation with Guenther's (1981)
-    correction for Student's t."""
-    critical, beyond = NormalDist().inv_cdf(1 - alpha / 2), NormalDist().inv_cdf(power)
-    return ((critical + beyond) / effect) ** 2 + critical**2 / 2
-
-
-def holm(p_values: Sequence[float]) -> list[float]:
-    """Holm's (1979) step-down adjustment over one family of tests, in the order given."""
-    # statsmodels' `multipletests` collects all garbage of the process each time, which takes long.
-    values = np.asarray(p_values, np.float64)
-    order = np.argsort(values, kind="stable")
-    left = len(values) - np.arange(len(values))  # hypotheses that are not yet rejected
-    adjusted = np.empty_like(values)
-    adjusted[order] = np.minimum(np.maximum.accumulate(values[order] * left), 1.0)
-    return [float(p) for p in adjusted]
 
 
 def _check(a: Mapping[str, float], b: Mapping[str, float], test: str, interval: str) -> None:
@@ -153,9 +138,7 @@ def _check(a: Mapping[str, float], b: Mapping[str, float], test: str, interval: 
             do="run both over the same split",
         )
     if len(a) < 2:
-        raise InputError(
-            f"a paired comparison over {len(a)} questions says nothing", valid="two or more"
-        )
+        raise InputError(f"a paired comparison over {len(a)} questions", valid="two or more")
     for qid in a:
         if not (math.isfinite(a[qid]) and math.isfinite(b[qid])):
             raise InputError(
@@ -165,65 +148,302 @@ def _check(a: Mapping[str, float], b: Mapping[str, float], test: str, interval: 
             )
 
 
-def _interval(
-    differences: NDArray[np.float64],
-    method: str,
+def paired_differences(a: Values, b: Values) -> tuple[Values, Values]:
+    """`a` - `b`, and the rounding error of each difference (`ROUNDING` of the larger value). A
+    difference within its error is 0."""
+    differences, errors = a - b, ROUNDING * np.maximum(np.abs(a), np.abs(b))
+    return np.where(np.abs(differences) <= errors, 0.0, differences), errors
+
+
+def equal_ties(values: Sequence[float] | Values) -> Values:
+    """The values, where those that differ only by rounding (`ROUNDING` of the largest) are made
+    equal, so that they can be compared and sorted."""
+    array = np.asarray(values, dtype=float)
+    if not len(array):
+        return array
+    order = np.argsort(array, kind="stable")
+    ascending = array[order]
+    new = np.diff(ascending, prepend=-np.inf) > ROUNDING * np.abs(array).max()
+    result = np.empty_like(array)
+    result[order] = ascending[new][np.cumsum(new) - 1]
+    return result
+
+
+def t_test(differences: Values, errors: Values) -> Values:
+    """p values of Student's paired t-test, one for each column of [questions, comparisons]. Both
+    arguments are those of `paired_differences`."""
+    from scipy import stats
+
+    # The statistic of equal differences is infinite, because they have no spread.
+    constant = _is_constant(differences, errors)
+    p = np.where(np.abs(differences.mean(axis=0)) <= errors.mean(axis=0), 1.0, 0.0)
+    if not constant.all():
+        p[~constant] = stats.ttest_1samp(differences[:, ~constant], 0, axis=0).pvalue
+    return p
+
+
+def _is_constant(differences: Values, errors: Values) -> Any:
+    """Whether the differences (of each column) are equal but for rounding."""
+    return np.ptp(differences, axis=0) <= 2 * errors.max(axis=0)
+
+
+def _randomisation(differences: Values, errors: Values, resamples: int, seed: int) -> float:
+    # scipy's permutation_test compares sums relative to the observed one. If the summands nearly
+    # cancel out, their rounding is larger than that.
+    exact = 2 ** len(differences) <= resamples
+    total = 2 ** len(differences) if exact else resamples
+    observed, error = differences.sum(), errors.sum()
+    low = high = 0
+    for flips in _flips(len(differences), total, exact=exact, seed=seed):
+        sums = flips @ differences
+        low += int((sums <= observed + error).sum())
+        high += int((sums >= observed - error).sum())
+    # All assignments include the observed one; a sample does not, and it counts as one more.
+    extra = 0 if exact else 1
+    return min(1.0, 2 * (min(low, high) + extra) / (total + extra))
+
+
+def _flips(questions: int, count: int, *, exact: bool, seed: int) -> Iterator[Any]:
+    rng = np.random.default_rng(seed)
+    for first in range(0, count, _FLIPS_AT_ONCE):
+        rows = np.arange(first, min(first + _FLIPS_AT_ONCE, count))
+        if exact:
+            bits = (rows[:, None] >> np.arange(questions)) & 1
+        else:
+            bits = rng.integers(0, 2, (len(rows), questions), dtype=np.int8)
+        yield 2.0 * bits - 1.0
+
+
+def _bootstrap(
+    differences: Values,
+    errors: Values,
+    mean: float,
+    method: Any,
     confidence: float,
     resamples: int,
-    rng: np.random.Generator,
+    seed: int,
 ) -> tuple[float, float]:
     from scipy import stats
 
-    if _constant(differences):
-        return float(differences[0]), float(differences[0])
-    by_name: Any = method
+    error = float(errors.mean())
+
+    def mean_without_error(values: Values, axis: int = -1) -> Any:
+        # BCa counts how many means are below the observed one, which is 0 here, and how many are
+        # equal to it.
+        means = np.mean(values, axis=axis)
+        return np.where(np.abs(means) <= error, 0.0, means)
+
     result = stats.bootstrap(
-        (differences,),
-        _mean,
+        (differences - mean,),
+        mean_without_error,
         confidence_level=confidence,
         n_resamples=resamples,
-        batch=_batch(differences),
-        method=by_name,
-        rng=rng,
+        batch=max(1, _BATCH_NUMBERS // len(differences)),
+        method=method,
+        rng=np.random.default_rng(seed),
     ).confidence_interval
-    return float(result.low), float(result.high)
+    return float(result.low) + mean, float(result.high) + mean
 
 
-def _p_value(
-    differences: NDArray[np.float64], test: str, resamples: int, rng: np.random.Generator
-) -> float:
+def questions_needed(
+    differences: Sequence[float] | Values, *, alpha: float = 0.05, power: float = 0.8
+) -> int | None:
+    """The number of questions that a two-sided paired t-test needs to detect a difference.
+
+    Args:
+        differences: observed differences, whose mean and standard deviation are taken for the true
+            ones. A mean above three standard deviations counts as three (4 questions by default).
+        alpha: the significance level.
+        power: the probability of detecting the difference.
+
+    Returns:
+        The number, or None if the mean difference is 0 but for rounding.
+
+    Example:
+        >>> questions_needed([0.2, 0.0, 0.3, -0.1])  # an effect of 0.55 standard deviations
+        29
+    """
     from scipy import stats
 
-    if not differences.any():
-        return 1.0
-    if test == "t":
-        # Equal differences have no spread: the statistic is infinite.
-        return 0.0 if _constant(differences) else float(stats.ttest_1samp(differences, 0).pvalue)
-    if 2 ** len(differences) <= resamples:
-        return float(
-            stats.permutation_test(
-                (differences,), _mean, permutation_type="samples", n_resamples=resamples
-            ).pvalue
-        )
+    values = np.asarray(differences, dtype=float)
+    mean, spread = abs(float(values.mean())), float(values.std(ddof=1))
+    if mean <= ROUNDING * float(np.abs(values).max()):
+        return None
+    effect = mean / spread if spread * _LARGEST_EFFECT > mean else _LARGEST_EFFECT
+    # The normal approximation with Guenther's (1981) correction for Student's t.
+    critical, beyond = NormalDist().inv_cdf(1 - alpha / 2), NormalDist().inv_cdf(power)
+    estimate = math.ceil(((critical + beyond) / effect) ** 2 + critical**2 / 2)
+    if effect < _SMALL_EFFECT:
+        return estimate
 
-    def flipped(size: tuple[int, ...]) -> NDArray[np.float64]:
-        return differences * (2.0 * rng.integers(0, 2, size, dtype=np.int8) - 1.0)
+    def power_of(questions: int) -> float:
+        freedom, shift = questions - 1, effect * math.sqrt(questions)
+        t = stats.t.isf(alpha / 2, freedom)
+        # The tail against the effect may be too small for scipy, which then gives NaN; statsmodels
+        # adds that NaN to the power.
+        against = np.nan_to_num(stats.nct.cdf(-t, freedom, shift))
+        return float(stats.nct.sf(t, freedom, shift) + against)
 
-    # The same test as permutation_test's, whose own drawing of signs is slower.
-    return float(
-        stats.monte_carlo_test(
-            differences, flipped, _mean, n_resamples=resamples, batch=_batch(differences)
-        ).pvalue
+    # The solver of statsmodels fails where a few questions are enough.
+    candidates = range(2, 2 * estimate + 10)
+    return candidates[bisect_left(candidates, power, key=power_of)]
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """The p values of one family of tests after Holm's (1979) step-down correction, in the order of
+    the argument.
+
+    Example:
+        >>> holm([0.01, 0.04, 0.03])
+        [0.03, 0.06, 0.06]
+    """
+    # statsmodels' `multipletests` runs the garbage collector each time, which takes long.
+    values = np.asarray(p_values, np.float64)
+    order = np.argsort(values, kind="stable")
+    left = len(values) - np.arange(len(values))  # hypotheses that are not yet rejected
+    adjusted = np.empty_like(values)
+    adjusted[order] = np.minimum(np.maximum.accumulate(values[order] * left), 1.0)
+    return [float(p) for p in adjusted]
+
+
+class VarianceComponents(NamedTuple):
+    """The variance of a measure between questions and within them.
+
+    The model is the one-way random-effects analysis of variance: the value of repeat j of question
+    i is mu + a_i + e_ij (Searle, Casella and McCulloch, Variance Components, 1992, chapter 3).
+
+    Attributes:
+        within, between: the standard deviations of e and of a.
+        share: the share of e in the total variance, 1 - ICC(1) (Shrout and Fleiss, 1979); None if
+            nothing varies.
+        questions: the number of questions.
+        repeats: the mean number of values of a question.
+    """
+
+    within: float
+    between: float
+    share: float | None
+    questions: int
+    repeats: float
+
+
+def variance_components(values: Mapping[str, Sequence[float]]) -> VarianceComponents | None:
+    """The variance components of the repeats of each question.
+
+    Args:
+        values: question -> its value in each repeat.
+
+    Returns:
+        None for fewer than two questions, and if no question has two values. A negative estimate of
+        the variance between questions is 0, and so is a deviation that rounding explains
+        (`ROUNDING` of the largest value).
+    """
+    groups = [np.asarray(row, dtype=float) for row in values.values() if len(row)]
+    sizes = np.array([len(group) for group in groups])
+    total, questions = int(sizes.sum()), len(groups)
+    if questions < 2 or total == questions:
+        return None
+    averages = np.array([group.mean() for group in groups])
+    grand = float(np.average(averages, weights=sizes))
+    within = sum(float(((group - group.mean()) ** 2).sum()) for group in groups)
+    within /= total - questions
+    between = float((sizes * (averages - grand) ** 2).sum()) / (questions - 1)
+    size = (total - float((sizes**2).sum()) / total) / (questions - 1)
+    between = max(0.0, (between - within) / size)
+    rounding = (ROUNDING * max(float(np.abs(group).max()) for group in groups)) ** 2
+    within, between = (value if value > rounding else 0.0 for value in (within, between))
+    variance = within + between
+    return VarianceComponents(
+        within=math.sqrt(within),
+        between=math.sqrt(between),
+        share=within / variance if variance > 0 else None,
+        questions=questions,
+        repeats=total / questions,
     )
 
 
-def _mean(values: NDArray[np.float64], axis: int = -1) -> Any:
-    return np.mean(values, axis=axis)
+class Agreement(NamedTuple):
+    """The agreement of two judges over the `n` answers that both judged.
+
+    Attributes:
+        raw: the share of equal verdicts.
+        kappa: Cohen's kappa (1960); None if both judges gave every answer the same verdict, and 0
+            if one of them did.
+        low, high: the 95 % interval of kappa; None if it cannot be estimated.
+        correct_a, correct_b: the share of answers that each judge finds correct.
+        only_a, only_b: the answers that only one judge finds correct.
+    """
+
+    n: int
+    raw: float
+    kappa: float | None
+    low: float | None
+    high: float | None
+    correct_a: float
+    correct_b: float
+    only_a: Sequence[str]
+    only_b: Sequence[str]
 
 
-def _constant(differences: NDArray[np.float64]) -> bool:
-    return bool(np.ptp(differences) <= _NOISE * np.abs(differences).max())
+def agreement(
+    a: Mapping[str, bool], b: Mapping[str, bool], questions: Mapping[str, str] | None = None
+) -> Agreement:
+    """The agreement of two judges.
+
+    Args:
+        a, b: whether each judge finds an answer correct, by the answer's name.
+        questions: the question of each answer. If a question has several answers, which are not
+            independent of each other, the interval is that of the jackknife over questions;
+            otherwise it is that of kappa's large-sample error.
+
+    Raises:
+        InputError: if the judges have no answer in common.
+    """
+    from statsmodels.stats.inter_rater import cohens_kappa
+
+    shared = sorted(a.keys() & b.keys())
+    if not shared:
+        raise InputError("the two judges have no answer in common", do="judge the same run twice")
+    n, table = len(shared), _verdict_counts(shared, a, b)
+    (neither, only_b), (only_a, both) = table.tolist()
+    kappa = low = high = None
+    if n not in (neither, both):
+        kappa = 0.0
+        if table.any(axis=0).all() and table.any(axis=1).all():
+            result = cohens_kappa(table)
+            kappa, low, high = float(result.kappa), float(result.kappa_low), float(result.kappa_upp)
+            answers: dict[str, list[str]] = {}
+            for name in shared:
+                answers.setdefault((questions or {}).get(name, name), []).append(name)
+            if len(answers) < n:
+                tables = [_verdict_counts(names, a, b) for names in answers.values()]
+                low, high = _jackknife(kappa, [table - part for part in tables])
+    return Agreement(
+        n=n,
+        raw=(neither + both) / n,
+        kappa=kappa,
+        low=low,
+        high=high,
+        correct_a=(only_a + both) / n,
+        correct_b=(only_b + both) / n,
+        only_a=tuple(name for name in shared if a[name] and not b[name]),
+        only_b=tuple(name for name in shared if b[name] and not a[name]),
+    )
 
 
-def _batch(differences: NDArray[np.float64]) -> int:
-    return max(1, _BATCH_CELLS // len(differences))
+def _verdict_counts(names: Sequence[str], a: Mapping[str, bool], b: Mapping[str, bool]) -> Any:
+    """How many answers `a` (row) and `b` (column) find wrong (0) and correct (1)."""
+    return np.bincount([2 * a[name] + b[name] for name in names], minlength=4).reshape(2, 2)
+
+
+def _jackknife(kappa: float, tables: Sequence[Any]) -> tuple[float | None, float | None]:
+    """The 95 % interval of kappa. Each table leaves out one question; None if one of them has no
+    kappa."""
+    from statsmodels.stats.inter_rater import cohens_kappa
+
+    if any(table.sum() in (0, table[0, 0], table[1, 1]) for table in tables):
+        return None, None
+    values = [float(cohens_kappa(table, return_results=False)) for table in tables]
+    error = math.sqrt((len(values) - 1) * float(np.var(values)))
+    width = NormalDist().inv_cdf(0.975) * error
+    return kappa - width, kappa + width

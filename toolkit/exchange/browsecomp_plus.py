@@ -1,54 +1,132 @@
-"""Run files of BrowseComp-Plus (Chen et al., 2025): one JSON object a question.
+"""Run files of BrowseComp-Plus (Chen et al., 2025) and of Pi-Serini's benchmark runner (Hsu, Yang
+and Lin, 2026), and entries of BrowseComp-Plus's leaderboard.
 
-`query_id, tool_call_counts, status, retrieved_docids, result`, the last a list of `reasoning`,
-`tool_call` and `output_text` items, of which an answered question's ends with `output_text`. Files
-lie in a folder, or as the lines of a `.jsonl` file. Published ones are obfuscated by a canary: the
-outputs, and in the traces of Meng et al. (2026) the arguments of calls too.
+A run file is one JSON object a question, with `query_id`, `tool_call_counts`, `status`,
+`retrieved_docids` and `result`, a list of `reasoning`, `tool_call` and `output_text` items. The
+last item of an answered question is an `output_text`. Files are in a folder, or are the lines of a
+`.jsonl` file. Published files are obfuscated with a canary: their outputs, and in the traces of
+Meng et al. (2026) the arguments of calls too.
+
+Pi-Serini's files have no `retrieved_docids`, but an ordered list of ids for each evidence tier, and
+seconds. An `output_text` item that reports a failure follows a failed call, and the last item of a
+failed run contains the errors of the process. Pi-Serini's own evaluation takes `surfaced_docids`
+(1000 a search) as retrieved and counts a document as opened even if reading it failed. Here only
+documents that were shown count as opened.
 """
 
 from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from dataclasses import replace
+from typing import Annotated, Any, Literal
 
-from toolkit.contracts import Trajectory
-from toolkit.errors import InputError
-from toolkit.evaluation.published import (
+from pydantic import Field
+from typing_extensions import Required, TypedDict
+
+from soundingline.toolkit.benchmarks.formats import Id
+from soundingline.toolkit.data import Qrels
+from soundingline.toolkit.errors import InputError, is_number, parse
+from soundingline.toolkit.evaluation.published import (
+    browsecomp_plus_measures,
     judged_response,
+    published_recall,
     published_status,
     retrieved_docids,
     tool_call_counts,
 )
-from toolkit.exchange.outputs import output_text
-from toolkit.exchange.own import KEY, changed, kept_beside, restored
-from toolkit.exchange.run_files import RunFile, counts
-from toolkit.exchange.transcript import Call, Reasoning, Said, Step, Transcript
-from toolkit.sealing import NotSealed, Seal
+from soundingline.toolkit.exchange.transcript import (
+    RECORD_KEY,
+    AssistantMessage,
+    ForeignCall,
+    Reasoning,
+    Step,
+    Transcript,
+    chat_messages,
+    edited_file,
+    embed_record,
+    extract_record,
+    is_text_part,
+    output_text,
+)
+from soundingline.toolkit.obfuscation import Canary, NotObfuscated
+from soundingline.toolkit.trajectory import Trajectory
 
-_SEALED = re.compile(r"[A-Za-z0-9+/]{40,}={0,2}")
-# Their name of a number, and ours.
-_USAGE = {
+# Files of Pi-Serini's runner in the folder of the run files.
+NO_RUN_FILES = ("benchmark_manifest_snapshot.json", "run_setup.json", "judge_summary.json")
+TO_FILL_IN = "change me when submitting"
+
+_OBFUSCATED = re.compile(r"[A-Za-z0-9+/]{40,}={0,2}")
+_USAGE = {  # their name of a number, and ours
     "input_tokens": "input_tokens",
     "input_tokens_cached": "cached_tokens",
     "output_tokens": "output_tokens",
     "included_reasoning_tokens": "reasoning_tokens",
 }
-_PLAIN = ("query_id", "status", "tool_call_counts", "retrieved_docids", "result")
+_COMPARED = ("query_id", "status", "tool_call_counts", "retrieved_docids", "result")
+_CLIENT_ERRORS = ("Error executing", '{"error"', '{\n  "error"')
+_PI_FAILURE, _PI_ERRORS = "pi-search extension failure (", "pi stderr:\n"
+
+
+class ObfuscatedFile(InputError):
+    """An obfuscated file that is read without a canary or with a wrong one."""
+
+
+class _Item(TypedDict, total=False):
+    type: Required[Literal["reasoning", "tool_call", "output_text"]]
+    tool_name: str | None
+    arguments: Any
+    output: Any
+
+
+class _RunFile(TypedDict, total=False):
+    query_id: Required[Annotated[Id, Field(pattern=r"\S")]]
+    status: str | None
+    metadata: dict[str, Any] | None
+    tool_call_counts: dict[str, Annotated[int, Field(ge=0, strict=True)]] | None
+    usage: dict[str, Any] | None
+    retrieved_docids: list[Id] | None
+    result: list[_Item] | None
+    surfaced_docids: list[Id] | None
+    previewed_docids: list[Id] | None
+    opened_docids: list[Id] | None
+    stats: dict[str, Any] | None
 
 
 def write(trajectory: Trajectory, metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """The run file of a trajectory; `metadata` is what it tells of the run, such as `model`."""
-    items = result_items(trajectory.messages)
-    outputs = [item["output"] for item in items if item["type"] == "tool_call"]
+    """The run file of a trajectory.
+
+    Args:
+        trajectory: the trajectory, whose messages are in the function-calling form.
+        metadata: facts about the run, such as `model`.
+
+    Raises:
+        InputError: for messages in another form.
+    """
+    messages = chat_messages(trajectory)
+    tool_outputs = {row.get("tool_call_id"): row.get("content") for row in messages}
+    items: list[dict[str, Any]] = []
+    outputs: list[Any] = []
+    for message in messages:
+        if message.get("role") != "assistant":
+            continue
+        if message.get("reasoning"):
+            items.append(_item("reasoning", [message["reasoning"]]))
+        if message.get("content"):
+            items.append(_item("output_text", message["content"]))
+        for call in message.get("tool_calls") or ():
+            function = call["function"]
+            outputs.append(tool_outputs.get(call["id"], ""))
+            items.append(_item("tool_call", outputs[-1], function["name"], function["arguments"]))
     if items and items[-1]["type"] == "output_text" and not judged_response(trajectory):
-        items.pop()  # the last word of a question without an answer is none
+        items.pop()  # Otherwise it would be read as an answer.
     tokens = {theirs: trajectory.usage.get(ours) for theirs, ours in _USAGE.items()}
     usage = {name: int(value) for name, value in tokens.items() if value is not None}
     return {
-        "metadata": {**metadata, KEY: kept_beside(trajectory, outputs)},
+        "metadata": {**metadata, RECORD_KEY: embed_record(trajectory, outputs)},
         "query_id": trajectory.qid,
         "tool_call_counts": tool_call_counts(trajectory),
         **({"usage": usage} if usage else {}),
@@ -58,166 +136,233 @@ def write(trajectory: Trajectory, metadata: Mapping[str, Any]) -> dict[str, Any]
     }
 
 
-def result_items(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The items of a transcript in the function-calling form, in their order."""
-    items: list[dict[str, Any]] = []
-    outputs = {row.get("tool_call_id"): row.get("content") for row in messages}
-    for message in messages:
-        if message.get("role") != "assistant":
+def _item(
+    kind: str, output: Any, tool: str | None = None, arguments: str | None = None
+) -> dict[str, Any]:
+    return {"type": kind, "tool_name": tool, "arguments": arguments, "output": output}
+
+
+def read(
+    files: Iterable[tuple[str, Mapping[str, Any]]], canary: Canary | None = None
+) -> Iterator[Transcript | Trajectory]:
+    """The questions of BrowseComp-Plus run files, in the order of the files.
+
+    Args:
+        files: the location and the content of each file; see `transcript.run_files`.
+        canary: decrypts obfuscated files.
+
+    Yields:
+        the trajectory if we wrote the file, else a transcript.
+
+    Raises:
+        InputError: for content that is not a run file, and for an obfuscated file that `canary`
+            does not decrypt.
+    """
+    for location, content in files:
+        row = _parsed(location, content)
+        metadata = row.get("metadata") or {}
+        if RECORD_KEY in metadata:
+            yield _our_trajectory(location, content, metadata[RECORD_KEY])
             continue
-        if message.get("reasoning"):
-            items.append(_item("reasoning", [message["reasoning"]]))
-        if message.get("content"):
-            items.append(_item("output_text", message["content"]))
-        for call in message.get("tool_calls", ()):
-            function = call["function"]
-            output = outputs.get(call["id"], "")
-            items.append(_item("tool_call", output, function["name"], function["arguments"]))
-    return items
+        if _is_obfuscated(row):
+            row = _decrypted(location, row, canary)
+        yield _transcript(location, row)
 
 
-def read(files: Iterable[RunFile], seal: Seal | None = None) -> Iterator[Transcript | Trajectory]:
-    """Each question, in the order of the files: a trajectory where we wrote the file, else its
-    transcript. `InputError` for the first file that is none, or that is obfuscated and not opened
-    by `seal`."""
-    for file in files:
-        file.qid("query_id")
-        metadata = file.get("metadata", dict, {})
-        if KEY in metadata:
-            yield _ours(file, metadata[KEY])
+def read_pi_serini(files: Iterable[tuple[str, Mapping[str, Any]]]) -> Iterator[Transcript]:
+    """The transcripts of Pi-Serini run files, in the order of the files; see `read`."""
+    for location, content in files:
+        row = _parsed(location, content)
+        seconds = (row.get("stats") or {}).get("elapsed_seconds")
+        yield Transcript(
+            qid=row["query_id"],
+            steps=_pi_serini_steps(location, row),
+            status=row.get("status") or "",
+            surfaced=row.get("surfaced_docids") or [],
+            previewed=row.get("previewed_docids") or [],
+            seconds=float(seconds) if is_number(seconds) else 0.0,
+            source={
+                **_source("pi_serini", location, row, row.get("surfaced_docids") or []),
+                "opened_docids": row.get("opened_docids") or [],
+            },
+        )
+
+
+def leaderboard_entry(
+    trajectories: Sequence[Trajectory],
+    correct: Mapping[str, bool],
+    answers: Mapping[str, Sequence[str]],
+    qrels: Qrels,
+    *,
+    llm: str,
+    retriever: str,
+    date: str,
+) -> dict[str, Any]:
+    """An entry of BrowseComp-Plus's leaderboard: the JSON that its evaluator writes.
+
+    The figures are those of the published evaluator (`soundingline.toolkit.evaluation.published`),
+    because all entries of the leaderboard are computed by it. Percentages have two decimals, and
+    are None if there is nothing to compute them from.
+
+    Args:
+        trajectories: the run.
+        correct: by qid, whether the answer is correct.
+        answers: the accepted answers by qid. Questions without any are left out.
+        qrels: grades by qid and docid.
+        llm: the name of the language model.
+        retriever: the name of the retriever.
+        date: the date of the evaluation in ISO 8601.
+    """
+    rows = [row for row in trajectories if row.qid in answers]
+    verdicts = [correct.get(row.qid, False) for row in rows]
+    figures = browsecomp_plus_measures(rows, verdicts, answers, qrels)
+    values = {name: value for name, (value, _) in figures.items()}
+    calls: Counter[str] = Counter()
+    for row in rows:
+        calls.update(tool_call_counts(row))
+    return {
+        "LLM": llm,
+        "Accuracy (%)": _percent(values.get("accuracy_published")),
+        "Recall (%)": _percent(values.get("recall_published")),
+        "avg_tool_stats": {tool: count / len(rows) for tool, count in calls.items()},
+        "Calibration Error (%)": round(values.get("calibration_error_published", 0.0), 2),
+        "Retriever": retriever,
+        "Link": TO_FILL_IN,
+        "Evaluation Date": date,
+        "per_query_metrics": [
+            {
+                "query_id": row.qid,
+                "correct": bool(judged_response(row)) and correct.get(row.qid, False),
+                "recall": _percent(published_recall(row, qrels.get(row.qid, {}))),
+            }
+            for row in rows
+        ],
+    }
+
+
+def _percent(share: float | None) -> float | None:
+    return None if share is None else round(100 * share, 2)
+
+
+def _parsed(location: str, content: Mapping[str, Any]) -> _RunFile:
+    do = "move it away if it is not a run file; soundingline lint lists all such files"
+    row = parse(_RunFile, dict(content), where=location, do=do)
+    for number, item in enumerate(row.get("result") or ()):
+        if item["type"] == "tool_call" and not item.get("tool_name"):
+            raise InputError(f"{location} has no field 'result.{number}.tool_name'", do=do)
+    return row
+
+
+def _source(form: str, location: str, row: _RunFile, retrieved: Sequence[str]) -> dict[str, Any]:
+    items = row.get("result") or []
+    return {
+        "format": form,
+        "file": location,
+        "status": row.get("status") or "",
+        "ends_with_answer": bool(items) and items[-1]["type"] == "output_text",
+        "retrieved_docids": retrieved,
+        "tool_call_counts": row.get("tool_call_counts") or {},
+        "metadata": row.get("metadata") or {},
+    }
+
+
+def _transcript(location: str, row: _RunFile) -> Transcript:
+    steps: list[Step] = []
+    for item in row.get("result") or ():
+        output = item.get("output")
+        text = output_text(output)
+        if item["type"] == "reasoning":
+            steps.append(Reasoning(text))
+        elif item["type"] == "output_text":
+            steps.append(AssistantMessage(text))
         else:
-            yield transcript(opened(file, seal))
-
-
-def transcript(file: RunFile) -> Transcript:
-    """The transcript of a file that is not obfuscated."""
-    items = file.objects("result")
-    recorded = file.get("retrieved_docids", list, [])
-    if not all(isinstance(docid, (str, int)) for docid in recorded):
-        raise InputError(f"{file.place} has 'retrieved_docids' that are no ids")
-    retrieved = [str(docid) for docid in recorded]
-    call_counts = counts(file.place, file.get("tool_call_counts", dict, {}), "tool_call_counts")
-    usage = file.get("usage", dict, {})
-    status = file.get("status", str, "")
+            # Their clients write what went wrong into the output.
+            error = "tool_error" if text[:200].lstrip().startswith(_CLIENT_ERRORS) else ""
+            steps.append(ForeignCall(str(item["tool_name"]), item.get("arguments"), output, error))
+    usage, retrieved = row.get("usage") or {}, row.get("retrieved_docids") or []
     return Transcript(
-        qid=file.qid("query_id"),
-        steps=[_step(file.place, item) for item in items],
-        status=status,
+        qid=row["query_id"],
+        steps=steps,
+        status=row.get("status") or "",
         previewed=retrieved,
         usage={
-            ours: value
-            for theirs, ours in _USAGE.items()
-            if isinstance(value := usage.get(theirs), (int, float))
+            ours: usage[theirs] for theirs, ours in _USAGE.items() if usage.get(theirs) is not None
         },
-        source={
-            "format": "browsecomp_plus",
-            "file": file.place,
-            "status": status,
-            "ends_with_answer": bool(items) and items[-1].get("type") == "output_text",
-            "retrieved_docids": retrieved,
-            "tool_call_counts": call_counts,
-            "metadata": file.get("metadata", dict, {}),
-        },
+        source=_source("browsecomp_plus", location, row, retrieved),
     )
 
 
-def opened(file: RunFile, seal: Seal | None) -> RunFile:
-    """The file with its texts opened by `seal` where they are obfuscated; `InputError` where they
-    are and it does not open them."""
-    if not is_obfuscated(file):
-        return file
-    if seal is None:
-        raise InputError(
-            f"{file.place} is obfuscated",
+def _pi_serini_steps(location: str, row: _RunFile) -> list[Step]:
+    steps: list[Step] = []
+    for item in row.get("result") or ():
+        text = output_text(item.get("output"))
+        if item["type"] == "tool_call":
+            call = ForeignCall(str(item["tool_name"]), item.get("arguments"), item.get("output"))
+            steps.append(call)
+        elif item["type"] == "reasoning":
+            steps.append(Reasoning(text))
+        elif text.startswith(_PI_FAILURE):
+            if steps and isinstance(failed := steps[-1], ForeignCall):
+                steps[-1] = replace(failed, error="tool_error")
+        elif not text.startswith(_PI_ERRORS):
+            steps.append(AssistantMessage(text))
+    return steps
+
+
+def _our_trajectory(location: str, content: Mapping[str, Any], embedded: Any) -> Trajectory:
+    items = content.get("result") or ()
+    outputs = [item.get("output") for item in items if item["type"] == "tool_call"]
+    if not all(isinstance(output, str) for output in outputs):
+        raise edited_file(location)
+    trajectory = extract_record(location, embedded, list(map(str, outputs)))
+    again = write(trajectory, {})
+    if any(again[name] != content.get(name) for name in _COMPARED):
+        raise edited_file(location)
+    return trajectory
+
+
+def _is_obfuscated(row: _RunFile) -> bool:
+    """Whether an output looks like base64 and nothing else."""
+    for item in row.get("result") or ():
+        output = item.get("output")
+        parts: list[Any] = output if isinstance(output, list) else [{"text": output}]
+        if any(is_text_part(part) and _OBFUSCATED.fullmatch(part["text"]) for part in parts):
+            return True
+    return False
+
+
+def _decrypted(location: str, row: _RunFile, canary: Canary | None) -> _RunFile:
+    if canary is None:
+        raise ObfuscatedFile(
+            f"{location} is obfuscated",
             valid="a file with its canary",
             do="export the canary that it was published with, and name the variable with "
             "canary_env=NAME",
         )
     try:
-        result = [_opened(item, seal) for item in file.objects("result")]
-    except NotSealed:
-        raise InputError(
-            f"the canary does not open {file.place}",
+        items = [_decrypted_item(item, canary) for item in row.get("result") or ()]
+    except NotObfuscated:
+        raise ObfuscatedFile(
+            f"the canary does not decrypt {location}",
             valid="the canary that the run was published with, which need not be the benchmark's",
             do="name the variable that holds it with canary_env=NAME",
         ) from None
-    return RunFile(file.place, {**file.content, "result": result})
+    return {**row, "result": items}
 
 
-def is_obfuscated(file: RunFile) -> bool:
-    """Whether any of its outputs looks like base64 and nothing else."""
-    texts = (text for item in file.objects("result") for text in _texts(item.get("output")))
-    return any(_SEALED.fullmatch(text) for text in texts)
-
-
-def _ours(file: RunFile, own_record: Any) -> Trajectory:
-    items = file.objects("result")
-    outputs = [item.get("output") for item in items if item.get("type") == "tool_call"]
-    if not all(isinstance(output, str) for output in outputs):
-        raise changed(file.place)
-    trajectory = restored(file.place, own_record, [str(output) for output in outputs])
-    again = write(trajectory, {})
-    if any(again[name] != file.content.get(name) for name in _PLAIN):
-        raise changed(file.place)
-    return trajectory
-
-
-def _step(location: str, item: Mapping[str, Any]) -> Step:
-    kind, output = item.get("type"), item.get("output")
-    if kind == "reasoning":
-        return Reasoning(output_text(output))
-    if kind == "output_text":
-        return Said(output_text(output))
-    if kind == "tool_call" and isinstance(item.get("tool_name"), str):
-        return Call(item["tool_name"], item.get("arguments"), output, _error(output))
-    raise InputError(
-        f"{location} has an item of type {str(kind)[:40]!r}",
-        valid="reasoning, output_text, and tool_call with a tool_name",
-    )
-
-
-def _error(output: Any) -> str:
-    """Their clients write what went wrong into the output."""
-    text = output_text(output)[:200].lstrip()
-    failed = text.startswith(("Error executing", '{"error"', '{\n  "error"'))
-    return "tool_error" if failed else ""
-
-
-def _texts(output: Any) -> list[str]:
+def _decrypted_item(item: _Item, canary: Canary) -> _Item:
+    output, arguments = item.get("output"), item.get("arguments")
     if isinstance(output, str):
-        return [output]
-    parts = output if isinstance(output, list) else []
-    return [part["text"] for part in parts if isinstance(part, dict) and _is_text(part)]
-
-
-def _opened(item: Mapping[str, Any], seal: Seal) -> dict[str, Any]:
-    output: Any = item.get("output")
-    if isinstance(output, str):
-        output = _plain(seal.open(output))
+        output = canary.decrypt(output)
+        if output == "null" or output.startswith("["):  # JSON of a list or of null
+            with suppress(ValueError, RecursionError):
+                output = json.loads(output)
     elif isinstance(output, list):
         output = [
-            {**part, "text": seal.open(part["text"])} if _is_text(part) else part for part in output
+            {**part, "text": canary.decrypt(part["text"])} if is_text_part(part) else part
+            for part in output
         ]
-    arguments = item.get("arguments")
     if isinstance(arguments, str):
-        with suppress(NotSealed):  # Only some publish them obfuscated.
-            arguments = seal.open(arguments)
+        with suppress(NotObfuscated):  # Only some publications obfuscate them.
+            arguments = canary.decrypt(arguments)
     return {**item, "arguments": arguments, "output": output}
-
-
-def _plain(text: str) -> Any:
-    """A text, or the list or null that was written as JSON before it was obfuscated."""
-    if text == "null" or text.startswith("["):
-        with suppress(ValueError, RecursionError):
-            return json.loads(text)
-    return text
-
-
-def _is_text(part: Any) -> bool:
-    return isinstance(part, dict) and isinstance(part.get("text"), str)
-
-
-def _item(
-    kind: str, output: Any, tool: str | None = None, arguments: str | None = None
-) -> dict[str, Any]:
-    return {"type": kind, "tool_name": tool, "arguments": arguments, "output": output}

@@ -1,4 +1,10 @@
-"""What a foreign file tells of a question, and the trajectory that it becomes."""
+"""Foreign run files, the transcripts that they hold, and the trajectories that these become.
+
+A reader of a format makes a `Transcript` of each question, and `trajectory_of` turns it into a
+`Trajectory`. A file that we wrote contains our own record of the question besides
+(`embed_record`), because no foreign format has a place for rankings, exposures and seconds. It
+reads back as the same trajectory (`extract_record`).
+"""
 
 from __future__ import annotations
 
@@ -6,16 +12,34 @@ import json
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
+from pathlib import Path
 from typing import Any
 
-from toolkit.contracts import PASSAGE_MARK, STATUSES, ToolCall, Trajectory, parent
-from toolkit.exchange.outputs import docids_shown, output_text
-from toolkit.search.answers import parse_answer
-from toolkit.search.evidence import EvidenceLog
-from toolkit.search.schemas import recordable
-from toolkit.text import count_tokens
+from typing_extensions import TypedDict
 
-NO_OUTPUT = "no_output"  # the `error` of a call whose output the file does not hold
+from soundingline.toolkit.benchmarks.formats import records
+from soundingline.toolkit.data import PASSAGE_MARK, parent
+from soundingline.toolkit.errors import InputError, parse
+from soundingline.toolkit.files import read_json
+from soundingline.toolkit.search.answers import parse_answer
+from soundingline.toolkit.search.session import ExposureLog
+from soundingline.toolkit.search.tool import recordable
+from soundingline.toolkit.tokens import count_tokens
+from soundingline.toolkit.trajectory import (
+    STATUSES,
+    ToolCall,
+    Trajectory,
+    from_record,
+    readable_usage,
+    to_record,
+)
+
+RECORD_KEY = "soundingline"  # the key of our own record in a foreign file
+NO_OUTPUT = "no_output"  # the `error` of a call whose output the file does not contain
+SUFFIXES = (".json", ".jsonl", ".eval")
+
+_OUTPUT_NUMBER = "output_number"
 _PREFIX = "browsecomp_plus_"
 _PASSAGE = re.compile(r"(.+)_(\d+)", re.DOTALL)
 _STATUSES = {
@@ -25,26 +49,80 @@ _STATUSES = {
     "failed": "failed",
     "error": "failed",
 }
+_WRAPPERS = 4  # levels around a list of hits that are searched; MCP has two
+_LISTS = ("results", "hits", "documents")
+_DOCID = re.compile(r'"docid"\s*:\s*(?:"([^"]+)"|(\d+))')
+# A line of a page of Pi-Serini's tools or of ours.
+_PAGE_LINE = re.compile(r"^(?:\d+\. )?docid=(\S+)(?: score=| title=|$)", re.MULTILINE)
+
+
+def run_paths(path: Path, skip: Collection[str] = ()) -> list[Path]:
+    """The files of a run: `path` itself, or the `.json`, `.jsonl` and `.eval` files in the folder
+    `path`, sorted by name.
+
+    Args:
+        path: a file or a folder.
+        skip: names of files to leave out. Hidden files are left out too.
+
+    Raises:
+        InputError: if there is no such file.
+    """
+    if path.is_file():
+        return [path]
+    if not path.is_dir():
+        raise InputError(f"there is no file or folder {path}", do="check the path")
+    files = sorted(
+        file
+        for file in path.iterdir()
+        if file.suffix in SUFFIXES and file.is_file()
+        if not file.name.startswith(".") and file.name not in skip
+    )
+    if not files:
+        raise InputError(
+            f"{path} contains no run files", valid=f"files named *{', *'.join(SUFFIXES)}"
+        )
+    return files
+
+
+def run_files(paths: Iterable[Path]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The JSON objects of `.json` files and of the lines of `.jsonl` files, one at a time, each
+    with its location for messages: the path, or the path and the line.
+
+    Raises:
+        InputError: for a file or a line that is not a JSON object.
+    """
+    for path in paths:
+        if path.suffix == ".jsonl":
+            yield from ((str(location), content) for location, content in records(path))
+        else:
+            yield str(path), read_json(path, dict[str, Any])
 
 
 @dataclass(frozen=True)
 class Reasoning:
-    """What the agent thought, as far as the file tells."""
+    """Reasoning of the agent."""
 
     text: str
 
 
 @dataclass(frozen=True)
-class Said:
+class AssistantMessage:
     """A message of the agent."""
 
     text: str
 
 
 @dataclass(frozen=True)
-class Call:
-    """A tool call. `arguments` and `output` are as the file has them; an output of None is not on
-    record. `error` is a code, empty where the call succeeded."""
+class ForeignCall:
+    """A tool call of the agent.
+
+    Args:
+        tool: the name of the tool in the foreign run.
+        arguments: the arguments as in the file: an object, or its JSON text.
+        output: the output as in the file; None if the file does not contain it.
+        error: a code; empty if the call succeeded.
+        seconds: the duration of the call; 0 if unknown.
+    """
 
     tool: str
     arguments: Any
@@ -53,17 +131,24 @@ class Call:
     seconds: float = 0.0
 
 
-Step = Reasoning | Said | Call
+Step = Reasoning | AssistantMessage | ForeignCall
 
 
 @dataclass(frozen=True)
 class Transcript:
     """One question of a foreign run.
 
-    `status` is the file's own word. `surfaced` are ids of whole rankings, and `previewed` of what
-    pages showed, as the file lists them for the question; the latter count where the output of a
-    search is not on record. `source` is what the file says of itself and what its own evaluator
-    reads.
+    Args:
+        qid: the id of the question.
+        steps: what the agent did, in order.
+        status: how the question ended, in the words of the file.
+        source: facts about the file, and the fields that the format's own evaluator reads.
+        surfaced: ids of whole rankings, where the file lists them for the question.
+        previewed: ids that pages showed, where the file lists them for the question. They count if
+            the output of a search is missing.
+        usage: tokens and dollars as in the file, impossible numbers included.
+        seconds: the duration of the question; 0 if unknown.
+        started: the time of its start in ISO 8601; empty if unknown.
     """
 
     qid: str
@@ -77,38 +162,61 @@ class Transcript:
     started: str = ""
 
 
-def plain_tool(name: str) -> str:
-    """Our name of a foreign tool: `search-server-search` and `local_knowledge_base_retrieval`
-    search, whatever holds `get_document` or `read_document` reads; others keep their names."""
-    lower = name.lower()
-    for known in ("read_search_results", "get_document", "read_document"):
-        if known in lower:
-            return known
-    return "search" if "search" in lower or "retrieval" in lower else name
-
-
 def trajectory_of(
     transcript: Transcript, question: str, documents: Collection[str] = ()
 ) -> Trajectory:
     """The trajectory of a transcript.
 
-    `documents` are ids that are known to name documents, such as the judged ones. Where an id
-    `<docid>_<n>` is none and its docid is, or is listed in its place, all ids of that form in this
-    file are passages, which are recorded in our form. The ranking of a search is what its output
-    shows, as nothing else is on record.
+    The ranking of a search is the list of ids in its output, because nothing else is recorded.
+    Ids of the form `<docid>_<n>` become passages in our form, `<docid>%p<n>`, if one of them is not
+    a known document and its docid is known or is listed by the file.
+
+    Args:
+        transcript: the transcript.
+        question: the text of the question.
+        documents: known docids, such as the judged ones.
     """
+    calls_made = [step for step in transcript.steps if isinstance(step, ForeignCall)]
     listed = {*transcript.surfaced, *transcript.previewed}
-    units = _Units(transcript.steps, documents, listed)
-    log = EvidenceLog()
-    calling = (step for step in transcript.steps if isinstance(step, Call))
-    calls = [_recorded(call, units, log) for call in calling]
-    log.surface(parent(units.unit(docid)) for docid in transcript.surfaced)
-    unseen: list[str] = []  # shown by some call, nobody knows by which
+    found = chain.from_iterable(
+        docids_shown(call.output) for call in calls_made if our_tool(call.tool) == "search"
+    )
+    passages = any(_names_passage(docid, documents, listed) for docid in found)
+
+    def unit(docid: str) -> str:
+        name = docid.removeprefix(_PREFIX)
+        match = _PASSAGE.fullmatch(name) if passages else None
+        return f"{match[1]}{PASSAGE_MARK}{match[2]}" if match else name
+
+    log = ExposureLog()
+    calls: list[ToolCall] = []
+    for call in calls_made:
+        name, arguments = our_tool(call.tool), call_arguments(call.arguments)
+        error = call.error or (NO_OUTPUT if call.output is None else "")
+        text = output_text(call.output)
+        tokens = count_tokens(text)
+        log.count(tokens)
+        ranking: tuple[str, ...] = ()
+        shown: tuple[str, ...] = ()
+        if not error and name in ("search", "read_search_results"):
+            shown = tuple(unit(docid) for docid in docids_shown(call.output))
+            ranking = shown if name == "search" else ()
+            log.surface(map(parent, shown))
+            log.show("previewed", list(map(parent, shown)))
+        elif not error and name in ("get_document", "read_document"):
+            docid = arguments.get("docid")
+            shown = (parent(unit(str(docid))),) if isinstance(docid, (str, int)) else ()
+            log.show("opened", shown)
+        notes = {} if name == call.tool else {"tool": call.tool}
+        calls.append(
+            ToolCall(name, arguments, text, error, call.seconds, tokens, ranking, shown, notes)
+        )
+    log.surface(parent(unit(docid)) for docid in transcript.surfaced)
+    lost: list[str] = []  # ids of outputs that the file does not contain
     if any(call.name == "search" and call.error == NO_OUTPUT for call in calls):
-        unseen = [parent(units.unit(docid)) for docid in transcript.previewed]
-        log.surface(unseen)
-    final = final_text(transcript.steps)
-    answer = parse_answer(final, log.known)
+        lost = [parent(unit(docid)) for docid in transcript.previewed]
+        log.surface(lost)
+    answer = parse_answer(final_text(transcript.steps), log.known)
     log.show("cited", answer.citations)
     known_status = transcript.status if transcript.status in STATUSES else "out_of_turns"
     status = _STATUSES.get(transcript.status, known_status)
@@ -119,9 +227,9 @@ def trajectory_of(
         answer=answer,
         messages=tuple(_messages(transcript.steps, question)),
         calls=tuple(calls),
-        tiers={**log.tiers, "previewed": tuple(dict.fromkeys((*log.tiers["previewed"], *unseen)))},
-        exposures=log.exposures,
-        usage=transcript.usage,
+        tiers={**log.tiers, "previewed": tuple(dict.fromkeys((*log.tiers["previewed"], *lost)))},
+        exposures=log.rows,
+        usage=readable_usage(transcript.usage),
         started=transcript.started,
         seconds=transcript.seconds,
         reason="" if status == "completed" else transcript.status[:80],
@@ -129,19 +237,30 @@ def trajectory_of(
     )
 
 
+def our_tool(name: str) -> str:
+    """Our name of a foreign tool: `search` for tools such as `search-server-search` and
+    `local_knowledge_base_retrieval`, `get_document` or `read_document` for tools whose names
+    contain that. Other names do not change."""
+    lower = name.lower()
+    for known in ("read_search_results", "get_document", "read_document"):
+        if known in lower:
+            return known
+    return "search" if "search" in lower or "retrieval" in lower else name
+
+
 def final_text(steps: Iterable[Step]) -> str:
-    """The last message behind which no tool is called; empty where there is none."""
+    """The last message of the agent if no tool call follows it, else an empty text."""
     final = ""
     for step in steps:
-        if isinstance(step, Said):
+        if isinstance(step, AssistantMessage):
             final = step.text
-        elif isinstance(step, Call):
+        elif isinstance(step, ForeignCall):
             final = ""
     return final
 
 
-def arguments_of(arguments: Any) -> dict[str, Any]:
-    """A call's arguments as an object, be they one or its JSON text; what is neither is kept as
+def call_arguments(arguments: Any) -> dict[str, Any]:
+    """The arguments of a call as an object. Text that is not a JSON object becomes the value of
     `unreadable`."""
     if isinstance(arguments, str):
         try:
@@ -152,23 +271,119 @@ def arguments_of(arguments: Any) -> dict[str, Any]:
     return recordable({} if arguments is None else arguments)
 
 
-class _Units:
-    """The ids of one file, passages in our form."""
+def docids_shown(output: Any) -> list[str]:
+    """The distinct ids of documents or passages in the output of a search tool, in order.
 
-    def __init__(
-        self, steps: Sequence[Step], documents: Collection[str], listed: Collection[str]
-    ) -> None:
-        ids = (docid for step in steps if isinstance(step, Call) for docid in _ids(step))
-        self._passages = any(_names_passage(docid, documents, listed) for docid in ids)
-
-    def unit(self, docid: str) -> str:
-        name = docid.removeprefix(_PREFIX)
-        match = _PASSAGE.fullmatch(name) if self._passages else None
-        return f"{match[1]}{PASSAGE_MARK}{match[2]}" if match else name
+    They are read from JSON with `docid` fields, also within text parts or wrapper objects, from
+    text that quotes such JSON, and from pages with lines `docid=...`.
+    """
+    return list(dict.fromkeys(_docids(output, _WRAPPERS)))
 
 
-def _ids(call: Call) -> list[str]:
-    return docids_shown(call.output) if plain_tool(call.tool) == "search" else []
+def output_text(output: Any) -> str:
+    """The output of a tool as text: its text parts, or its JSON. It is empty for None."""
+    if output is None or isinstance(output, str):
+        return output or ""
+    parts = output if isinstance(output, list) else [output]
+    if parts and all(isinstance(part, str) or is_text_part(part) for part in parts):
+        return "\n".join(part if isinstance(part, str) else part["text"] for part in parts)
+    return json.dumps(output, ensure_ascii=False)
+
+
+def is_text_part(part: Any) -> bool:
+    """Whether a part of a message or an output is an object with a `text`."""
+    return isinstance(part, dict) and isinstance(part.get("text"), str)
+
+
+def embed_record(trajectory: Trajectory, outputs: Sequence[str]) -> dict[str, Any]:
+    """The record of a trajectory for a foreign file.
+
+    Tool outputs make up most of a file. Texts of the record that are equal to one of `outputs`, the
+    tool outputs of the file in order, are therefore replaced by its number.
+    """
+    numbers: dict[str, int] = {}
+    for number, text in enumerate(outputs):
+        numbers.setdefault(text, number)
+
+    def shortened(row: Mapping[str, Any], name: str) -> dict[str, Any]:
+        text = row.get(name)
+        number = numbers.get(text) if isinstance(text, str) and text else None
+        if number is None:
+            return dict(row)
+        # The order of the keys does not change, so that the file reads back byte for byte.
+        return {
+            _OUTPUT_NUMBER if key == name else key: number if key == name else value
+            for key, value in row.items()
+        }
+
+    record = to_record(trajectory)
+    record["calls"] = [shortened(call, "output") for call in record["calls"]]
+    record["messages"] = [shortened(message, "content") for message in record["messages"]]
+    return record
+
+
+def extract_record(location: str, embedded: Any, outputs: Sequence[str]) -> Trajectory:
+    """The trajectory of an embedded record (`embed_record`); `InputError` if it is damaged."""
+
+    def completed(row: Any, name: str) -> dict[str, Any]:
+        if _OUTPUT_NUMBER not in row:
+            return dict(row)
+        number = row[_OUTPUT_NUMBER]
+        if not isinstance(number, int) or number not in range(len(outputs)):
+            raise ValueError(f"there is no output {str(number)[:40]}")
+        text = outputs[number]
+        return {
+            name if key == _OUTPUT_NUMBER else key: text if key == _OUTPUT_NUMBER else value
+            for key, value in row.items()
+        }
+
+    do = f"export the run again, or remove {RECORD_KEY!r} to read it as a foreign file"
+    try:
+        record = dict(embedded)
+        record["calls"] = [completed(call, "output") for call in record["calls"]]
+        record["messages"] = [completed(message, "content") for message in record["messages"]]
+    except (TypeError, ValueError, KeyError, AttributeError) as error:
+        raise InputError(f"{location} was written by us and is damaged: {error}", do=do) from None
+    return from_record(record, where=f"{location} was written by us and is damaged", do=do)
+
+
+def edited_file(location: str) -> InputError:
+    """The error for a file that differs from its embedded record."""
+    return InputError(
+        f"{location} was changed after it was exported: its content and its {RECORD_KEY!r} differ",
+        do=f"export the run again, or remove {RECORD_KEY!r} to read it as a foreign file",
+    )
+
+
+class _Function(TypedDict):
+    name: str
+    arguments: str
+
+
+class _ToolCall(TypedDict):
+    id: str
+    function: _Function
+
+
+class _Message(TypedDict, total=False):
+    role: str
+    content: str | list[Any] | None
+    reasoning: str | None
+    tool_calls: list[_ToolCall] | None
+    tool_call_id: str
+
+
+def chat_messages(trajectory: Trajectory) -> Sequence[Mapping[str, Any]]:
+    """The messages of a trajectory; `InputError` if they are not in the function-calling form,
+    because no foreign format can hold them then."""
+    parse(
+        list[_Message],
+        list(trajectory.messages),
+        where=f"the messages of question {trajectory.qid!r} cannot be exported",
+        do="choose another format=, or restore the trajectory from a copy",
+        strict=True,
+    )
+    return trajectory.messages
 
 
 def _names_passage(docid: str, documents: Collection[str], listed: Collection[str]) -> bool:
@@ -179,39 +394,40 @@ def _names_passage(docid: str, documents: Collection[str], listed: Collection[st
     return known or docid.startswith(_PREFIX)
 
 
-def _recorded(call: Call, units: _Units, log: EvidenceLog) -> ToolCall:
-    """The record of a call, whose evidence goes into `log`."""
-    name, arguments = plain_tool(call.tool), arguments_of(call.arguments)
-    text = output_text(call.output)
-    error = call.error or (NO_OUTPUT if call.output is None else "")
-    tokens = count_tokens(text)
-    log.count(tokens)
-    ranking: tuple[str, ...] = ()
-    shown: tuple[str, ...] = ()
-    if not error and name in ("search", "read_search_results"):
-        shown = tuple(units.unit(docid) for docid in docids_shown(call.output))
-        ranking = shown if name == "search" else ()
-        log.surface(map(parent, shown))
-        log.show("previewed", list(map(parent, shown)))
-    elif not error and name in ("get_document", "read_document"):
-        docid = arguments.get("docid")
-        shown = (parent(units.unit(str(docid))),) if isinstance(docid, (str, int)) else ()
-        log.show("opened", shown)
-    return ToolCall(
-        name=name,
-        arguments=arguments,
-        output=text,
-        error=error,
-        seconds=call.seconds,
-        tokens=tokens,
-        ranking=ranking,
-        shown=shown,
-        notes={} if name == call.tool else {"tool": call.tool},
-    )
+def _docids(output: Any, levels: int) -> Iterator[str]:
+    if levels == 0:
+        return
+    if isinstance(output, str):
+        yield from _docids_in_text(output, levels)
+    elif isinstance(output, list):
+        for item in output:
+            yield from _docids(item, levels - 1)
+    elif isinstance(output, dict):
+        if isinstance(docid := output.get("docid"), (str, int)) and not isinstance(docid, bool):
+            yield str(docid)
+        elif is_text_part(output):
+            yield from _docids_in_text(output["text"], levels)
+        for name in _LISTS:
+            if isinstance(output.get(name), list):
+                yield from _docids(output[name], levels - 1)
+
+
+def _docids_in_text(text: str, levels: int) -> Iterator[str]:
+    if text.lstrip()[:1] in ("[", "{"):
+        try:
+            yield from _docids(json.loads(text), levels - 1)
+            return
+        except (ValueError, RecursionError):
+            pass
+    if '"docid"' in text:
+        yield from (quoted or number for quoted, number in _DOCID.findall(text))
+    else:
+        yield from _PAGE_LINE.findall(text)
 
 
 def _messages(steps: Sequence[Step], question: str) -> Iterator[dict[str, Any]]:
-    """The transcript in the function-calling form; reasoning rides on the message that follows."""
+    """The steps as messages in the function-calling form. Reasoning is a field of the message that
+    follows it."""
     yield {"role": "user", "content": question}
     reasoning: list[str] = []
     number = 0
@@ -223,12 +439,12 @@ def _messages(steps: Sequence[Step], question: str) -> Iterator[dict[str, Any]]:
         if reasoning:
             message["reasoning"] = "\n\n".join(reasoning)
             reasoning = []
-        if isinstance(step, Said):
+        if isinstance(step, AssistantMessage):
             yield {**message, "content": step.text}
             continue
         number += 1
         written = step.arguments if isinstance(step.arguments, str) else None
-        arguments = written or json.dumps(arguments_of(step.arguments), ensure_ascii=False)
+        arguments = written or json.dumps(call_arguments(step.arguments), ensure_ascii=False)
         function = {"name": step.tool, "arguments": arguments}
         call = {"id": f"call_{number}", "type": "function", "function": function}
         yield {**message, "tool_calls": [call]}

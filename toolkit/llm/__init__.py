@@ -1,9 +1,17 @@
-"""Language models: one protocol, clients of three APIs, prices, the ledger, and a local server.
+"""Language models: clients of three APIs, prices, the ledger of a run, and local servers.
 
-Knows nothing of search, agents or experiments. Importing it needs neither an SDK nor a model.
+The package does not depend on search, agents or experiments. Importing it needs neither an SDK nor
+a model.
 """
 
-from toolkit.llm.errors import ModelError
-from toolkit.llm.protocol import ChatModel, Message, Settings, ToolCallRequest, Turn, Usage
+from soundingline.toolkit.llm.errors import ModelError
+from soundingline.toolkit.llm.messages import (
+    ChatModel,
+    Message,
+    SamplingParams,
+    ToolCall,
+    Turn,
+    Usage,
+)
 
-__all__ = ["ChatModel", "Message", "ModelError", "Settings", "ToolCallRequest", "Turn", "Usage"]
+__all__ = ["ChatModel", "Message", "ModelError", "SamplingParams", "ToolCall", "Turn", "Usage"]

@@ -1,46 +1,128 @@
-"""A language model for code that is not asynchronous: the stages of a pipeline, and notebooks."""
+"""Coroutines and language models for code that is not asynchronous: commands, the stages of a
+pipeline, threads and notebooks."""
 
 from __future__ import annotations
 
 import asyncio
+import signal
 import threading
 from collections.abc import Callable, Coroutine, Iterator, Sequence
-from concurrent.futures import CancelledError, Future
-from contextlib import contextmanager
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from contextvars import copy_context
 from functools import partial
 from typing import Any, TypeVar
 
-from toolkit.errors import InputError
-from toolkit.llm.accounts import ROLES
-from toolkit.llm.errors import ModelError
-from toolkit.llm.ledger import Ledger, LedgeredModel
-from toolkit.llm.prices import UNKNOWN, Price
-from toolkit.llm.protocol import ChatModel, Message, Settings, Turn
+from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.llm.errors import ModelError
+from soundingline.toolkit.llm.ledger import Ledger, MeteredModel
+from soundingline.toolkit.llm.messages import ChatModel, Message, SamplingParams, Turn
+from soundingline.toolkit.llm.prices import UNKNOWN, Price
+from soundingline.toolkit.trajectory import ROLES
 
 T = TypeVar("T")
 
 
-def content_of(model: Any) -> str:
-    """What a model's weights are where its name does not tell; empty where it does, or where the
-    class of the model is somebody else's and has no such attribute."""
-    return str(getattr(model, "content", ""))
+def run_coroutine(coroutine: Coroutine[Any, Any, T]) -> T:
+    """The coroutine's result, as from `asyncio.run`, also where an event loop already runs in this
+    thread. `KeyboardInterrupt` where the coroutine was cancelled.
+
+    A notebook executes its cells inside an event loop, which waits until the cell ends. There the
+    coroutine runs on an event loop in a new thread, with the context variables of this thread.
+    Ctrl-C cancels it, and this function waits for its end; a second Ctrl-C is raised at once.
+    """
+    try:
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return asyncio.run(coroutine)
+        return _run_on_thread(coroutine)
+    except asyncio.CancelledError:
+        raise KeyboardInterrupt from None
+
+
+def _run_on_thread(coroutine: Coroutine[Any, Any, T]) -> T:
+    interrupted: Future[None] = Future()
+
+    async def cancellable() -> T:
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        assert task
+
+        def cancel(_: Future[None]) -> None:
+            with suppress(RuntimeError):  # The loop has ended already.
+                loop.call_soon_threadsafe(task.cancel)
+
+        interrupted.add_done_callback(cancel)
+        return await coroutine
+
+    threads = ThreadPoolExecutor(1, "event loop")
+    with _calling_on_interrupt(interrupted.cancel), threads as pool:
+        return pool.submit(copy_context().run, asyncio.run, cancellable()).result()
+
+
+@contextmanager
+def _calling_on_interrupt(function: Callable[[], Any]) -> Iterator[None]:
+    """The first Ctrl-C calls `function`, further ones raise `KeyboardInterrupt`. An exception at
+    the first one could come while a thread is being started, which nobody would wait for then. Only
+    the main thread receives signals; where they are ignored, they stay so."""
+    before = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(before):
+        yield
+        return
+
+    def handle(number: int, frame: Any) -> None:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        function()
+
+    signal.signal(signal.SIGINT, handle)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Inside a coroutine: Ctrl-C cancels the current task. Before Python 3.11 it would raise
+    `KeyboardInterrupt` at any point of any task. No effect outside the main thread, which alone
+    receives signals."""
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    with suppress(NotImplementedError, RuntimeError, ValueError):
+        loop.add_signal_handler(signal.SIGINT, lambda: task and task.cancel())
+    try:
+        yield
+    finally:
+        with suppress(NotImplementedError, RuntimeError, ValueError):
+            loop.remove_signal_handler(signal.SIGINT)
+
+
+def weights_fingerprint(model: Any) -> str:
+    """The fingerprint of a model's weights where its name does not identify them. It is empty where
+    the name does, and for a class that has no such attribute."""
+    return str(getattr(model, "weights_fingerprint", ""))
 
 
 def identity(model: Any) -> str:
-    """A model's name, with the content of its weights where the name does not tell: for keys of
-    what it replied."""
-    content = content_of(model)
-    return f"{model.name}@{content}" if content else str(model.name)
+    """A model's name, with the fingerprint of its weights where the name does not identify them.
+    It is part of the keys under which replies are cached."""
+    weights = weights_fingerprint(model)
+    return f"{model.name}@{weights}" if weights else str(model.name)
 
 
 class BlockingModel:
-    """Asked from any number of threads; all its requests run on one event loop, in a thread of its
-    own.
+    """A language model for code without coroutines. All its requests run on one event loop, in a
+    thread of its own; any number of threads may call it.
 
-    Made from what is known before a model runs: its `name`, `settings` and `price`, the `content`
-    of its weights where the name does not tell, and the `role` that its requests have on the
-    ledger. `start(model)`, or `with blocking.started(model):`, makes
-    it ready; before, and after `close`, asking is a `RuntimeError`. It may be started again.
+    It is created before the model is running. `start(model)`, or `with blocking.started(model):`,
+    makes it ready; before that and after `close`, a request is a `RuntimeError`. It may be started
+    again.
+
+    Args:
+        name: The name of the model.
+        role: The role of its requests on the ledger.
+        settings: How to sample. None: the choice of the server.
+        price: What the tokens cost.
+        weights_fingerprint: The fingerprint of the weights where the name does not identify them.
     """
 
     def __init__(
@@ -48,16 +130,16 @@ class BlockingModel:
         name: str,
         *,
         role: str,
-        settings: Settings | None = None,
+        settings: SamplingParams | None = None,
         price: Price = UNKNOWN,
-        content: str = "",
+        weights_fingerprint: str = "",
     ) -> None:
         if role not in ROLES:
             raise InputError(f"the ledger has no role {role!r}", valid=", ".join(ROLES))
         self.name = name
-        self.content = content
+        self.weights_fingerprint = weights_fingerprint
         self.role = role
-        self.settings = settings or Settings()
+        self.settings = settings or SamplingParams()
         self.price = price
         self._loop: _Loop | None = None
         self._lock = threading.Lock()
@@ -90,7 +172,7 @@ class BlockingModel:
             self.close()
 
     def respond(
-        self, messages: Sequence[Message], settings: Settings | None = None, qid: str = ""
+        self, messages: Sequence[Message], settings: SamplingParams | None = None, qid: str = ""
     ) -> Turn:
         """The reply; a `ModelError` where there is none. `settings` None: those it was made with.
         `qid` is the question on whose account it is."""
@@ -103,7 +185,7 @@ class BlockingModel:
         self,
         requests: Sequence[Sequence[Message]],
         qids: Sequence[str] | None = None,
-        settings: Settings | None = None,
+        settings: SamplingParams | None = None,
         concurrency: int | None = None,
         arrived: Callable[[int, Turn], None] | None = None,
     ) -> list[Turn | ModelError]:
@@ -125,7 +207,7 @@ class BlockingModel:
         slots = asyncio.Semaphore(concurrency or max(1, len(requests)))
 
         async def one(position: int, messages: Sequence[Message], qid: str) -> Turn | ModelError:
-            model = LedgeredModel(
+            model = MeteredModel(
                 loop.model,
                 loop.ledger,
                 role=self.role,
@@ -142,6 +224,10 @@ class BlockingModel:
         pairs = list(zip(requests, accounts, strict=True))
         if not pairs:
             return []
+        try:
+            loop.reach()
+        except ModelError as error:
+            return [error] * len(pairs)
         return loop.run(_all(one(position, *pair) for position, pair in enumerate(pairs)))
 
 
@@ -176,6 +262,7 @@ class _Loop:
         self.model = model
         self.ledger = ledger
         self._lock = threading.Lock()
+        self._reaching, self._reached = threading.Lock(), False
         self._ready = threading.Event()
         self._closed = False
         self._failure: BaseException | None = None
@@ -187,6 +274,14 @@ class _Loop:
         self._ready.wait()
         if self._failure:
             raise self._failure
+
+    def reach(self) -> None:
+        """Before the first request, see whether the model's server can be reached, where its client
+        can tell: whoever asks it then need not wait for one attempt after the other."""
+        with self._reaching:
+            if not self._reached:
+                getattr(self.model, "reach", lambda: None)()
+                self._reached = True
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Its result; it is cancelled where this thread is interrupted while it waits."""
@@ -231,7 +326,7 @@ class _Loop:
     def _run(self) -> None:
         try:
             # It also ends the loop's own threads, which look up addresses.
-            asyncio.run(self._serve())
+            run_coroutine(self._serve())
         except BaseException as error:
             self._failure = error
         finally:

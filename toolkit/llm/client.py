@@ -1,24 +1,30 @@
-"""What the adapters share: the SDK, the key, the cap on requests in flight, and errors."""
+"""Clients of language model APIs: connections, keys, retries and the translation of errors."""
 
 from __future__ import annotations
 
 import asyncio
 import copy
+import importlib
+import os
+import random
 import ssl
 import threading
 import time
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import replace
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
 from urllib.parse import urlsplit
 
-from toolkit.errors import InputError
-from toolkit.llm import wire
-from toolkit.llm.access import Key, checked_url, hidden, is_local, load
-from toolkit.llm.errors import (
+from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.files import cached_file_hash, fingerprint
+from soundingline.toolkit.llm import wire
+from soundingline.toolkit.llm.errors import (
     BadReply,
     ContextOverflow,
     ModelError,
@@ -27,15 +33,25 @@ from toolkit.llm.errors import (
     ServerGone,
     ServerTimeout,
     Truncated,
+    Unreachable,
+    fault,
 )
-from toolkit.llm.faults import fault
-from toolkit.llm.protocol import Message, Settings, Turn
-from toolkit.llm.retries import Retries
-from toolkit.masking import secrets_in
+from soundingline.toolkit.llm.local_servers import LocalServer
+from soundingline.toolkit.llm.messages import Message, SamplingParams, Turn, Usage
+from soundingline.toolkit.llm.prices import UNKNOWN, Price
+from soundingline.toolkit.llm.server import Servers, serving
+from soundingline.toolkit.obfuscation import is_obfuscated
+from soundingline.toolkit.redaction import REDACTED, VARIABLE, find_secrets
 
+Arrived = Callable[..., None]
+
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")
+# Seconds for a server to accept a connection, and then to say anything, before it is asked.
+_PATIENCE = 5.0
 # Below the five seconds after which uvicorn closes an idle connection: reusing one at that moment
 # loses a request.
 _KEEP_ALIVE = 4.0
+_FIRST_WAIT = 0.5
 # Why a reply with status 200 is not whole, by its finish reason. vLLM says `abort` where the engine
 # is paused or shut down and `error` where it failed, and ends a reply that repeats itself; its
 # Responses API says `cancelled` for `abort`. DeepSeek runs out of resources.
@@ -50,20 +66,163 @@ _CUT_SHORT: Mapping[str, tuple[type[ModelError], str]] = {
     },
 }
 
-Connected = TypeVar("Connected", bound="ApiModel")
+
+def load(name: str) -> Any:
+    """An optional module, imported when it is first needed."""
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise InputError(
+            f"the Python package {name!r} is not installed",
+            do="pip install 'soundingline[llm]'",
+        ) from error
 
 
-class ApiConnection(NamedTuple):
-    """An SDK client and the places in flight; both belong to one event loop."""
+class Key:
+    """A key in the environment variable `variable` (None: none is needed). Holds the name alone:
+    the value is read when it is used and appears in no representation, record or error."""
+
+    def __init__(self, variable: str | None) -> None:
+        # The value is not repeated: it may be the key itself.
+        if variable is not None and not VARIABLE.fullmatch(variable):
+            raise InputError(
+                "key_env is not the name of an environment variable",
+                valid="capital letters, digits and underscores, such as OPENAI_API_KEY",
+                do="export the key under such a name; never write it into the configuration",
+            )
+        self.variable = variable
+
+    def value(self, where: str) -> str:
+        """The key for `where`, empty if none is needed; `InputError` where it is not there."""
+        if self.variable is None:
+            return ""
+        key = os.environ.get(self.variable, "").strip()
+        if not key:
+            raise InputError(
+                f"the environment variable {self.variable} with the key for {where} is not set",
+                do=f"export {self.variable}=... in the shell that starts the run",
+            )
+        if not key.isascii() or not key.isprintable() or " " in key:
+            raise InputError(
+                f"the key in {self.variable} has characters that no key has",
+                do="export it again, without quotation marks or line breaks",
+            )
+        return key
+
+    def hide(self, text: str) -> str:
+        """See `hidden`."""
+        return hidden(text, os.environ.get(self.variable or "", "").strip())
+
+
+def hidden(text: str, secret: str) -> str:
+    """An error's or a log's `text` with `***` for a key or password, which a server may quote back.
+
+    For messages alone, never for a model's reply. A secret that could be a word stays (see
+    `_could_be_a_word`): it guards nothing but a server of one's own, and replacing it would make
+    the message wrong.
+    """
+    return text if _could_be_a_word(secret) else text.replace(secret, REDACTED)
+
+
+def _could_be_a_word(key: str) -> bool:
+    """Whether a key can turn up in a text by chance: `EMPTY`, `token-abc123`, `authentication`.
+
+    Providers issue 32 characters and more, and `openssl rand -hex 8` gives 16 with digits among
+    them. Words and identifiers of 16 characters are common, those with a digit are not.
+    """
+    return len(key) < 16 or (len(key) < 32 and not any(map(str.isdigit, key)))
+
+
+def checked_url(url: str) -> str:
+    """A server's address without a slash at its end; `InputError` where it is none, or holds a
+    password."""
+    parts = urlsplit(url)
+    if parts.username or parts.password:
+        raise InputError(
+            "base_url has a user name or password in it",
+            valid="http://host:port/v1, and the key in an environment variable",
+            do="name that variable in key_env",
+        )
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise InputError(f"base_url is {url!r}", valid="http://host:port/v1 or https://host/v1")
+    return url.rstrip("/")
+
+
+def is_local(url: str) -> bool:
+    """Whether the address is of this machine."""
+    return urlsplit(url).hostname in _LOOPBACK
+
+
+class RequestObserver(NamedTuple):
+    """What a client calls during a request. A request may take several attempts, and a server may
+    bill each of them. The observer is found by the context of the task, whatever layers there are
+    between the ledger and the client.
+
+    Attributes:
+        again: Called with the error of an attempt before the same request is sent again. An
+            exception that it raises ends the request.
+        reply: Called with the reply as soon as its last byte has been read, before any other task
+            runs.
+    """
+
+    again: Callable[[ModelError], None] = lambda error: None
+    reply: Callable[[Turn], None] = lambda turn: None
+
+
+_NO_OBSERVER = RequestObserver()
+_OBSERVER: ContextVar[RequestObserver | None] = ContextVar("observer", default=None)
+
+
+@contextmanager
+def observed_by(observer: RequestObserver) -> Iterator[None]:
+    """The requests of the block call `observer`, and no observer of an outer block."""
+    token = _OBSERVER.set(observer)
+    try:
+        yield
+    finally:
+        _OBSERVER.reset(token)
+
+
+def current_observer() -> RequestObserver:
+    """The observer of the requests of this task."""
+    return _OBSERVER.get() or _NO_OBSERVER
+
+
+class Connection(NamedTuple):
+    """An SDK client, the places in flight, and a turnstile: all belong to one event loop.
+
+    One request passes the turnstile in a round of the loop. Preparing one takes longer than reading
+    a reply, so that many together would keep replies that have come from being read and written.
+    """
 
     client: Any
     slots: asyncio.Semaphore
+    turnstile: asyncio.Lock
+
+
+async def receive_body(sending: Any, arrived: Arrived) -> None:
+    """Receive the body that answers `sending`, a call `with_streaming_response` of OpenAI's SDK.
+
+    `arrived` gets it with its last byte. What follows, up to the end of the response, frees the
+    connection for the next request; the replies that other tasks have by now come first.
+    """
+    async with sending as response:
+        encoded = "content-encoding" in response.headers
+        length = -1 if encoded else int(response.headers.get("content-length", -1))
+        content = bytearray()
+        async for part in response.iter_bytes():
+            content += part
+            if len(content) == length:
+                arrived(bytes(content))
+                await asyncio.sleep(0)
+        if len(content) != length or not content:
+            arrived(bytes(content))
 
 
 @asynccontextmanager
 async def _place_in_flight(slots: asyncio.Semaphore, queued: list[float]) -> AsyncIterator[None]:
     """One of the `slots` for the block; the seconds of waiting for it, in vain or not, are added to
-    `queued`."""
+    `queue_seconds`."""
     began = time.monotonic()
     try:
         await slots.acquire()
@@ -75,112 +234,192 @@ async def _place_in_flight(slots: asyncio.Semaphore, queued: list[float]) -> Asy
         slots.release()
 
 
-class ApiModel(ABC):
-    """One model behind one HTTP API.
+@dataclass(kw_only=True, eq=False, repr=False)
+class LanguageModel(ABC):
+    """A language model behind an HTTP API, and the server of it that a run starts, if any.
 
-    `key_env` names the environment variable that holds the key (None: the server wants none);
-    `concurrency` is the most requests in flight; `attempts`, `longest_wait`, `sleep` and `chance`
-    as in `Retries`. Without a `model` it is an option that asks nobody: `connect` gives the client.
+    Creating one needs no key, no SDK and no server. It takes any number of requests at once, from
+    one event loop or several.
+
+    Args:
+        model: The name of the model at its server.
+        base_url: The address of a server that is running. None: the address of the API, or that of
+            `server`.
+        key_env: The environment variable that holds the key. None: the server needs no key.
+        settings: How to sample. A client may fill in what its API requires, such as a limit on the
+            output.
+        price: The price of tokens. Unknown prices make costs unknown.
+        server: The local server that `running` starts when `base_url` is None.
+        context_window: The window of the model in tokens, for whoever limits transcripts.
+        concurrency: The largest number of requests in flight.
+        attempts: How often one request is sent at most, the first time included.
+        longest_wait: The longest wait between two attempts in seconds. A request whose server asks
+            for a longer wait fails at once.
+        sleep: Waits for a number of seconds, for tests.
+        chance: Returns a random number between 0 and 1, for tests. The default uses a generator of
+            its own, so that a wait never changes the state of an experiment's generator.
+
+    Raises:
+        InputError: If an argument is impossible or the server cannot be started as configured.
     """
 
     sdk: ClassVar[str]
     default_url: ClassVar[str]
     gives_logprobs: ClassVar[bool] = True
-    """Whether log-probabilities can be asked for; a server may still give none."""
-    name: str = ""
+    """Whether the API has log-probabilities. A server may still return none."""
+    continues_text: ClassVar[bool] = False
+    """Whether the API continues one text, without a chat template."""
 
-    def __init__(
-        self,
-        *,
-        model: str | None = None,
-        base_url: str | None = None,
-        key_env: str | None = None,
-        settings: Settings | None = None,
-        concurrency: int = 64,
-        attempts: int = 6,
-        longest_wait: float = 60.0,
-        sleep: Callable[[float], Awaitable[Any]] = asyncio.sleep,
-        chance: Callable[[], float] | None = None,
-    ) -> None:
-        self._retries = Retries(
-            attempts=attempts, longest_wait=longest_wait, sleep=sleep, chance=chance
-        )
-        if model is not None:
-            self._connect(model, base_url, key_env, settings or Settings(), concurrency)
+    model: str
+    base_url: str | None = None
+    key_env: str | None = None
+    settings: SamplingParams = field(default_factory=SamplingParams)
+    price: Price = UNKNOWN
+    server: LocalServer | None = None
+    context_window: int | None = None
+    concurrency: int = 64
+    attempts: int = 6
+    longest_wait: float = 60.0
+    sleep: Callable[[float], Awaitable[Any]] = asyncio.sleep
+    chance: Callable[[], float] = field(default_factory=lambda: random.Random().random)
 
-    def connect(
-        self: Connected,
-        *,
-        model: str,
-        base_url: str | None,
-        key_env: str | None,
-        settings: Settings,
-        concurrency: int,
-    ) -> Connected:
-        """See `ModelClient`. Sends nothing; `InputError` for settings that cannot work."""
-        connected = copy.copy(self)
-        connected._connect(model, base_url, key_env, settings, concurrency)
-        return connected
-
-    def _connect(
-        self,
-        model: str,
-        base_url: str | None,
-        key_env: str | None,
-        settings: Settings,
-        concurrency: int,
-    ) -> None:
-        if not model:
+    def __post_init__(self) -> None:
+        if not self.model:
             raise InputError("the model has no name", do="set llm.model=<name>")
-        if concurrency < 1:
-            raise InputError(f"concurrency is {concurrency}", valid="1 or more requests in flight")
-        self.name = model
-        self.settings = settings
-        self.base_url = checked_url(base_url or self.default_url)
-        self.concurrency = concurrency
-        self._key = Key(key_env)
-        self._sessions: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, ApiConnection] = (
+        for name in ("concurrency", "attempts"):
+            if getattr(self, name) < 1:
+                raise InputError(f"{name} is {getattr(self, name)}", valid="1 or more")
+        if not self.longest_wait >= 0:
+            raise InputError(f"longest_wait is {self.longest_wait}", valid="seconds, 0 or more")
+        self.name = self.model
+        # What the weights are where the name does not say it: see `fingerprint_weights`.
+        self.weights_fingerprint = ""
+        self._key = Key(self.key_env)
+        self._lock = threading.Lock()
+        self._use_address(self.base_url or self.default_url)
+        if self._starts_server:
+            self._server.check(self.model)
+
+    def _use_address(self, url: str) -> None:
+        self.address = checked_url(url)
+        self._sessions: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Connection] = (
             weakref.WeakKeyDictionary()
         )
-        self._lock = threading.Lock()
 
     def __repr__(self) -> str:
-        server = f"{self.name!r} at {self.base_url}" if self.name else ""
-        return f"{type(self).__name__}({server})"
+        return f"{type(self).__name__}({self.name!r} at {self.address})"
 
     def ready(self) -> None:
         """`InputError` where the SDK or the key is missing. Sends nothing."""
-        if not self.name:
-            raise InputError(
-                f"this {type(self).__name__} is connected to no model", do="call connect(model=...)"
-            )
         load(self.sdk)
         load("tenacity")
         self._key.value(self._where)
+
+    def fingerprint_weights(self, record: Path | None) -> None:
+        """Set `content` to what the weights of a server that `running` starts are, where the name
+        of the model does not say it. The hashes of local files are stored in `record` (None: they
+        are not stored). `InputError` where the files cannot be read."""
+        if not self._starts_server:
+            return
+        try:
+            hashed = partial(cached_file_hash, record=record)
+            self.weights_fingerprint = self._server.weights_fingerprint(self.name, hashed)
+        except OSError as error:
+            raise InputError(
+                f"the weights of {self.name} cannot be read: {error}", do="check the path"
+            ) from error
+
+    @contextmanager
+    def running(self, log: Path, servers: Servers | None = None) -> Iterator[LanguageModel]:
+        """The model, ready for requests, while the block runs. Close it before the block ends.
+
+        Args:
+            log: The file that receives the output of a server that is started here.
+            servers: Servers that are running already. Several models of one configuration (those
+                of an agent and of a rewriter, for example) and several runs share them. A server
+                that is started is added to them and ends with them. None: it ends with the block.
+
+        Raises:
+            InputError: As `ready` and `soundingline.toolkit.llm.server.serving`.
+        """
+        self.ready()
+        if not self._starts_server:
+            yield self
+            return
+        if servers is None:
+            with Servers() as own, self.running(log, own) as model:
+                yield model
+            return
+        server = self._server
+        # The server requires the key that we send. It reads it from the environment, because every
+        # user of the machine can read command lines.
+        key = self._key.value(f"the server of {self.name}")
+        environment = {**server.environment, **({server.key_variable: key} if key else {})}
+        # A server that works for several runs has one log, which is obfuscated or is not.
+        command = server.command(self.name, 0)
+        started_with = fingerprint(
+            command, environment, is_obfuscated(log), self.weights_fingerprint
+        )
+        start = partial(
+            serving,
+            lambda port: server.command(self.name, port),
+            log=log,
+            start_seconds=server.start_seconds,
+            environment=environment,
+            advice=server.advice,
+            name=server.name,
+        )
+        with servers.using(started_with, start) as address:
+            model = copy.copy(self)
+            model._use_address(f"{address}/v1")
+            yield model
+
+    @property
+    def _starts_server(self) -> bool:
+        return self.server is not None and self.base_url is None
+
+    @property
+    def _server(self) -> LocalServer:
+        assert self.server is not None
+        return self.server
+
+    def reach(self) -> None:
+        """`Unreachable` where no connection to the server can be made. Asks the server for its list
+        of models, which nobody bills; any answer will do, and so will a server that is too busy to
+        answer."""
+        http = load("httpx2")
+        parts = urlsplit(self.address)
+        address = f"{parts.scheme}://{parts.netloc}{parts.path}"
+        try:
+            with (
+                http.Client(timeout=_PATIENCE, **self._route()) as client,
+                client.stream("GET", f"{address}/models"),
+            ):
+                pass
+        except (http.ConnectError, http.ConnectTimeout, http.ProxyError) as error:
+            reason = str(error) or type(error).__name__
+            raise Unreachable(
+                f"no connection to the server of {self.name} at {address}: {self._hide(reason)}"
+            ) from None
+        except http.TransportError:
+            return
 
     async def respond(
         self,
         messages: Sequence[Message],
         tools: Sequence[Mapping[str, Any]] = (),
-        settings: Settings | None = None,
+        settings: SamplingParams | None = None,
     ) -> Turn:
         """See `ChatModel.respond`."""
         settings = settings or self.settings
         body = self._body(messages, tools, settings)
         session = self._session()
-        retrying = self._retries.caller()
+        retrying = self._retrying(current_observer().again)
         queued: list[float] = []
-        try:
-            turn: Turn = await retrying(
-                self._attempt, session, body, settings.timeout, tuple(messages), queued
-            )
-        except (ModelError, asyncio.CancelledError) as error:
-            # The ledger reads it, of a request that is cancelled too.
-            error.queued = sum(queued)  # type: ignore[union-attr]
-            if isinstance(error, ModelError):
-                error.attempts = retrying.statistics.get("attempt_number", 1)
-            raise
-        return replace(turn, attempts=retrying.statistics["attempt_number"], queued=sum(queued))
+        turn: Turn = await retrying(
+            self._attempt, session, body, settings.timeout, tuple(messages), queued
+        )
+        return turn
 
     async def close(self) -> None:
         """Close the connections of the running event loop."""
@@ -191,7 +430,10 @@ class ApiModel(ABC):
 
     @abstractmethod
     def _body(
-        self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]], settings: Settings
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Mapping[str, Any]],
+        settings: SamplingParams,
     ) -> dict[str, Any]:
         """The request in the API's own form."""
 
@@ -200,44 +442,128 @@ class ApiModel(ABC):
         """The SDK's asynchronous client."""
 
     @abstractmethod
-    async def _send(self, client: Any, body: dict[str, Any], timeout: float) -> dict[str, Any]:
-        """Send once; the reply as JSON values, whole."""
+    async def _send(
+        self,
+        client: Any,
+        body: dict[str, Any],
+        timeout: float,
+        reply: dict[str, Any],
+        arrived: Arrived,
+    ) -> None:
+        """Send once, and call `arrived` as soon as the reply is whole, before anything is awaited:
+        with its body, or without where `reply` has been filled with its JSON values as they came.
+        """
 
     @abstractmethod
     def _turn(self, reply: dict[str, Any], messages: Sequence[Message]) -> Turn:
         """The reply in our form. May raise what dictionaries raise where fields are missing."""
 
+    @abstractmethod
+    def _usage(self, usage: Any) -> Usage:
+        """The `usage` of a reply in our form. Raises nothing, whatever the server sent."""
+
     @property
     def _where(self) -> str:
-        return f"{self.name} at {urlsplit(self.base_url).netloc}"
+        return f"{self.name} at {urlsplit(self.address).netloc}"
+
+    def _retrying(self, again: Callable[[ModelError], None]) -> Any:
+        """A tenacity object for one request: `await retrying(function, *arguments)`. `again` is
+        called with the error of an attempt that is followed by another, before the wait. An
+        exception that it raises ends the request.
+
+        The SDKs' own retries are off: they also retry when the quota is exhausted, and they would
+        hold a place in flight while they wait."""
+        tenacity = load("tenacity")
+        return tenacity.AsyncRetrying(
+            retry=tenacity.retry_if_exception(self._is_worth_retrying),
+            wait=lambda state: self._wait(state.attempt_number, state.outcome.exception()),
+            stop=tenacity.stop_after_attempt(self.attempts),
+            before_sleep=lambda state: again(state.outcome.exception()),
+            sleep=self.sleep,
+            reraise=True,
+        )
+
+    def _is_worth_retrying(self, error: BaseException) -> bool:
+        if not isinstance(error, ModelError) or not error.retryable:
+            return False
+        return error.retry_after is None or error.retry_after <= self.longest_wait
+
+    def _wait(self, attempt: int, error: ModelError) -> float:
+        """Seconds before the next attempt: what the server asks for and up to a tenth more, else a
+        random part of 1, 2, 4, ... seconds ("full jitter"), so that clients do not return at once.
+        """
+        if error.retry_after is not None:
+            return error.retry_after * (1 + 0.1 * self.chance())
+        return float(min(self.longest_wait, _FIRST_WAIT * 2**attempt) * self.chance())
 
     async def _attempt(
         self,
-        session: ApiConnection,
+        session: Connection,
         body: dict[str, Any],
         timeout: float,
         messages: Sequence[Message],
         queued: list[float],
     ) -> Turn:
-        async with _place_in_flight(session.slots, queued):
+        """One attempt; `queue_seconds` has the wait of each attempt so far."""
+        reply: dict[str, Any] = {}
+        outcome: Turn | Exception | None = None
+
+        def arrived(content: bytes | None = None) -> None:
+            nonlocal outcome
             try:
-                reply = await asyncio.wait_for(self._send(session.client, body, timeout), timeout)
-            except asyncio.TimeoutError:
-                raise ServerTimeout(f"{self._where}: no complete reply in {timeout:g} s") from None
-            except ModelError:
-                raise
+                if content is not None:
+                    self._fill(reply, content)
+                turn = self._whole(self._read(reply, messages))
+                turn = replace(turn, attempts=len(queued), queue_seconds=queued[-1])
+                current_observer().reply(turn)
+                outcome = turn
             except Exception as error:
-                known = self._translated(error)
-                if known is None:
-                    raise
-                # Not chained: the SDK's errors quote the server, which may quote the key.
-                raise known from None
-        return self._whole(self._read(reply, messages))
+                outcome = error  # Raised when the connection has been read to its end.
+
+        try:
+            async with _place_in_flight(session.slots, queued):
+                async with session.turnstile:
+                    await asyncio.sleep(0)
+                sending = self._send(session.client, body, timeout, reply, arrived)
+                try:
+                    await asyncio.wait_for(sending, timeout)
+                except Exception as error:
+                    # What fails once the reply is whole takes nothing from it.
+                    outcome = outcome or self._failure(error, timeout)
+        except asyncio.CancelledError as error:
+            self._note_attempt(error, reply, queued)
+            raise
+        if isinstance(outcome, Turn):
+            return outcome
+        if isinstance(outcome, ModelError):
+            self._note_attempt(outcome, reply, queued)
+        # Not chained: the SDK's errors quote the server, which may quote the key.
+        raise outcome or RuntimeError(f"{self!r} sent a request and looked at no reply")
+
+    def _failure(self, error: Exception, timeout: float) -> Exception:
+        """What is raised for an `error` of sending or receiving."""
+        if isinstance(error, asyncio.TimeoutError):
+            return ServerTimeout(f"{self._where}: no complete reply in {timeout:g} s")
+        return error if isinstance(error, ModelError) else self._translated(error) or error
+
+    def _note_attempt(
+        self, error: ModelError | asyncio.CancelledError, reply: dict[str, Any], queued: list[float]
+    ) -> None:
+        """Put on the error what the ledger enters of an attempt that failed."""
+        error.queue_seconds, error.attempts = queued[-1], len(queued)  # type: ignore[union-attr]
+        error.turn = getattr(error, "turn", None) or self._paid(reply)  # type: ignore[union-attr]
+
+    def _paid(self, reply: dict[str, Any]) -> Turn | None:
+        """What was paid for a reply that cannot be used, as far as it came. None where the server
+        sent nothing, or an error and no usage."""
+        if not reply or (reply.get("error") and not reply.get("usage")):
+            return None
+        return Turn(usage=self._usage(reply.get("usage")), finish_reason="error")
 
     def _read(self, reply: dict[str, Any], messages: Sequence[Message]) -> Turn:
         try:
             return self._turn(reply, messages)
-        except (KeyError, IndexError, TypeError, AttributeError) as error:
+        except (LookupError, TypeError, AttributeError, ValueError, ArithmeticError) as error:
             kind = type(error).__name__
             raise BadReply(f"{self._where}: the reply is out of its protocol ({kind})") from None
 
@@ -262,23 +588,23 @@ class ApiModel(ABC):
             return ServerGone(f"{self._where}: no connection, or one that was cut ({cause})")
         return None
 
-    def _session(self) -> ApiConnection:
+    def _session(self) -> Connection:
         loop = asyncio.get_running_loop()
         with self._lock:
             if loop not in self._sessions:
                 self._sessions[loop] = self._open()
             return self._sessions[loop]
 
-    def _open(self) -> ApiConnection:
+    def _open(self) -> Connection:
         sdk = load(self.sdk)
         client = self._client(
             sdk,
             api_key=self._key.value(self._where) or "none",
-            base_url=self.base_url,
+            base_url=self.address,
             max_retries=0,
             http_client=self._http(sdk),
         )
-        return ApiConnection(client, asyncio.Semaphore(self.concurrency))
+        return Connection(client, asyncio.Semaphore(self.concurrency), asyncio.Lock())
 
     def _http(self, sdk: Any) -> Any:
         http = load("httpx2")
@@ -287,26 +613,37 @@ class ApiModel(ABC):
             max_keepalive_connections=self.concurrency,
             keepalive_expiry=_KEEP_ALIVE,
         )
-        if is_local(self.base_url):
-            # The environment's proxies, which the SDKs look up, are not for this machine; and
-            # reading all certificates for a plain connection takes longer than connecting.
-            # Without any, a redirection to https fails.
-            plain = self.base_url.startswith("http:")
-            verify = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT) if plain else True
-            return http.AsyncClient(
-                trust_env=False, verify=verify, limits=limits, follow_redirects=True
-            )
+        if route := self._route():
+            return http.AsyncClient(limits=limits, follow_redirects=True, **route)
         return sdk.DefaultAsyncHttpxClient(limits=limits)
+
+    def _route(self) -> dict[str, Any]:
+        """How an HTTP client reaches a server on this machine; nothing for any other one."""
+        if not is_local(self.address):
+            return {}
+        # The environment's proxies, which the SDKs look up, are not for this machine; and reading
+        # all certificates for a plain connection takes longer than connecting. Without any, a
+        # redirection to https fails.
+        plain = self.address.startswith("http:")
+        verify = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT) if plain else True
+        return {"trust_env": False, "verify": verify}
 
     def _fault(self, status: int, body: Any, headers: Mapping[str, str]) -> ModelError:
         hide = self._hide
         return fault(status, body, headers, where=self._where, now=time.time(), hide=hide)
 
-    def _object(self, content: str) -> dict[str, Any]:
-        return wire.json_object(content, self._where, hide=self._hide)
+    def _fill(self, reply: dict[str, Any], content: bytes) -> None:
+        """Fill `reply` with the JSON object `content`; `BadReply` where it is none, and then with
+        what it tells of its usage."""
+        text = content.decode("utf-8", "replace")
+        try:
+            reply.update(wire.json_object(text, self._where, hide=self._hide))
+        except BadReply:
+            reply.update(wire.usage_of_damaged(text))
+            raise
 
     def _hide(self, text: str) -> str:
         # A server may quote whatever it was sent.
-        for secret in secrets_in(self.settings.extra):
+        for secret in find_secrets(self.settings.extra):
             text = hidden(text, secret)
         return self._key.hide(text)

@@ -1,50 +1,116 @@
-"""One ledger of all requests of a run, by question and role, and the caps that stop it in time."""
+"""The ledger of a run: what every request cost, by question and role, and the caps on that cost."""
 
 from __future__ import annotations
 
 import math
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
+from pathlib import Path
 from typing import Any
 
-from toolkit.errors import InputError
-from toolkit.llm import accounts
-from toolkit.llm.accounts import ANSWERING, ROLES, Account
-from toolkit.llm.errors import LedgerFailed, ModelError, OutOfMoney
-from toolkit.llm.prices import UNKNOWN, Price
-from toolkit.llm.protocol import ChatModel, Message, Settings, Turn
+from soundingline.toolkit.errors import InputError, is_number
+from soundingline.toolkit.files import (
+    JsonLinesLog,
+    read_json_lines,
+    set_aside_unfinished,
+)
+from soundingline.toolkit.llm import prices
+from soundingline.toolkit.llm.client import LanguageModel, RequestObserver, observed_by
+from soundingline.toolkit.llm.errors import LedgerFailed, ModelError, OutOfMoney
+from soundingline.toolkit.llm.messages import ChatModel, Message, SamplingParams, Turn
+from soundingline.toolkit.llm.prices import ANSWERING, UNKNOWN, Price, UsageTotals
+from soundingline.toolkit.trajectory import ROLES
 
 
-class Entry:
-    """One request under way."""
+class PendingRequest:
+    """A request in flight, whose attempts are recorded one by one.
 
-    def __init__(self, reserved: float) -> None:
-        self.reserved = reserved
+    Attributes:
+        turn: Its reply, once it is recorded.
+        reserved: The dollars that the attempt in flight is expected to cost.
+    """
+
+    def __init__(self, ledger: Ledger, role: str, qid: str, price: Price) -> None:
+        self.role, self.qid, self.price = role, qid, price
+        self.reserved = 0.0
         self.turn: Turn | None = None
+        self._ledger = ledger
+        ledger._admit(self)
+        self._under_way = True
+        self._entered = 0
+        self._began = ledger._clock()
 
     def reply(self, turn: Turn) -> None:
-        """What came of it."""
+        """The reply that the last attempt brought; it is on the ledger when this returns."""
         self.turn = turn
+        self._enter(turn, turn)
+
+    def again(self, error: ModelError) -> None:
+        """An attempt ended with this error, and the request is to be sent again: enter what the
+        attempt cost, and ask the caps as before the first one. `OutOfMoney` or `LedgerFailed` where
+        the request must not be sent."""
+        self._enter(error, error.turn)
+        self._ledger._admit(self)
+        self._under_way = True
+
+    def end(self, error: BaseException | None = None) -> None:
+        """The request is over, with this error if there is one."""
+        if self._under_way:
+            self._enter(error, getattr(error, "turn", None), failed=True)
+        elif self.turn is None:
+            # Its attempts are entered, and another one was refused.
+            self._ledger._enter(self, UsageTotals(failed=1))
+
+    def _enter(self, outcome: object, paid: Turn | None, *, failed: bool = False) -> None:
+        """Enter an attempt that ended with `outcome`, a turn or an error. A client that does not
+        tell of its attempts one by one gives their number with the last one."""
+        attempts, now = getattr(outcome, "attempts", 1), self._ledger._clock()
+        first = not self._entered
+        account = prices.of_attempt(
+            paid.usage if paid else None,
+            self.price.cost(paid.usage) if paid else None,
+            seconds=now - self._began - getattr(outcome, "queue_seconds", 0.0),
+        )
+        account = replace(
+            account,
+            calls=int(first),
+            failed=int(failed),
+            retries=attempts - 1 if first else max(1, attempts - self._entered),
+        )
+        self._began, self._under_way = now, False
+        self._entered = max(attempts, self._entered + 1)
+        self._ledger._enter(self, account)
 
 
 class Ledger:
-    """Safe for many threads and tasks.
+    """The cost of all requests of a run, by question and role, and the caps on it. Thread-safe.
 
-    `cap` is in dollars and for the run, all roles together; `question_cap` is for one question and
-    the roles that answer it (`accounts.ANSWERING`), not for its judge, nor for requests that
-    belong to no question (`qid` empty). A request is refused with `OutOfMoney` before it is sent
-    when what is spent, what is under way and one more request as dear as the dearest so far of its
-    role could pass a cap. Before a role's first reply nothing is known, so requests begun together
-    at the start are all let through. A resumed run gives what it knows already: `spent_before`
-    dollars, which count towards `cap`, `unpriced_before` replies whose money is not in them, and
-    the `dearest` request by role. With a cap, a price must be known (`InputError`), and a reply
-    without usage closes the ledger until the run is resumed.
+    Requests are recorded attempt by attempt, and the caps are checked before each attempt. An
+    attempt is refused with `OutOfMoney` when the sum of what is spent, what is in flight and one
+    more attempt as expensive as the most expensive so far of its role could exceed a cap. Nothing
+    is known before the first reply of a role, so all requests that begin together at the start are
+    let through. A cap needs a known price (`InputError`), and a reply without usage refuses all
+    further requests until the run is resumed.
 
-    `enter` is called with the role, question and account of each request that has ended, before
-    its reply goes on; where it raises `OSError` or `InputError`, this request and all later ones
-    are refused with `LedgerFailed`. `clock` gives seconds.
+    Args:
+        cap: Dollars for the run, all roles together. None: no cap.
+        question_cap: Dollars for one question and the roles that answer it (`prices.ANSWERING`).
+            The judge and requests without a question (an empty `qid`) do not count. None: no cap.
+        spent_before: Dollars that earlier starts of the run have spent. They count towards `cap`.
+        unpriced_before: Replies of earlier starts whose cost is unknown.
+        highest_cost: Dollars of the most expensive attempt of earlier starts, by role.
+        record: Called with the role, the question and the usage of each attempt that has ended,
+            before its reply is passed on. If it raises `OSError` or `InputError`, this request and
+            all later ones are refused with `LedgerFailed`.
+        clock: Returns seconds.
+
+    Raises:
+        InputError: If a cap is not above 0.
     """
 
     def __init__(
@@ -54,8 +120,8 @@ class Ledger:
         question_cap: float | None = None,
         spent_before: float = 0.0,
         unpriced_before: int = 0,
-        dearest: Mapping[str, float] | None = None,
-        enter: Callable[[str, str, Account], None] | None = None,
+        highest_cost: Mapping[str, float] | None = None,
+        record: Callable[[str, str, UsageTotals], None] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         for name, value in (("cap", cap), ("question_cap", question_cap)):
@@ -67,66 +133,58 @@ class Ledger:
         self.unpriced_before = unpriced_before
         self._clock = clock
         self._lock = threading.Lock()
-        self._questions: dict[str, dict[str, Account]] = {}
-        self._run: dict[str, Account] = {}
-        self._open: dict[str, set[Entry]] = {}
-        self._dearest = dict(dearest or {})
-        self._record = enter
+        self._questions: dict[str, dict[str, UsageTotals]] = {}
+        self._run: dict[str, UsageTotals] = {}
+        self._open: dict[str, set[PendingRequest]] = {}
+        self._highest_cost = dict(highest_cost or {})
+        self._record = record
         self._failure = ""
 
     @contextmanager
-    def request(self, role: str, qid: str, price: Price = UNKNOWN) -> Iterator[Entry]:
-        """Around one request; `entry.reply(turn)` inside. A `ModelError` that carries a turn is
-        entered with that turn's usage, any other exception as a failed call. The seconds leave out
-        those that the turn or the exception was `queued`."""
-        entry = self._admit(role, qid, price)
-        began = self._clock()
-        account: Account | None = None
-        queued = 0.0
+    def request(self, role: str, qid: str, price: Price = UNKNOWN) -> Iterator[PendingRequest]:
+        """Around one request; `entry.reply(turn)` inside, and `entry.again(error)` for each attempt
+        that is followed by another one. An exception that carries a turn, as a `ModelError` may, is
+        entered with that turn's usage, any other one as a failed call. The seconds leave out those
+        that the turn or the exception was `queue_seconds`."""
+        entry = PendingRequest(self, role, qid, price)
         try:
             yield entry
-        except ModelError as error:
-            entry.turn = error.turn or entry.turn
-            account = self._account(entry, price, began + error.queued, error.attempts)
-            account = accounts.failed(account)
-            raise
         except BaseException as error:
-            queued = getattr(error, "queued", 0.0)
+            entry.end(error)
             raise
+        else:
+            entry.end()
         finally:
-            if account is None:
-                queued = entry.turn.queued if entry.turn else queued
-                account = self._account(entry, price, began + queued)
-            self._enter(role, qid, entry, account)
+            self._release(entry)
 
     def usage(self, qid: str) -> dict[str, float]:
         """A question's flat numbers, for its trajectory."""
         with self._lock:
-            return accounts.flat(self._questions.get(qid, {}))
+            return prices.flatten(self._questions.get(qid, {}))
 
-    def restore(self, qid: str, books: Mapping[str, Account]) -> None:
-        """A question that goes on in this start has spent what `books` tell by role: they count in
-        its `usage` and towards its cap, and not again towards the run's."""
+    def add_prior_usage(self, qid: str, books: Mapping[str, UsageTotals]) -> None:
+        """Add what a question that is resumed in this start has spent before, by role. It counts in
+        the question's `usage` and towards its cap, but not again towards the cap of the run."""
         with self._lock:
             account = self._questions.setdefault(qid, {})
             for role, spent in books.items():
-                account[role] = account.get(role, Account()) + spent
+                account[role] = account.get(role, UsageTotals()) + spent
 
-    def by_role(self, qid: str | None = None) -> dict[str, Account]:
+    def by_role(self, qid: str | None = None) -> dict[str, UsageTotals]:
         """Accounts by role: of one question, or of the run."""
         with self._lock:
             return dict(self._run if qid is None else self._questions.get(qid, {}))
 
     @property
-    def total(self) -> Account:
+    def total(self) -> UsageTotals:
         """The run's account, all roles together, without what was spent before."""
-        return accounts.total(self.by_role().values())
+        return prices.total(self.by_role().values())
 
     @property
-    def dearest(self) -> dict[str, float]:
-        """Dollars of the dearest request so far, by role."""
+    def highest_cost(self) -> dict[str, float]:
+        """Dollars of the highest_cost request so far, by role."""
         with self._lock:
-            return dict(self._dearest)
+            return dict(self._highest_cost)
 
     @property
     def unpriced(self) -> int:
@@ -147,18 +205,25 @@ class Ledger:
                 do=f"set {settings}, or remove the cap",
             )
 
-    def _admit(self, role: str, qid: str, price: Price) -> Entry:
-        if role not in ROLES:
-            raise InputError(f"the ledger has no role {role!r}", valid=", ".join(ROLES))
-        self.check_price(role, price)
+    def _admit(self, entry: PendingRequest) -> None:
+        if entry.role not in ROLES:
+            raise InputError(f"the ledger has no role {entry.role!r}", valid=", ".join(ROLES))
+        self.check_price(entry.role, entry.price)
         with self._lock:
             if self._failure:
                 raise LedgerFailed(self._failure)
-            expected = self._dearest.get(role, 0.0)
-            self._refuse_if_full(role, qid, expected)
-            entry = Entry(expected)
-            self._open.setdefault(qid, set()).add(entry)
-        return entry
+            expected = self._highest_cost.get(entry.role, 0.0)
+            self._refuse_if_full(entry.role, entry.qid, expected)
+            entry.reserved = expected
+            self._open.setdefault(entry.qid, set()).add(entry)
+
+    def _release(self, entry: PendingRequest) -> None:
+        """The request is over: nothing is reserved for it any more."""
+        with self._lock:
+            entries = self._open.get(entry.qid, set())
+            entries.discard(entry)
+            if not entries:
+                self._open.pop(entry.qid, None)
 
     def _refuse_if_full(self, role: str, qid: str, expected: float) -> None:
         caps = []
@@ -182,30 +247,20 @@ class Ledger:
                     scope=scope,
                 )
 
-    def _unpriced(self, books: Mapping[str, Account]) -> int:
+    def _unpriced(self, books: Mapping[str, UsageTotals]) -> int:
         roles = ANSWERING if self.cap is None else ROLES
         return sum(books[role].unpriced for role in roles if role in books)
 
     def _reserved(self, qids: Iterable[str]) -> float:
         return math.fsum(entry.reserved for qid in qids for entry in self._open.get(qid, ()))
 
-    def _account(self, entry: Entry, price: Price, began: float, attempts: int = 1) -> Account:
-        seconds = self._clock() - began
-        if entry.turn is None:
-            return accounts.of_failure(seconds, attempts)
-        usage = entry.turn.usage
-        return accounts.of_reply(
-            usage, price.cost(usage), seconds, max(attempts, entry.turn.attempts)
-        )
-
-    def _enter(self, role: str, qid: str, entry: Entry, account: Account) -> None:
+    def _enter(self, entry: PendingRequest, account: UsageTotals) -> None:
         with self._lock:
-            self._open[qid].discard(entry)
-            if not self._open[qid]:
-                del self._open[qid]
-            self._dearest[role] = max(self._dearest.get(role, 0.0), account.dollars)
+            entry.reserved = 0.0
+            role, qid = entry.role, entry.qid
+            self._highest_cost[role] = max(self._highest_cost.get(role, 0.0), account.dollars)
             for books in (self._run, self._questions.setdefault(qid, {})):
-                books[role] = books.get(role, Account()) + account
+                books[role] = books.get(role, UsageTotals()) + account
         if self._record is None:
             return
         try:
@@ -216,15 +271,23 @@ class Ledger:
             raise LedgerFailed(self._failure) from error
 
 
-def _dollars(books: Mapping[str, Account], roles: Iterable[str]) -> float:
+def _dollars(books: Mapping[str, UsageTotals], roles: Iterable[str]) -> float:
     return math.fsum(books[role].dollars for role in roles if role in books)
 
 
-class LedgeredModel:
-    """A model whose every request is on a ledger, for one role and question. A `ChatModel`.
+class MeteredModel:
+    """A `ChatModel` whose requests are recorded on a ledger, for one role and question.
 
-    `arrived` is called with each reply before that is entered: what keeps replies then has it
-    whenever the ledger has, so that a kill between the two makes nobody pay for it again.
+    Args:
+        model: The model that is asked.
+        ledger: The ledger that records its requests.
+        role: The role of the requests, one of `soundingline.toolkit.trajectory.ROLES`.
+        qid: The question that the requests belong to.
+        price: What the tokens cost.
+        arrived: Called with each reply before it is recorded. A cache that stores the reply here
+            has it whenever the ledger has, so that a kill between the two never makes anybody pay
+            for it again. The clients of this package call it as soon as the reply has been read,
+            before any other task runs.
     """
 
     def __init__(
@@ -242,6 +305,8 @@ class LedgeredModel:
         self._ledger = ledger
         self._role, self._qid, self._price = role, qid, price
         self._arrived = arrived
+        # What a client tells is what `respond` returns, unless somebody has put a layer on it.
+        self._tells = getattr(type(model), "respond", None) is LanguageModel.respond
 
     def ready(self) -> None:
         """As the model's."""
@@ -251,15 +316,172 @@ class LedgeredModel:
         self,
         messages: Sequence[Message],
         tools: Sequence[Mapping[str, Any]] = (),
-        settings: Settings | None = None,
+        settings: SamplingParams | None = None,
     ) -> Turn:
         """As the model's; `OutOfMoney` where a cap would be passed."""
         with self._ledger.request(self._role, self._qid, self._price) as entry:
-            turn = await self._model.respond(messages, tools, settings)
-            entry.reply(turn)
-            if self._arrived is not None:
-                self._arrived(turn)
+
+            def arrived(turn: Turn) -> None:
+                try:
+                    if self._arrived is not None:
+                        self._arrived(turn)
+                finally:
+                    entry.reply(turn)
+
+            told = (
+                RequestObserver(entry.again, arrived)
+                if self._tells
+                else RequestObserver(entry.again)
+            )
+            with observed_by(told):
+                turn = await self._model.respond(messages, tools, settings)
+            if entry.turn is None:
+                arrived(turn)
         return turn
 
     async def close(self) -> None:
         """Nothing: the model is shared and closed by its owner."""
+
+
+_LINE_OWNER = {"role", "qid"}  # whose attempt a line is
+
+
+@dataclass(frozen=True)
+class LedgerStart:
+    """One start of a run in its ledger file.
+
+    Attributes:
+        started: The time in ISO 8601.
+        cap: The cap in dollars under which it ran. None: it had none.
+        by_role: What its requests took.
+        highest_cost: The dollars of its most expensive request, by role.
+    """
+
+    started: str
+    cap: float | None
+    by_role: Mapping[str, UsageTotals]
+    highest_cost: Mapping[str, float]
+
+
+@contextmanager
+def open_ledger(
+    path: Path, *, cap: float | None = None, question_cap: float | None = None
+) -> Iterator[Ledger]:
+    """The ledger of one start of a run, which appends to the file of all its starts.
+
+    A start that makes requests writes a line with its time and its cap, and a line for each
+    attempt when that ends. kill -9 therefore loses only attempts whose replies had not been read.
+    The caller holds the lock of the run.
+
+    Args:
+        path: The file, `ledger.jsonl` in a run folder.
+        cap: As in `Ledger`. What earlier starts have spent counts towards it.
+        question_cap: As in `Ledger`.
+
+    Raises:
+        InputError: If the file cannot be read.
+    """
+    starts = read_starts(path)
+    set_aside_unfinished(path)
+    accounts = [account for start in starts for account in start.by_role.values()]
+    amounts = [pair for start in starts for pair in start.highest_cost.items()]
+    log = JsonLinesLog(path, clear=True)
+    started = datetime.now(timezone.utc).isoformat(timespec="seconds")
+    head: list[Mapping[str, Any]] = [{"started": started, "cap": cap}]
+    lock = threading.Lock()
+
+    def record(role: str, qid: str, account: UsageTotals) -> None:
+        with lock:
+            while head:
+                log.append(head[0])
+                head.pop()
+            log.append({"role": role, "qid": qid, **account.nonzero()})
+
+    try:
+        yield Ledger(
+            cap=cap,
+            question_cap=question_cap,
+            spent_before=math.fsum(account.dollars for account in accounts),
+            unpriced_before=sum(account.unpriced for account in accounts),
+            # The last of equal keys stays, which is the largest amount.
+            highest_cost=dict(sorted(amounts, key=lambda pair: pair[1])),
+            record=record,
+        )
+    finally:
+        log.close()
+
+
+def read_starts(path: Path) -> list[LedgerStart]:
+    """The starts of a run that made requests, oldest first; none where there is no file.
+    `InputError` where the file cannot be read or has an impossible line."""
+    starts: list[LedgerStart] = []
+    sums: dict[str, Counter[str]] = {}
+    highest_cost: dict[str, float] = {}
+
+    def end_start() -> None:
+        if starts:
+            by_role = {role: UsageTotals(**counts) for role, counts in sums.items()}
+            starts[-1] = replace(starts[-1], by_role=by_role, highest_cost=dict(highest_cost))
+        sums.clear()
+        highest_cost.clear()
+
+    try:
+        for number, line in enumerate(read_json_lines(path), start=1):
+            if _is_start(line):
+                end_start()
+                starts.append(LedgerStart(line["started"], line["cap"], {}, {}))
+            elif starts and _is_attempt(line):
+                role = line["role"]
+                counts = sums.setdefault(role, Counter())
+                for name in line.keys() - _LINE_OWNER:
+                    counts[name] += line[name]
+                highest_cost[role] = max(highest_cost.get(role, 0.0), line.get("dollars", 0.0))
+            else:
+                raise ValueError(f"line {number} has a missing or impossible value")
+        end_start()
+    except (OSError, ValueError, OverflowError, RecursionError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise InputError(
+            f"cannot read the ledger {path}: {reason}",
+            do="restore it from a copy; or, if its money must not count, move it away",
+        ) from error
+    return [start for start in starts if start.by_role]
+
+
+def last_cap(path: Path, otherwise: float | None = None) -> float | None:
+    """The cap in dollars of a run's newest start, None where it had none; `otherwise` where no
+    start made requests. `InputError` as `read_starts`."""
+    starts = read_starts(path)
+    return starts[-1].cap if starts else otherwise
+
+
+def recorded_usage(path: Path) -> dict[str, float]:
+    """What all starts of a run took together, as `prices.flat` without roles; empty where none made
+    requests. Tokens and dollars are left out where any start does not know them."""
+    starts = read_starts(path)
+    accounts = [account for start in starts for account in start.by_role.values()]
+    return prices.total(accounts).flatten() if accounts else {}
+
+
+def _is_start(line: Mapping[str, Any]) -> bool:
+    cap = line.get("cap")
+    return (
+        line.keys() == {"started", "cap"}
+        and isinstance(line["started"], str)
+        and (cap is None or _is_amount(cap))
+    )
+
+
+def _is_attempt(line: Mapping[str, Any]) -> bool:
+    amounts = line.keys() - _LINE_OWNER
+    return (
+        line.get("role") in ROLES
+        and isinstance(line.get("qid"), str)
+        and bool(amounts)
+        and amounts <= prices.COUNTS
+        and all(_is_amount(line[name]) for name in amounts)
+    )
+
+
+def _is_amount(value: Any) -> bool:
+    return is_number(value) and value >= 0

@@ -1,79 +1,98 @@
-"""OpenAI's chat completions and the many servers that speak them; a local vLLM first.
+"""OpenAI's chat completions and text completions, and the many servers that implement them.
 
-Reasoning comes as the field `reasoning` (vLLM), as `reasoning_content` (DeepSeek, older vLLM), or
-inside `<think>` tags, and goes back in the same place, which DeepSeek demands of turns with tool
-calls and which keeps the prefix of a local server whole.
-"""
+Reasoning is in the field `reasoning` (vLLM), in `reasoning_content` (DeepSeek, older vLLM) or
+inside `<think>` tags. It is sent back in the same place: DeepSeek requires it for turns with tool
+calls, and a local server then finds its cached prefix.
+
+A text completion (`/completions`) sends its prompt without a chat template. It serves models that
+were trained on plain prompts, and scores that are read from the probability of a token."""
 
 from __future__ import annotations
 
 import json
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
 
-from toolkit.llm import wire
-from toolkit.llm.client import ApiModel
-from toolkit.llm.errors import BadReply
-from toolkit.llm.protocol import TOOL_CHOICES, Message, Settings, Turn, Usage
+from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.llm import wire
+from soundingline.toolkit.llm.client import Arrived, LanguageModel, receive_body
+from soundingline.toolkit.llm.errors import BadReply
+from soundingline.toolkit.llm.messages import (
+    TOOL_CHOICES,
+    Message,
+    SamplingParams,
+    Token,
+    Turn,
+    Usage,
+    user,
+)
 
 API = "openai_chat"
+COMPLETIONS_API = "openai_completions"
 _OPEN, _CLOSE = "<think>", "</think>"
 _FIELDS = ("reasoning", "reasoning_content")
 _BEFORE_CALL = re.compile(r"\s*(?:```\w*\s*|<\|?[\w|]+>\s*)?(?=\{)")
 _FINISH = {"content_filter": "refusal", "function_call": "tool_calls", None: "stop"}
+_COMPLETION_FINISH = {"content_filter": "refusal", None: "stop"}
 
 
-class OpenAIChat(ApiModel):
+@dataclass(kw_only=True, eq=False, repr=False)
+class OpenAIChat(LanguageModel):
     """A model behind `/chat/completions`.
 
-    `strict_tools` asks for arguments that follow the schema; `parallel_calls` allows several calls
-    a turn (several are accepted anyway); `output_limit` names the body's field for
-    `max_output_tokens`, which older servers call `max_tokens`; `replay_reasoning` sends earlier
-    reasoning back. `forced_calls`: whether the server lets a call be forced; DeepSeek's does not
-    while the model thinks, so that the choice is then left to the model (false: `auto` is sent for
-    `required` and for the name of a tool). `text_calls`: whether a reply that begins with a call as
-    JSON, without the marks that the server's chat template puts around one, is that call: small
-    models write it so. What they wrote stays on record. A reply with log-probabilities that reaches
-    its limit is a whole one. The rest as in `ApiModel`.
+    A reply with log-probabilities that reaches its limit is complete.
+
+    Args:
+        strict_tools: Request arguments that follow the schema of the tool.
+        parallel_calls: Allow several calls in a turn. Several are accepted in any case.
+        output_limit: The field of the request for `max_output_tokens`. Older servers call it
+            `max_tokens`.
+        replay_reasoning: Send earlier reasoning back to the server.
+        forced_calls: The server accepts a forced call. DeepSeek's does not while the model thinks.
+            False sends `auto` instead of `required` and of the name of a tool.
+        text_calls: A reply that begins with a call as JSON, without the marks that the chat
+            template puts around one, is that call. Small models write calls so. The text of the
+            reply is recorded.
+
+    See `LanguageModel` for the other arguments.
     """
 
-    sdk = "openai"
-    default_url = "https://api.openai.com/v1"
+    sdk: ClassVar = "openai"
+    default_url: ClassVar = "https://api.openai.com/v1"
 
-    def __init__(
-        self,
-        *,
-        strict_tools: bool = True,
-        parallel_calls: bool = False,
-        output_limit: str = "max_completion_tokens",
-        replay_reasoning: bool = True,
-        forced_calls: bool = True,
-        text_calls: bool = False,
-        **common: Any,
-    ) -> None:
-        super().__init__(**common)
-        self.strict_tools = strict_tools
-        self.parallel_calls = parallel_calls
-        self.output_limit = output_limit
-        self.replay_reasoning = replay_reasoning
-        self.forced_calls = forced_calls
-        self.text_calls = text_calls
+    strict_tools: bool = True
+    parallel_calls: bool = False
+    output_limit: str = "max_completion_tokens"
+    replay_reasoning: bool = True
+    forced_calls: bool = True
+    text_calls: bool = False
 
     def _client(self, sdk: Any, **arguments: Any) -> Any:
         return sdk.AsyncOpenAI(**arguments)
 
-    async def _send(self, client: Any, body: dict[str, Any], timeout: float) -> dict[str, Any]:
-        # The raw reply, because servers add fields that the SDK's types do not have; and all as
-        # extra body, because the SDK walks through every typed argument, which takes longer than
+    async def _send(
+        self,
+        client: Any,
+        body: dict[str, Any],
+        timeout: float,
+        reply: dict[str, Any],
+        arrived: Arrived,
+    ) -> None:
+        # The body as it comes, because servers add fields that the SDK's types do not have; and all
+        # as extra body, because the SDK walks through every typed argument, which takes longer than
         # anything else that is done here.
-        raw = await client.chat.completions.with_raw_response.create(
+        sending = client.chat.completions.with_streaming_response.create(
             model=self.name, messages=[], extra_body=body, timeout=timeout
         )
-        return self._object(raw.text)
+        await receive_body(sending, arrived)
 
     def _body(
-        self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]], settings: Settings
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Mapping[str, Any]],
+        settings: SamplingParams,
     ) -> dict[str, Any]:
         body: dict[str, Any] = {"messages": [self._message(item) for item in messages]}
         if tools:
@@ -158,11 +177,21 @@ class OpenAIChat(ApiModel):
             text=text,
             reasoning=reasoning,
             tool_calls=calls,
-            usage=_usage(reply.get("usage")),
+            usage=self._usage(reply.get("usage")),
             finish_reason=str(_FINISH.get(finish, finish)),
             model=str(reply.get("model") or ""),
             provider=provider,
             tokens=tuple(wire.tokens(choice.get("logprobs"))),
+        )
+
+    def _usage(self, usage: Any) -> Usage:
+        cached = wire.count(usage, "prompt_tokens_details", "cached_tokens")
+        return Usage(
+            input=wire.count(usage, "prompt_tokens"),
+            cached=wire.count(usage, "prompt_cache_hit_tokens") if cached is None else cached,
+            reasoning=wire.count(usage, "completion_tokens_details", "reasoning_tokens"),
+            output=wire.count(usage, "completion_tokens"),
+            cache_write=wire.count(usage, "prompt_tokens_details", "cache_write_tokens"),
         )
 
     def _whole(self, turn: Turn) -> Turn:
@@ -230,12 +259,150 @@ def _object_at(text: str, position: int) -> dict[str, Any] | None:
     return value if isinstance(value, dict) else None
 
 
-def _usage(usage: Any) -> Usage:
-    cached = wire.count(usage, "prompt_tokens_details", "cached_tokens")
-    return Usage(
-        input=wire.count(usage, "prompt_tokens"),
-        cached=wire.count(usage, "prompt_cache_hit_tokens") if cached is None else cached,
-        reasoning=wire.count(usage, "completion_tokens_details", "reasoning_tokens"),
-        output=wire.count(usage, "completion_tokens"),
-        cache_write=wire.count(usage, "prompt_tokens_details", "cache_write_tokens"),
+@dataclass(frozen=True)
+class Completion:
+    """A text completion.
+
+    Attributes:
+        text: The text, which ends before a stop sequence.
+        tokens: The tokens of the text, with the stop sequence where the server is vLLM.
+        finish_reason: `stop`, `length`, or the server's own word.
+        usage: The tokens that the server counted.
+        attempts: The number of requests that were sent.
+    """
+
+    text: str
+    tokens: Sequence[Token] = ()
+    finish_reason: str = "stop"
+    usage: Usage = field(default_factory=Usage)
+    attempts: int = 1
+
+    @classmethod
+    def of(cls, turn: Turn) -> Completion:
+        """What a turn of `OpenAICompletions` holds."""
+        return cls(turn.text, turn.tokens, turn.finish_reason, turn.usage, turn.attempts)
+
+
+def asking(
+    settings: SamplingParams,
+    *,
+    stop: Sequence[str] = (),
+    logprobs: int | None = None,
+    max_tokens: int | None = None,
+) -> SamplingParams:
+    """`settings` with what completions have besides: the texts in `stop` end the reply;
+    `logprobs` asks for those of so many tokens at each place (0: of the written one alone);
+    `max_tokens` bounds the reply (None: as it was)."""
+    extra = {**settings.extra, "stop": list(stop)} if stop else settings.extra
+    return replace(
+        settings,
+        extra=extra,
+        logprobs=settings.logprobs if logprobs is None else logprobs,
+        max_output_tokens=max_tokens or settings.max_output_tokens,
     )
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class OpenAICompletions(LanguageModel):
+    """A model behind `/completions`.
+
+    It is also a `ChatModel` that takes one message, the prompt, so that the ledger, the retries and
+    the cache of chat models apply; `Completion.of(turn)` is then the completion. A reply that
+    reaches its limit is complete.
+
+    Args:
+        kept_tokens: The number of last tokens whose log-probabilities are stored, because those of
+            a long reply take far more room than its text. None: all.
+
+    See `LanguageModel` for the other arguments.
+    """
+
+    sdk: ClassVar = "openai"
+    default_url: ClassVar = "http://127.0.0.1:8000/v1"
+    continues_text: ClassVar = True
+
+    kept_tokens: int | None = None
+
+    async def complete(
+        self,
+        prompt: str,
+        settings: SamplingParams | None = None,
+        *,
+        stop: Sequence[str] = (),
+        logprobs: int | None = None,
+        max_tokens: int | None = None,
+    ) -> Completion:
+        """What follows `prompt`; keywords as in `asking`. A `ModelError` where there is none."""
+        settings = asking(
+            settings or self.settings, stop=stop, logprobs=logprobs, max_tokens=max_tokens
+        )
+        return Completion.of(await self.respond([user(prompt)], (), settings))
+
+    def _client(self, sdk: Any, **arguments: Any) -> Any:
+        return sdk.AsyncOpenAI(**arguments)
+
+    async def _send(
+        self,
+        client: Any,
+        body: dict[str, Any],
+        timeout: float,
+        reply: dict[str, Any],
+        arrived: Arrived,
+    ) -> None:
+        # As it comes and as extra body for the reasons given in `openai_chat`.
+        sending = client.completions.with_streaming_response.create(
+            model=self.name, prompt="", extra_body=body, timeout=timeout
+        )
+        await receive_body(sending, arrived)
+
+    def _body(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Mapping[str, Any]],
+        settings: SamplingParams,
+    ) -> dict[str, Any]:
+        if len(messages) != 1 or tools:
+            raise InputError(
+                f"a text completion was given {len(messages)} messages and {len(tools)} tools",
+                valid="one message, which is the prompt, and no tools",
+                do="use OpenAIChat for conversations",
+            )
+        parameters = {
+            "prompt": wire.sendable(messages[0].get("content")),
+            "temperature": settings.temperature,
+            "top_p": settings.top_p,
+            "max_tokens": settings.max_output_tokens,
+            "reasoning_effort": settings.reasoning_effort,
+            "seed": settings.seed,
+            "logprobs": settings.logprobs,
+        }
+        body = {name: value for name, value in parameters.items() if value is not None}
+        return {**body, **settings.extra}
+
+    def _turn(self, reply: dict[str, Any], messages: Sequence[Message]) -> Turn:
+        choices = reply.get("choices")
+        if not choices:
+            raise BadReply(f"{self._where}: the reply has no choices")
+        choice = choices[0]
+        finish = choice.get("finish_reason")
+        tokens = list(wire.tokens(choice.get("logprobs")))
+        last_tokens = tokens if self.kept_tokens is None else tokens[-self.kept_tokens :]
+        return Turn(
+            text=str(choice.get("text") or ""),
+            usage=self._usage(reply.get("usage")),
+            finish_reason=str(_COMPLETION_FINISH.get(finish, finish)),
+            model=str(reply.get("model") or ""),
+            provider={"api": COMPLETIONS_API},
+            tokens=last_tokens,
+        )
+
+    def _usage(self, usage: Any) -> Usage:
+        return Usage(
+            input=wire.count(usage, "prompt_tokens"),
+            cached=wire.count(usage, "prompt_tokens_details", "cached_tokens"),
+            output=wire.count(usage, "completion_tokens"),
+            cache_write=wire.count(usage, "prompt_tokens_details", "cache_write_tokens"),
+        )
+
+    def _whole(self, turn: Turn) -> Turn:
+        return turn if turn.finish_reason == "length" else super()._whole(turn)

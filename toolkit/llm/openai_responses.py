@@ -7,56 +7,62 @@ items among it, encrypted where the server encrypts them.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
-from toolkit.llm import wire
-from toolkit.llm.client import ApiModel
-from toolkit.llm.protocol import TOOL_CHOICES, Message, Settings, Turn, Usage
+from soundingline.toolkit.llm import wire
+from soundingline.toolkit.llm.client import Arrived, LanguageModel, receive_body
+from soundingline.toolkit.llm.messages import TOOL_CHOICES, Message, SamplingParams, Turn, Usage
 
 API = "openai_responses"
 _INCOMPLETE = {"max_output_tokens": "length", "content_filter": "refusal"}
 
 
-class OpenAIResponses(ApiModel):
-    """A model behind `/responses`.
+@dataclass(kw_only=True, eq=False, repr=False)
+class OpenAIResponses(LanguageModel):
+    """A model behind `/responses`. The API has no seed.
 
-    `summary` asks for a summary of the reasoning (`auto`, `concise`, `detailed`; None: none);
-    `encrypted_reasoning` asks for reasoning items that can be sent back (servers that return plain
-    reasoning do not know it: set false); `strict_tools` and `parallel_calls` as in `OpenAIChat`.
-    There is no seed. The rest as in `ApiModel`.
+    Args:
+        summary: Request a summary of the reasoning: `auto`, `concise` or `detailed`. None: none.
+        encrypted_reasoning: Request reasoning items that can be sent back. Servers that return
+            plain reasoning do not know this field and need False.
+        strict_tools: As in `OpenAIChat`.
+        parallel_calls: As in `OpenAIChat`.
+
+    See `LanguageModel` for the other arguments.
     """
 
-    sdk = "openai"
-    gives_logprobs = False
-    default_url = "https://api.openai.com/v1"
+    sdk: ClassVar = "openai"
+    gives_logprobs: ClassVar = False
+    default_url: ClassVar = "https://api.openai.com/v1"
 
-    def __init__(
-        self,
-        *,
-        summary: str | None = "auto",
-        encrypted_reasoning: bool = True,
-        strict_tools: bool = True,
-        parallel_calls: bool = False,
-        **common: Any,
-    ) -> None:
-        super().__init__(**common)
-        self.summary = summary
-        self.encrypted_reasoning = encrypted_reasoning
-        self.strict_tools = strict_tools
-        self.parallel_calls = parallel_calls
+    summary: str | None = "auto"
+    encrypted_reasoning: bool = True
+    strict_tools: bool = True
+    parallel_calls: bool = False
 
     def _client(self, sdk: Any, **arguments: Any) -> Any:
         return sdk.AsyncOpenAI(**arguments)
 
-    async def _send(self, client: Any, body: dict[str, Any], timeout: float) -> dict[str, Any]:
+    async def _send(
+        self,
+        client: Any,
+        body: dict[str, Any],
+        timeout: float,
+        reply: dict[str, Any],
+        arrived: Arrived,
+    ) -> None:
         # All as extra body: see `OpenAIChat`.
-        raw = await client.responses.with_raw_response.create(
+        sending = client.responses.with_streaming_response.create(
             model=self.name, input=[], extra_body=body, timeout=timeout
         )
-        return self._object(raw.text)
+        await receive_body(sending, arrived)
 
     def _body(
-        self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]], settings: Settings
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Mapping[str, Any]],
+        settings: SamplingParams,
     ) -> dict[str, Any]:
         settings.refuse_seed("the Responses API")
         settings.refuse_logprobs("our client of the Responses API")
@@ -114,10 +120,22 @@ class OpenAIResponses(ApiModel):
             text="".join(str(part["text"]) for part in _of(contents, "output_text")) or refusals,
             reasoning="\n\n".join(filter(None, map(_reasoning, _of(items, "reasoning")))),
             tool_calls=calls,
-            usage=_usage(reply.get("usage")),
+            usage=self._usage(reply.get("usage")),
             finish_reason=finish,
             model=str(reply.get("model") or ""),
             provider={"api": API, "items": items},
+        )
+
+    def _usage(self, usage: Any) -> Usage:
+        # Writes are billed from GPT-5.6 on, at one rate for 30 minutes and at another for 12 hours.
+        details = ("input_tokens_details", "cache_write_tokens_details")
+        return Usage(
+            input=wire.count(usage, "input_tokens"),
+            cached=wire.count(usage, "input_tokens_details", "cached_tokens"),
+            cache_write=wire.count(usage, "input_tokens_details", "cache_write_tokens"),
+            cache_write_long=wire.count(usage, *details, "ttl_12h_tokens"),
+            reasoning=wire.count(usage, "output_tokens_details", "reasoning_tokens"),
+            output=wire.count(usage, "output_tokens"),
         )
 
 
@@ -171,16 +189,3 @@ def _reasoning(item: Mapping[str, Any]) -> str:
     """The text of a reasoning item: itself where the server gives it, else its summary."""
     parts = item.get("content") or item.get("summary") or ()
     return "\n\n".join(str(part.get("text") or "") for part in parts)
-
-
-def _usage(usage: Any) -> Usage:
-    """Writes are billed from GPT-5.6 on, at one rate for 30 minutes and at another for 12 hours."""
-    details = ("input_tokens_details", "cache_write_tokens_details")
-    return Usage(
-        input=wire.count(usage, "input_tokens"),
-        cached=wire.count(usage, "input_tokens_details", "cached_tokens"),
-        cache_write=wire.count(usage, "input_tokens_details", "cache_write_tokens"),
-        cache_write_long=wire.count(usage, *details, "ttl_12h_tokens"),
-        reasoning=wire.count(usage, "output_tokens_details", "reasoning_tokens"),
-        output=wire.count(usage, "output_tokens"),
-    )

@@ -1,13 +1,18 @@
-"""What tokens cost. Tables live in `conf/llm/*.yaml`, each with its date and source."""
+"""Prices of tokens, sums of usage by role, and the forecast of a run's total.
+
+Price tables are in `conf/llm/*.yaml`, each with its date and source. An unknown cost or token count
+is never taken to be zero."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, NamedTuple
 
-from toolkit.errors import InputError
-from toolkit.llm.protocol import Usage
+from soundingline.toolkit.errors import InputError, is_number
+from soundingline.toolkit.llm.messages import Usage
+from soundingline.toolkit.trajectory import ROLES
 
 _MILLION = 1_000_000
 _RATES = ("input", "cached_input", "output", "cache_write", "cache_write_long")
@@ -42,7 +47,7 @@ class Price:
     def __post_init__(self) -> None:
         for name in _RATES:
             rate = getattr(self, name)
-            if rate is not None and (isinstance(rate, bool) or not rate >= 0):
+            if rate is not None and not (is_number(rate) and rate >= 0):
                 raise InputError(
                     f"the price {name} is {rate!r}",
                     valid="dollars for a million tokens, 0 or more, or null where it is unknown",
@@ -103,3 +108,153 @@ def _rate(rate: float | None, otherwise: float) -> float:
 
 
 UNKNOWN = Price()
+
+
+# The roles whose requests answer a question. The others come before or after it.
+ANSWERING = ("agent", "rewriter", "enrichment", "reranker", "navigator", "librarian")
+# Those of agents themselves, and of nothing that works for them.
+AGENTS = ("agent", "navigator")
+_TOKENS = ("input_tokens", "cached_tokens", "reasoning_tokens", "output_tokens")
+
+
+@dataclass(frozen=True)
+class UsageTotals:
+    """`calls` are requests that were begun, of which `failed` brought no reply, and `retries` are
+    attempts beyond the first of each; tokens as the server counted them, those of attempts that
+    were repeated among them; `seconds` from the place in flight to the end, the waits between
+    attempts among them; `dollars`. An attempt has an account of its own, a call or a retry.
+
+    `unmetered` counts replies without usage (their tokens are in no sum), `unpriced` replies whose
+    money is not known. `replies_with_cached` and `replies_with_reasoning` count the replies whose
+    usage had such a number; some servers leave it out where it is zero, others always.
+    """
+
+    calls: int = 0
+    failed: int = 0
+    retries: int = 0
+    input_tokens: int = 0
+    cached_tokens: int = 0
+    reasoning_tokens: int = 0
+    output_tokens: int = 0
+    seconds: float = 0.0
+    dollars: float = 0.0
+    unmetered: int = 0
+    unpriced: int = 0
+    replies_with_cached: int = 0
+    replies_with_reasoning: int = 0
+
+    def __add__(self, other: UsageTotals) -> UsageTotals:
+        sums = {
+            item.name: getattr(self, item.name) + getattr(other, item.name) for item in fields(self)
+        }
+        return UsageTotals(**sums)
+
+    @property
+    def cached_share(self) -> float | None:
+        """Share of input tokens that came from a prefix cache; None where no reply told."""
+        known = self.replies_with_cached and self.input_tokens
+        return self.cached_tokens / self.input_tokens if known else None
+
+    def flatten(self, prefix: str = "") -> dict[str, float]:
+        """Numbers by name. `dollars` is left out where any reply's money is unknown, all tokens
+        where any reply's usage is, and cached or reasoning tokens where no reply told them."""
+        hidden = {"replies_with_cached", "replies_with_reasoning"}
+        hidden |= {"dollars"} if self.unpriced else set()
+        hidden |= {name for name in _TOKENS if self.unmetered}
+        hidden |= set() if self.replies_with_cached else {"cached_tokens"}
+        hidden |= set() if self.replies_with_reasoning else {"reasoning_tokens"}
+        names = (item.name for item in fields(self) if item.name not in hidden)
+        return {f"{prefix}{name}": getattr(self, name) for name in names}
+
+    def nonzero(self) -> dict[str, float]:
+        """All sums by field, zeros left out: `UsageTotals(**account.nonzero())` is the account.
+        Here `dollars` is the known part, whatever `unpriced` says."""
+        sums = {item.name: getattr(self, item.name) for item in fields(self)}
+        return {name: value for name, value in sums.items() if value}
+
+
+COUNTS = {item.name for item in fields(UsageTotals)}
+
+
+def of_attempt(usage: Usage | None, dollars: float | None, *, seconds: float) -> UsageTotals:
+    """The account of one attempt, the counts of calls aside. `usage` None: it brought no reply;
+    what it cost, if anything, no server tells."""
+    if usage is None:
+        return UsageTotals(seconds=seconds)
+    return UsageTotals(
+        input_tokens=usage.input or 0,
+        cached_tokens=usage.cached or 0,
+        reasoning_tokens=usage.reasoning or 0,
+        output_tokens=usage.output or 0,
+        seconds=seconds,
+        dollars=dollars or 0.0,
+        unmetered=int(usage.input is None or usage.output is None),
+        unpriced=int(dollars is None),
+        replies_with_cached=int(usage.cached is not None),
+        replies_with_reasoning=int(usage.reasoning is not None),
+    )
+
+
+def total(accounts: Iterable[UsageTotals]) -> UsageTotals:
+    """The sum of accounts."""
+    result = UsageTotals()
+    for account in accounts:
+        result = result + account
+    return result
+
+
+def flatten(by_role: Mapping[str, UsageTotals]) -> dict[str, float]:
+    """A question's or run's usage as flat numbers: the totals, and `<role>_...` of each role."""
+    totals = total(by_role.values()).flatten() if by_role else {}
+    parts = (by_role[role].flatten(f"{role}_") for role in ROLES if role in by_role)
+    return {**totals, **{name: value for part in parts for name, value in part.items()}}
+
+
+def usage_totals(record: Mapping[str, Any]) -> UsageTotals:
+    """The account that `UsageTotals.nonzero` gave, read from a file; `ValueError` where it is
+    none."""
+    if record.keys() - COUNTS or not all(is_number(n) and n >= 0 for n in record.values()):
+        raise ValueError(f"the account {dict(record)} has an impossible value")
+    return UsageTotals(**record)
+
+
+class Estimate(NamedTuple):
+    """`total` of a quantity over all `questions`, with the bounds between which it will lie with
+    the asked probability; `low` is never below what the `sampled` questions took already. Bounds
+    are None for a single question, which tells nothing about the spread."""
+
+    questions: int
+    sampled: int
+    total: float
+    low: float | None
+    high: float | None
+
+
+def estimate(values: Sequence[float], questions: int, *, confidence: float = 0.95) -> Estimate:
+    """The total over `questions` from the `values` of the first of them (dollars, tokens, seconds).
+
+    The textbook prediction interval of a sum: with mean m and deviation s of k values, the n - k
+    others take (n - k) m, give or take t s sqrt((n - k)^2 / k + (n - k)), t from Student's
+    distribution with k - 1 degrees of freedom. It takes questions as exchangeable and their costs
+    as roughly normal; costs have long tails, so that few values make it too narrow.
+    `InputError` without values, or with more values than questions.
+    """
+    sampled = len(values)
+    if not 1 <= sampled <= questions:
+        raise InputError(
+            f"{sampled} values are given for {questions} questions",
+            valid="at least one value, and no more values than questions",
+        )
+    if not 0 < confidence < 1:
+        raise InputError(f"confidence is {confidence}", valid="a number between 0 and 1")
+    spent = math.fsum(values)
+    mean, rest = spent / sampled, questions - sampled
+    total = spent + rest * mean
+    if sampled == 1:
+        return Estimate(questions, sampled, total, None, None)
+    deviation = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (sampled - 1))
+    from scipy.special import stdtrit  # here, because a command's start would wait for it
+
+    quantile = float(stdtrit(sampled - 1, (1 + confidence) / 2))
+    margin = quantile * deviation * math.sqrt(rest**2 / sampled + rest)
+    return Estimate(questions, sampled, total, max(spent, total - margin), total + margin)

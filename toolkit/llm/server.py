@@ -19,15 +19,15 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import IO
 
-from toolkit.errors import InputError
-from toolkit.files import open_own
-from toolkit.progress import bar
-from toolkit.sealing import close_lines, is_sealed, read_text
+from soundingline.toolkit.console import progress_bar
+from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.files import open_own
+from soundingline.toolkit.obfuscation import encrypt_lines, is_obfuscated, read_text
 
 HOST = "127.0.0.1"
-_GUARD = Path(__file__).with_name("end_with_parent.py")
+_GUARD = Path(__file__).with_name("process_guard.py")
 _TAIL = 15
-_SETTLE = 0.2  # seconds until the last lines of a sealed log are there to be quoted
+_SETTLE = 0.2  # seconds until the last lines of an obfuscated log are there to be quoted
 _DRAIN = 5.0  # seconds for what an ended server has written last
 
 
@@ -45,12 +45,13 @@ def serving(
 ) -> Iterator[str]:
     """Run `command(port)` while the block runs; yields `http://127.0.0.1:<port>`.
 
-    The block begins when `health` answers 200. Output goes to the end of `log`, sealed where that
-    lies in a sealed folder (`toolkit.sealing`). At the end, however it comes, the server's process
-    group is asked to end and after `grace` seconds killed; it also ends when this process is
-    killed. `environment` is added to ours. Messages call the server `name` (empty: its program).
-    `InputError` where the program is not installed (`advice` says how it is), and, with the log's
-    last lines, where it ends before it is healthy or is not healthy within `start_seconds`.
+    The block begins when `health` answers 200. Output goes to the end of `log`, obfuscated where
+    that lies in an obfuscated folder (`soundingline.toolkit.obfuscation`). At the end, however it
+    comes, the server's process group is asked to end and after `grace` seconds killed; it also ends
+    when this process is killed. `environment` is added to ours. Messages call the server `name`
+    (empty: its program). `InputError` where the program is not installed (`advice` says how it is),
+    and, with the log's last lines, where it ends before it is healthy or is not healthy within
+    `start_seconds`.
     """
     port = free_port()
     words = [str(word) for word in command(port)]
@@ -60,7 +61,7 @@ def serving(
         guard = subprocess.Popen(
             [sys.executable, "-I", str(_GUARD), str(grace), *words],
             stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE if is_sealed(log) else output,
+            stdout=subprocess.PIPE if is_obfuscated(log) else output,
             stderr=subprocess.STDOUT,
             env={**os.environ, **(environment or {})},
             start_new_session=True,
@@ -87,9 +88,12 @@ class _Shared:
 
 
 class Servers:
-    """Servers of ours, by what they were started with. One is started when it is first needed,
-    shared by all who need the same, and runs until `close`, the end of the block, or until another
-    has to be started and nobody uses this one, since a machine may have room for one only."""
+    """Servers that this process has started, by what they were started with.
+
+    A server is started when it is first needed and shared by all who need the same. It runs until
+    `close`, until the end of the block, or until another has to be started while nobody uses this
+    one, because a machine may have room for one only.
+    """
 
     def __init__(self) -> None:
         self._running: dict[str, _Shared] = {}
@@ -125,16 +129,16 @@ class Servers:
 
 @contextmanager
 def _sealing(source: IO[bytes] | None, output: IO[bytes]) -> Iterator[None]:
-    """Copy the lines of `source`, if there is one, sealed to `output`, until it ends."""
+    """Copy the lines of `source`, if there is one, obfuscated to `output`, until it ends."""
     if source is None:
         yield
         return
 
     def copy() -> None:
         for line in source:
-            output.write(close_lines(line))
+            output.write(encrypt_lines(line))
 
-    thread = threading.Thread(target=copy, name="sealing", daemon=True)
+    thread = threading.Thread(target=copy, name="obfuscation", daemon=True)
     thread.start()
     try:
         yield
@@ -152,7 +156,7 @@ def free_port() -> int:
 def _wait(guard: subprocess.Popen[bytes], url: str, name: str, log: Path, seconds: float) -> None:
     deadline = time.monotonic() + seconds
     pause = 0.02
-    with bar(transient=True) as progress:
+    with progress_bar(transient=True) as progress:
         task = progress.add_task(f"starting {name}", total=None, note="")
         while not _healthy(url):
             if guard.poll() is not None:

@@ -13,11 +13,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any
 
-from toolkit.llm.errors import BadReply
-from toolkit.llm.protocol import Message, Token, ToolCallRequest
+from soundingline.toolkit.llm.errors import BadReply
+from soundingline.toolkit.llm.messages import Message, Token, ToolCall
 
 _NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_-]")
 _LONGEST_NAME = 64
+_USAGE = re.compile(r'"usage"\s*:\s*')
 
 
 def sendable(text: Any) -> str:
@@ -40,7 +41,7 @@ def sendable_name(name: str) -> str:
 def sendable_object(arguments: str) -> dict[str, Any]:
     """A call's arguments as an object; what is none comes as `{"malformed": <the text>}`."""
     try:
-        value = ToolCallRequest("", "", sendable(arguments)).parsed()
+        value = ToolCall("", "", sendable(arguments)).parsed()
     except ValueError:
         value = None
     return value if isinstance(value, dict) else {"malformed": sendable(arguments)}
@@ -85,22 +86,34 @@ def calls_before(messages: Sequence[Message]) -> int:
     return sum(len(message.get("tool_calls") or ()) for message in messages)
 
 
-def call_request(identifier: Any, name: Any, arguments: Any, index: int) -> ToolCallRequest:
+def call_request(identifier: Any, name: Any, arguments: Any, index: int) -> ToolCall:
     """A call of a reply; an absent id becomes `call_<index>`."""
     if isinstance(arguments, (dict, list)):  # Some servers send the object instead of its text.
         arguments = json.dumps(arguments, ensure_ascii=False)
-    return ToolCallRequest(
-        str(identifier or f"call_{index}"), str(name or ""), str(arguments or "")
-    )
+    return ToolCall(str(identifier or f"call_{index}"), str(name or ""), str(arguments or ""))
 
 
-def count(usage: Any, *path: str) -> int | None:
-    """A token count at a path of a reply's usage; None where it is absent."""
+def count(usage: Any, *path: str) -> Any:
+    """What a reply's usage has at a path, a token count or whatever the server sent in its place
+    (see `Usage`); None where it is absent."""
     for name in path:
         if not isinstance(usage, Mapping):
             return None
         usage = usage.get(name)
-    return usage if isinstance(usage, int) and not isinstance(usage, bool) else None
+    return usage
+
+
+def usage_of_damaged(content: str) -> dict[str, Any]:
+    """What is known of a body that should have been a JSON object and is none: its `usage`, None
+    where that cannot be read. Empty where the body did not even begin as an object, so that no
+    model has sent it."""
+    if not content.lstrip("\ufeff \t\r\n").startswith("{"):
+        return {}
+    places = list(_USAGE.finditer(content))
+    try:
+        return {"usage": json.JSONDecoder().raw_decode(content, places[-1].end())[0]}
+    except (ValueError, RecursionError, IndexError):
+        return {"usage": None}
 
 
 def json_object(content: str, what: str, hide: Callable[[str], str] = str) -> dict[str, Any]:

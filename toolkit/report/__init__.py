@@ -1,10 +1,11 @@
-"""Reports on evaluated runs: HTML, Markdown and the terminal.
+"""Reports on evaluated runs as HTML, Markdown and tables for the terminal, and traces of runs.
 
-Here is how numbers are shown. No number is computed here but the interval of one cell's mean; the
-measures and the paired comparisons belong to `toolkit.evaluation`.
+`render` makes the report on compared runs, `soundingline.toolkit.report.tuning` the one on a
+tuning, and `soundingline.toolkit.report.traces` the pages of single questions.
 """
 
-from toolkit.report.page import Report, render, write_report
-from toolkit.report.terminal import benchmark_tables, comparison_table
+from soundingline.toolkit.report.comparison import render
+from soundingline.toolkit.report.page import Report, write_report
+from soundingline.toolkit.report.terminal import benchmark_tables, comparison_table
 
 __all__ = ["Report", "benchmark_tables", "comparison_table", "render", "write_report"]

@@ -1,23 +1,30 @@
-"""The tables of cells, and of systems by benchmarks, for the terminal."""
+"""The tables of results, and of systems by benchmarks, for a terminal."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from rich.box import SIMPLE_HEAD
 from rich.cells import cell_len
-from rich.console import JustifyMethod
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from toolkit.console import visible
-from toolkit.evaluation.cells import Cell
-from toolkit.evaluation.compare import Verdict
-from toolkit.report.benchmarks import benchmarks_table, comparable
-from toolkit.report.data import ReportData, report_data, telling_factors
-from toolkit.report.results import cells_table, count_names, counted_over
-from toolkit.report.tables import Column, Entry, Table
+from soundingline.toolkit.console import escape_control
+from soundingline.toolkit.evaluation.comparison import PairedComparison
+from soundingline.toolkit.evaluation.evaluation import EvaluatedRun
+from soundingline.toolkit.report.comparison import averaged, benchmarks_table
+from soundingline.toolkit.report.page import TableEntry
+from soundingline.toolkit.report.results import (
+    count_names,
+    denominator,
+    factor_value,
+    measured,
+    report_data,
+    varied_factors,
+)
 
+WIDTH = 80
+_NAME = 16  # longer factors and names fold
 _FEW = (
     "accuracy",
     "F1@20",
@@ -30,14 +37,13 @@ _FEW = (
     "AP",
     "R@1000",
 )
-_NARROW = 16
-_WIDEST = 80
-_COUNT = 7  # characters of a count out of all questions, usually
+
+Columns = Mapping[str, Sequence[TableEntry]]
 
 
 def comparison_table(
-    cells: Sequence[Cell],
-    verdicts: Sequence[Verdict] = (),
+    runs: Sequence[EvaluatedRun],
+    comparisons: Sequence[PairedComparison] = (),
     *,
     title: str = "",
     main: str | None = None,
@@ -45,51 +51,52 @@ def comparison_table(
     measures: Sequence[str] = (),
     alpha: float = 0.05,
 ) -> RichTable:
-    """The table of cells, without intervals, to fit 80 columns; the arguments are `render`'s.
+    """The table of results without intervals, for 80 columns.
 
-    Where the varied factors tell the cells apart, they stand in place of the names. Failed and
-    unjudged questions are counts out of the cell's questions.
+    Args:
+        runs: the runs.
+        comparisons: their paired comparisons.
+        title: a line above the table.
+        main: see `soundingline.toolkit.report.render`, as for `baseline` and `alpha`.
+        measures: the columns of numbers. Default: the usual ones that the runs have. Those that do
+            not fit are left out; a line below the table names them if they were given.
     """
     data = report_data(
-        cells, verdicts, main=main, baseline=baseline, measures=measures, alpha=alpha
+        runs, comparisons, main=main, baseline=baseline, measures=measures, alpha=alpha
     )
-    counted = count_names(data)
-    chosen = list(measures) or _few(data)[: 7 - len(counted)]
-    table = cells_table(data, chosen, counts=False)
-    # Many factors leave room for fewer of them, and for fewer measures.
-    if _width(table, counted) > _WIDEST:
-        factors = telling_factors(data.cells)
-        table = cells_table(data, chosen, counts=False, factors=factors)
-        while not measures and len(chosen) > 1 and _width(table, counted) > _WIDEST:
-            chosen.pop()
-            table = cells_table(data, chosen, counts=False, factors=factors)
-    columns_shown = _shown(table)
-    rich_table = RichTable(
-        title=Text(visible(title)) if title else None,
-        title_justify="left",
-        box=SIMPLE_HEAD,
-        padding=0,
-        show_edge=False,
-    )
-    for index, column in enumerate(table.columns[:columns_shown]):
-        title, width = _title(column), _fitting(table, index)
-        if column.numeric:  # headers may break at spaces, numbers never
-            rich_table.add_column(Text(title), justify="right", width=width)
-        elif width <= _NARROW:
-            rich_table.add_column(Text(title), overflow="fold", width=width)
-        else:
-            rich_table.add_column(Text(title), overflow="fold")
-    for name in counted:
-        rich_table.add_column(name, justify="right", no_wrap=True)
-    for style, row in zip(data.styles, table.rows, strict=True):
-        counts = [_count(style.cell, name) for name in counted]
-        rich_table.add_row(*(_entry(entry) for entry in row[:columns_shown]), *counts)
-    return rich_table
+    counts = {
+        name: [
+            TableEntry(f"{run.counts.get(name, 0):,}/{denominator(run, name):,}")
+            for run in data.runs
+        ]
+        for name in count_names(data)
+    }
+    usual = [name for name in _FEW if any(name in run.metrics for run in runs)]
+    chosen = list(measures or (usual or data.measures)[: 7 - len(counts)])
+    numbers = {}
+    for name in chosen:
+        marks = data.marks(name)
+        numbers[name] = [measured(run, name, marks.get(run.name, "")) for run in data.runs]
+    labels = {"run": [TableEntry(style.label) for style in data.styles]}
+    names: Columns = labels
+    if all(style.label != style.run.name for style in data.styles):
+        names = {
+            factor: [TableEntry(factor_value(run, factor)) for run in data.runs]
+            for factor in varied_factors(data.runs)
+        }
+        if _width(names, {**numbers, **counts}) > WIDTH:
+            names = labels
+    left_out: list[str] = []
+    while len(numbers) > 1 and _width(names, {**numbers, **counts}) > WIDTH:
+        left_out.insert(0, chosen.pop())
+        del numbers[left_out[0]]
+    note = f"No room for {', '.join(left_out)}: see the report." if measures and left_out else ""
+    return _table(names, {**numbers, **counts}, title, note)
 
 
 def benchmark_tables(
-    cells: Sequence[Cell],
-    verdicts: Sequence[Verdict] = (),
+    runs: Sequence[EvaluatedRun],
+    comparisons: Sequence[PairedComparison] = (),
     *,
     main: str | None = None,
     baseline: str | None = None,
@@ -97,73 +104,81 @@ def benchmark_tables(
     by: Sequence[str] = (),
     alpha: float = 0.05,
 ) -> list[RichTable]:
-    """Systems by benchmarks with the macro average: a table for each of `measures` (default: the
-    main one), without intervals; none where all cells are over one benchmark."""
+    """Systems by benchmarks with the macro average, without intervals.
+
+    Args:
+        runs: the runs.
+        comparisons: their paired comparisons.
+        main: see `soundingline.toolkit.report.render`, as for `baseline`, `by` and `alpha`.
+        measures: the measures to show. Default: the main measure.
+
+    Returns:
+        A table for each measure, several where the benchmarks need more than 80 columns; no table
+        if all runs are over one benchmark.
+    """
     data = report_data(
-        cells, verdicts, main=main, baseline=baseline, measures=measures, alpha=alpha, by=by
+        runs, comparisons, main=main, baseline=baseline, measures=measures, alpha=alpha, by=by
     )
-    systems = data.systems
-    if systems is None:
+    if data.systems is None:
         return []
     tables = []
     for measure in list(measures) or [data.main]:
-        if not comparable(systems, measure):
+        if not averaged(data.systems, measure):
             continue
-        table = benchmarks_table(data, systems, measure)
-        rich_table = RichTable(
-            title=Text(visible(measure)),
-            title_justify="left",
-            caption=Text(visible(table.note)) if table.note else None,
-            caption_justify="left",
-            box=SIMPLE_HEAD,
-            padding=0,
-            show_edge=False,
-        )
-        for column in table.columns:
-            justify: JustifyMethod = "right" if column.numeric else "left"
-            rich_table.add_column(Text(visible(column.title)), justify=justify, overflow="fold")
-        for row in table.rows:
-            rich_table.add_row(*map(_entry, row))
-        tables.append(rich_table)
+        source = benchmarks_table(data, data.systems, measure)
+        titles = [column.title for column in source.columns]
+        (system, names), *rest = zip(titles, zip(*source.rows, strict=True), strict=True)
+        part: dict[str, Sequence[TableEntry]] = {}
+        for title, entries in rest:
+            if part and _width({system: names}, {**part, title: entries}) > WIDTH:
+                tables.append(_table({system: names}, part, measure))
+                part = {}
+            part[title] = entries
+        tables.append(_table({system: names}, part, measure, source.note))
     return tables
 
 
-def _few(data: ReportData) -> list[str]:
-    present = {name for cell in data.cells for name in cell.metrics}
-    return [name for name in _FEW if name in present] or list(data.measures)
+def _table(names: Columns, numbers: Columns, title: str, note: str = "") -> RichTable:
+    table = RichTable(
+        title=Text(escape_control(title)) if title else None,
+        title_justify="left",
+        caption=Text(escape_control(note)) if note else None,
+        caption_justify="left",
+        box=SIMPLE_HEAD,
+        padding=0,
+        show_edge=False,
+    )
+    for head, entries in names.items():
+        width = _longest(head, entries)
+        fixed = width if width <= _NAME else None
+        table.add_column(Text(_words(head)), overflow="fold", width=fixed)
+    for head, entries in numbers.items():
+        # The width is fixed, because Rich would cut or break numbers that have no room.
+        width = _longest(head, entries)
+        table.add_column(Text(_words(head)), justify="right", overflow="fold", width=width)
+    for row in zip(*names.values(), *numbers.values(), strict=True):
+        # `Text`, because brackets in a string are markup for Rich.
+        table.add_row(*(Text(_text(e), style="bold" if e.mark == "best" else "") for e in row))
+    return table
 
 
-def _count(cell: Cell, name: str) -> str:
-    return f"{cell.counts.get(name, 0):,}/{counted_over(cell, name):,}"
-
-
-def _shown(table: Table) -> int:
-    """How many columns stand in the terminal: not the names of runs, where factors tell them."""
-    return len(table.columns) - (table.columns[-1].title == "run")
-
-
-def _width(table: Table, counted: Sequence[str]) -> int:
-    """Characters of a line, gaps between columns included; long names fold."""
-    widths = [min(_fitting(table, index), _NARROW) for index in range(_shown(table))]
-    widths += [max(len(name), _COUNT) for name in counted]
+def _width(names: Columns, numbers: Columns) -> int:
+    """The characters of a line, with gaps between the columns and long names folded."""
+    widths = [min(_longest(head, entries), _NAME) for head, entries in names.items()]
+    widths += [_longest(head, entries) for head, entries in numbers.items()]
     return sum(widths) + len(widths) - 1
 
 
-def _title(column: Column) -> str:
-    title = visible(column.title)
-    return title.replace("_", " ").replace(".", " ", 0 if column.numeric else -1)
+def _longest(head: str, entries: Sequence[TableEntry]) -> int:
+    """The width of a column: of its longest entry, or of a word of its title if that is longer."""
+    word = max(map(cell_len, _words(head).split()), default=0)
+    return max([min(word, _NAME), *(cell_len(_text(entry)) for entry in entries)])
 
 
-def _fitting(table: Table, index: int) -> int:
-    """The width of a column: of its longest value or word of its title."""
-    words = _title(table.columns[index]).split()
-    return max(cell_len(text) for text in (*words, *(_text(row[index]) for row in table.rows)))
+def _words(head: str) -> str:
+    """A title whose lines break at underscores, and at the dots of settings."""
+    return escape_control(head).replace("_", " ").replace(".", " ")
 
 
-def _text(entry: Entry) -> str:
-    return visible(f"≈{entry.text}" if entry.mark == "tie" else entry.text)
-
-
-def _entry(entry: Entry) -> Text:
-    # Not markup: the table is printed by whatever console a caller has.
-    return Text(_text(entry), style="bold" if entry.mark == "best" else "")
+def _text(entry: TableEntry) -> str:
+    return escape_control(f"≈{entry.text}" if entry.mark == "tie" else entry.text)

@@ -1,7 +1,7 @@
-"""The run folder: trajectory records, manifest, lock, resume. Numbers are made in `evaluation`."""
+"""The folder of a run and its manifest."""
 
-from toolkit.runs.folder import RunFolder
-from toolkit.runs.manifest import make_manifest
-from toolkit.runs.records import dump_trajectory, read_trajectory
+from soundingline.toolkit.runs.manifest import make_manifest
+from soundingline.toolkit.runs.run_folder import RunFolder
+from soundingline.toolkit.trajectory import dump_trajectory, read_trajectory
 
 __all__ = ["RunFolder", "dump_trajectory", "make_manifest", "read_trajectory"]

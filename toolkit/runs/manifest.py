@@ -1,4 +1,4 @@
-"""What a run was made with: configuration, fingerprints, versions, commit, machine."""
+"""The manifest of a run: configuration, fingerprints, versions, commit and machine."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from toolkit.errors import InputError
-from toolkit.masking import masked
+from typing_extensions import TypedDict
+
+from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.redaction import redact
 
 FORMAT = 1
 SEALED = "sealed"
@@ -44,33 +46,53 @@ PACKAGES = (
 )
 
 
+class Manifest(TypedDict, total=False):
+    """The types that readers of a manifest rely on; see `make_manifest`. `benchmark` is checked
+    when a benchmark is made from it."""
+
+    format: int
+    created: str
+    factors: dict[str, str | bool | float | None]
+    benchmark: Any
+    sealed: bool
+    fingerprints: dict[str, str]
+    config: dict[str, Any]
+    versions: dict[str, str]
+    git: dict[str, Any]
+    machine: dict[str, Any]
+    resumed: list[dict[str, Any]]
+    stages: dict[str, dict[str, float]]
+    costs: dict[str, dict[str, float]]
+    imported: dict[str, Any]
+
+
 def make_manifest(
     config: Mapping[str, Any],
     fingerprints: Mapping[str, str],
     factors: Mapping[str, str] | None = None,
     benchmark: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """The manifest of a run that starts now.
+    """The manifest of a run that starts now. Secrets in it are redacted
+    (`soundingline.toolkit.redaction`), because a manifest may be published.
 
-    - `config`: the resolved configuration, plain values. A record for readers: nothing is made
-      from it again.
-    - `fingerprints`: hash by name of whatever changes results (benchmark, index, pipeline, agent,
-      tool, prompts). Resuming with other fingerprints is refused. Of a run on a sealed benchmark
-      they hold `SEALED`, `yes` or `no`: whether what it writes of the texts is obfuscated.
-    - `factors`: option names by configuration group, shown as the run's coordinates in a sweep.
-    - `benchmark`: `option`, a name, and `arguments`, plain values, from which an evaluation makes
-      the benchmark again.
-
-    Secrets are masked in all of it (`toolkit.masking`): a manifest is made to be shown.
+    Args:
+        config: the resolved configuration as plain values. It is a record for readers, from which
+            nothing is made again.
+        fingerprints: hashes by name of everything that changes results (benchmark, index, pipeline,
+            agent, tool, prompts). A run cannot be resumed with other fingerprints. For a run on an
+            obfuscated benchmark, `sealed` is `yes` or `no`: whether texts are obfuscated on disk.
+        factors: option names by configuration group: the coordinates of the run in a sweep.
+        benchmark: `option` (a name) and `arguments` (plain values), from which an evaluation makes
+            the benchmark again.
     """
     return {
         "format": FORMAT,
         "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        "factors": masked(dict(factors or {})),
-        **({} if benchmark is None else {"benchmark": masked(benchmark)}),
+        "factors": redact(dict(factors or {})),
+        **({} if benchmark is None else {"benchmark": redact(benchmark)}),
         **({SEALED: True} if fingerprints.get(SEALED) == "yes" else {}),
         "fingerprints": dict(fingerprints),
-        "config": masked(config),
+        "config": redact(config),
         "versions": _versions(),
         "git": dict(_git()),
         "machine": _machine(),
@@ -78,7 +100,8 @@ def make_manifest(
 
 
 def check_same(path: Path, written: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
-    """`InputError` that lists the fingerprints in which a run on disk differs from `expected`."""
+    """`InputError` that names the fingerprints in which the manifest on disk (`written`) differs
+    from that of this start (`expected`)."""
     old, new = written.get("fingerprints", {}), expected.get("fingerprints", {})
     differing = [key for key in dict.fromkeys([*old, *new]) if old.get(key) != new.get(key)]
     if differing:
@@ -94,17 +117,18 @@ def check_same(path: Path, written: Mapping[str, Any], expected: Mapping[str, An
 
 
 def provenance(manifest: Mapping[str, Any]) -> dict[str, Any]:
-    """The part of a manifest that may differ between the sessions of one run."""
+    """The part of a manifest that may differ between the starts of one run."""
     return {key: manifest.get(key) for key in ("created", "versions", "git", "machine")}
 
 
 def _versions() -> dict[str, str]:
-    versions = {package: _version(package) for package in PACKAGES}
+    versions = {package: version_of(package) for package in PACKAGES}
     return {package: version for package, version in versions.items() if version}
 
 
 @cache
-def _version(package: str) -> str:
+def version_of(package: str) -> str:
+    """The version of a package; empty if it is not installed."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
@@ -113,8 +137,8 @@ def _version(package: str) -> str:
 
 @cache
 def _git() -> Mapping[str, Any]:
-    """Commit of the checkout that this code runs from; empty for an installed copy. Read once:
-    what the process has imported is what was there first."""
+    """The commit of the checkout that contains this file; empty for an installed copy. It is read
+    once, because a process keeps the code that it imported."""
     here = Path(__file__).resolve()
     if _git_output(here.parent, "ls-files", "--error-unmatch", here.name) is None:
         return {}

@@ -1,4 +1,8 @@
-"""The three-line final answer (Explanation, Exact Answer, Confidence): reading and writing it."""
+"""The final answer of an agent: three lines (Explanation, Exact Answer, Confidence) and citations.
+
+Models write anything into an answer, also a megabyte of spaces. No expression here has two ways to
+match the same characters, so that parsing takes time proportional to the length of the text.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +10,10 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from toolkit.contracts import Answer, parent
-from toolkit.text import is_format_character, without_format_characters
+from soundingline.toolkit.data import parent
+from soundingline.toolkit.tokens import is_format_character, without_format_characters
+from soundingline.toolkit.trajectory import Answer
 
-# A model may write anything into its answer, a megabyte of spaces too. No expression here has two
-# ways to match the same characters, so that reading takes time in proportion to the length.
 _LABEL = re.compile(r"explanation|exact[ _\u00a0\u202f]answer|confidence", re.IGNORECASE)
 _LIST = re.compile(r"^[ \t*_`#>]{0,20}documents[ \t*_`]{0,20}[:：]", re.IGNORECASE | re.MULTILINE)
 _MARKS = "*_`#>"
@@ -21,7 +24,7 @@ _NOTHING = re.compile(r"n\s*/\s*a\.?", re.IGNORECASE)
 _NUMBER = r"(?<![\w.,-])(\d+(?:[.,]\d+)?)"
 _PERCENT = re.compile(_NUMBER + r"\s*(?:%|％|per\s?cent)", re.IGNORECASE)
 _RATIO = re.compile(_NUMBER + r"\s*(?:/|out\s+of)\s*(\d+(?:\.\d+)?)", re.IGNORECASE)
-_SCALE = re.compile(r"\b0\s*%?\s*(?:to|-|–|—)\s*100\s*%", re.IGNORECASE)  # the format's own words
+_SCALE = re.compile(r"\b0\s*%?\s*(?:to|-|–|—)\s*100\s*%", re.IGNORECASE)  # the prompt's placeholder
 _PLAIN = re.compile(_NUMBER + r"(?![\w%])")
 _BRACKETS = re.compile(r"\[([^\[\]]*)\]")
 _SEPARATOR = re.compile(r"([,;])")
@@ -29,8 +32,10 @@ _PREFIX = re.compile(r"(?:docid|doc|id)\s*[=:]\s*", re.IGNORECASE)
 
 
 class _Label(NamedTuple):
-    """A label with its colon and the marks around it, at `start`..`end`. `opens_line`: nothing but
-    list, heading and emphasis marks stands before it on its line."""
+    """A label at `start` to `end`, with its colon and the marks around it.
+
+    `opens_line`: only list, heading and emphasis marks precede it on its line.
+    """
 
     name: str
     start: int
@@ -39,15 +44,24 @@ class _Label(NamedTuple):
 
 
 def parse_answer(text: str, known: Collection[str]) -> Answer:
-    """The parts of a final answer.
+    """Parse a final answer.
 
-    Labels may carry Markdown and stand in any order; of a repeated label, the last with content
-    counts. A text without any label is all explanation. `exact` ends at the first empty line; "N/A"
-    is an empty answer. `confidence` is in 0..100: a percentage, `x/y` or `x out of y`, or a number
-    alone, which is a fraction if it is written with a decimal point and is at most 1; None if there
-    is none in 0..100. Citations: see `find_citations`. `documents` are the citations behind the
-    last `Documents:` that opens a line, up to the next label. Format characters (zero-width spaces,
-    direction marks) hide no label, number or citation; they stay in the parts as written.
+    - Labels may carry Markdown and occur in any order; of a repeated label, the last one with
+      content counts. A text without labels is an explanation.
+    - `exact` ends at the first empty line; `N/A` is an empty answer.
+    - `confidence` is in [0, 100]: a percentage, `x/y` or `x out of y`, or a plain number, which is
+      a fraction if it has a decimal point and is at most 1. It is None if there is no valid value.
+    - `documents` are the citations after the last `Documents:` that opens a line.
+    - Format characters (zero-width spaces, direction marks) hide no label, number or citation.
+
+    Args:
+        text: the answer.
+        known: the docids that it can cite, see `find_citations`.
+
+    Example:
+        >>> answer = parse_answer("Exact Answer: 1871 [d7]\\nConfidence: 85%", {"d7"})
+        >>> answer.exact, answer.confidence, answer.citations
+        ('1871 [d7]', 85.0, ('d7',))
     """
     parts = _sections(text)
     exact = exact_part(text)
@@ -64,10 +78,15 @@ def parse_answer(text: str, known: Collection[str]) -> Answer:
     )
 
 
-def keeps_format(text: str, placeholders: Collection[str] = (), *, listed: bool = False) -> bool:
-    """Whether a reply has a line `Exact Answer` with an answer, be it `N/A`, or lists documents. A
-    call of a tool behind the label is no answer, nor is one of `placeholders`: what the format that
-    was asked for has there. `listed`: nothing but a list is an answer."""
+def follows_format(text: str, placeholders: Collection[str] = (), *, listed: bool = False) -> bool:
+    """Whether a reply has an answer after `Exact Answer` (`N/A` counts), or lists documents.
+
+    Args:
+        text: the reply.
+        placeholders: the texts that the prompt's description of the format has in these places,
+            which are no answers. A tool call written as text is no answer either.
+        listed: whether only a list of documents is an answer.
+    """
     documents, exact = list_part(text), exact_part(text)
     if documents and documents not in placeholders:
         return True
@@ -76,8 +95,10 @@ def keeps_format(text: str, placeholders: Collection[str] = (), *, listed: bool 
 
 
 def list_part(text: str) -> str | None:
-    """What stands behind the last `Documents:` that opens a line, up to the next label that opens
-    one; None where there is no such label."""
+    """The text from the last `Documents:` that opens a line to the next label that opens one.
+
+    None without such a label.
+    """
     *_, label = [None, *_LIST.finditer(text)]
     if label is None:
         return None
@@ -87,7 +108,7 @@ def list_part(text: str) -> str | None:
 
 
 def exact_part(text: str) -> str:
-    """What stands behind the label `Exact Answer`, on one line; empty where there is none."""
+    """The text after the label `Exact Answer`, on one line; empty without the label."""
     return _unmarked(_EMPTY_LINE.split(_sections(text).get("exact answer", ""), maxsplit=1)[0])
 
 
@@ -98,11 +119,10 @@ def format_answer(
     citations: Sequence[str] = (),
     documents: Sequence[str] = (),
 ) -> str:
-    """The three lines, and a line of `documents` where there are any; `parse_answer` gives the
-    parts back.
+    """Write an answer so that `parse_answer` returns its parts.
 
-    Each part goes on one line. Citations that the explanation lacks are put behind it. An empty
-    `exact` and a `confidence` of None are written `N/A`.
+    Each part is on one line. Citations that the explanation lacks are appended to it. An empty
+    `exact` and a `confidence` of None become `N/A`. Without `documents` there is no line for them.
     """
     present = set(find_citations(explanation, citations))
     missing = " ".join(f"[{docid}]" for docid in citations if docid not in present)
@@ -116,9 +136,8 @@ def format_answer(
 def find_citations(text: str, known: Collection[str]) -> Sequence[str]:
     """The docids cited in square brackets, each once, in order of appearance.
 
-    `[d1]`, `[d1, d2]`, `[d1; d2]`, `[docid=d1]` and `【d1†L3】` all count. An id counts if it is in
-    `known` (docids), or if it is a passage of one: `d1%p3`, or `d1_3` as BrowseComp-Plus wrote it.
-    A docid that holds commas or brackets is found where it stands whole.
+    `[d1]`, `[d1, d2]`, `[d1; d2]`, `[docid=d1]` and `【d1†L3】` are citations. An id counts if it
+    is one of `known`, or a passage of one: `d1%p3`, or `d1_3` as BrowseComp-Plus wrote it.
     """
     text = text.replace("【", "[").replace("】", "]")
     positions = [(match.start(), match[1]) for match in _BRACKETS.finditer(text)]
@@ -131,9 +150,12 @@ def find_citations(text: str, known: Collection[str]) -> Sequence[str]:
 
 
 def invented_citations(text: str, known: Collection[str]) -> Sequence[str]:
-    """What stands in square brackets as a docid does and names none of `known`, each once, in
-    order: a part between commas or semicolons, without white space, that holds a digit. `[sic]`
-    and the text of a Markdown link are no citations; a footnote's `[1]` is taken for one."""
+    """Citations of documents that are not `known`, each once, in order.
+
+    Such a citation is a part of a text in square brackets, between commas or semicolons, that has a
+    digit and no white space. `[sic]` and the text of a Markdown link are no citations; the `[1]` of
+    a footnote is.
+    """
     text = text.replace("【", "[").replace("】", "]")
     names = []
     for match in _BRACKETS.finditer(text):
@@ -148,8 +170,11 @@ def invented_citations(text: str, known: Collection[str]) -> Sequence[str]:
 
 
 def _ids(inner: str, known: Collection[str], widths: Sequence[int]) -> Iterator[str]:
-    """The documents of one pair of brackets: the longest known stretches between separators.
-    `widths`: how many separators a known docid may hold, the most first."""
+    """The documents that the text inside a pair of brackets cites.
+
+    A docid may contain separators; `widths` are the numbers of separators in known docids, the
+    largest first.
+    """
     parts = _SEPARATOR.split(inner)
     start = 0
     while start < len(parts):
@@ -165,7 +190,7 @@ def _ids(inner: str, known: Collection[str], widths: Sequence[int]) -> Iterator[
 
 
 def _document(name: str, known: Collection[str]) -> str:
-    """The known docid that `name` stands for, or an empty string."""
+    """The known docid that `name` refers to, or an empty string."""
     stripped = name.strip()
     plain = without_format_characters(_without_locator(stripped)).strip().strip("`*\"'")
     for form in dict.fromkeys((stripped, plain, _PREFIX.sub("", plain, count=1))):
@@ -186,8 +211,10 @@ def _without_locator(name: str) -> str:
 
 
 def _sections(text: str) -> Mapping[str, str]:
-    """Text behind each label, up to the next label. A label inside a line counts only where none of
-    its name opens a line."""
+    """The text after each label, up to the next one.
+
+    A label inside a line counts only if no label of that name opens a line.
+    """
     labels = list(_labels(text))
     opening = {label.name for label in labels if label.opens_line}
     labels = [label for label in labels if label.opens_line or label.name not in opening]
@@ -202,8 +229,10 @@ def _sections(text: str) -> Mapping[str, str]:
 
 
 def _labels(text: str) -> Iterator[_Label]:
-    """The labels that a colon follows, in order. Marks right behind the colon close those of the
-    label; marks before a word open the word's own."""
+    """The labels that a colon follows, in order.
+
+    Marks right after the colon close those of the label; marks before a word belong to the word.
+    """
     previous = 0
     for match in _LABEL.finditer(text):
         start, before = match.start(), text[previous : match.start()]
@@ -222,7 +251,7 @@ def _labels(text: str) -> Iterator[_Label]:
 
 
 def _only_marks(line: str) -> bool:
-    """Whether the beginning of a line is at most a list mark and then heading or emphasis marks."""
+    """Whether the beginning of a line is at most a list mark and heading or emphasis marks."""
     rest = without_format_characters(line).lstrip(" \t")
     if bullet := _BULLET.match(rest):
         rest = rest[bullet.end() :].lstrip(" \t")
@@ -230,7 +259,7 @@ def _only_marks(line: str) -> bool:
 
 
 def _colon_end(text: str, position: int) -> int:
-    """Where the colon and its closing marks end; 0 where no colon follows `position`."""
+    """Where the colon and its closing marks end; 0 if no colon follows `position`."""
     position = _past(text, _past_blanks(text, position), _MARKS)
     position = _past_blanks(text, position)
     if text[position : position + 1] not in (":", "："):
@@ -241,45 +270,38 @@ def _colon_end(text: str, position: int) -> int:
 
 
 def _past(text: str, position: int, characters: str) -> int:
-    """The first position from `position` on that holds none of `characters`."""
+    """The first position from `position` with none of `characters`."""
     while position < len(text) and text[position] in characters:
         position += 1
     return position
 
 
 def _past_blanks(text: str, position: int) -> int:
-    """As `_past`, for spaces, tabs and format characters."""
+    """The first position from `position` without a space, tab or format character."""
     while position < len(text) and (text[position] in " \t" or is_format_character(text[position])):
         position += 1
     return position
 
 
 def _unmarked(text: str) -> str:
-    """One line without the Markdown around it."""
+    """The text on one line, without the Markdown around it."""
     line = " ".join(text.split())
     for mark in ("**", "`", "*"):
         if line.startswith(mark) and line.endswith(mark) and len(line) > 2 * len(mark):
             line = line[len(mark) : -len(mark)].strip()
-    # A pair that also stood around the label leaves one half here.
+    # A pair of marks around label and text leaves one of them here.
     return line.removeprefix("**").removesuffix("**").strip() if line.count("**") == 1 else line
 
 
 def _confidence(text: str) -> float | None:
     text = _SCALE.sub("", text)
+    value = None
     if match := _PERCENT.search(text):
-        return _inside(_number(match[1]))
-    if (match := _RATIO.search(text)) and float(match[2]) > 0:
-        return _inside(100 * _number(match[1]) / float(match[2]))
-    if match := _PLAIN.search(text):
-        number = _number(match[1])
-        fraction = number <= 1 and not match[1].isdecimal()
-        return _inside(100 * number if fraction else number)
-    return None
-
-
-def _number(digits: str) -> float:
-    return float(digits.replace(",", "."))
-
-
-def _inside(value: float) -> float | None:
-    return round(value, 6) if 0 <= value <= 100 else None
+        value = float(match[1].replace(",", "."))
+    elif (match := _RATIO.search(text)) and float(match[2]) > 0:
+        value = 100 * float(match[1].replace(",", ".")) / float(match[2])
+    elif match := _PLAIN.search(text):
+        value = float(match[1].replace(",", "."))
+        if value <= 1 and not match[1].isdecimal():
+            value *= 100
+    return round(value, 6) if value is not None and 0 <= value <= 100 else None

@@ -1,69 +1,65 @@
 """Search by patterns instead of rankings: regular expressions over the texts of a store.
 
-Patterns are matched by RE2 (google-re2), whose time grows with the length of the text and of the
-compiled pattern and with nothing else, so that what is found depends on documents and pattern
-alone. A backtracking engine would need a limit of time for each document, and a slow machine would
-find less.
+RE2 (google-re2) matches the patterns, in time proportional to the length of the text and of the
+compiled pattern, so that results depend on the documents and the pattern alone. A backtracking
+engine would need a time limit for each document, and results would depend on the machine.
 """
 
 from __future__ import annotations
 
 import re
-import time
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from heapq import nlargest
 from itertools import islice
 from typing import Any, ClassVar
 
-from toolkit.checks import check_integer, check_number
-from toolkit.contracts import (
-    Document,
-    DocumentStore,
-    Hit,
-    SearchBackend,
-    SearchRequest,
-    SearchResult,
-    ToolUse,
-)
-from toolkit.corpus.lines import line_spans
-from toolkit.errors import InputError
-from toolkit.extras import check_installed, require
-from toolkit.search.browsing import REASON, Browsing, BrowsingSession
-from toolkit.search.errors import ToolError, quoted
-from toolkit.search.excerpts import cut
-from toolkit.search.schemas import TextParameter, ToolSpec
-from toolkit.search.session import CachedRanking, Page, Tool
+from soundingline.toolkit.corpus.sentences import line_spans
+from soundingline.toolkit.data import Document, Hit, SearchRequest, SearchResult
+from soundingline.toolkit.errors import InputError, check_int, check_number
+from soundingline.toolkit.optional import check_optional, import_optional
+from soundingline.toolkit.search.ranked_browsing import REASON, Browsing
+from soundingline.toolkit.search.session import CachedSearch, Tool, ToolOutput
+from soundingline.toolkit.search.tool import Parameter, ToolError, ToolSpec, quoted
 
-SYNTAXES = {"regex": "pattern", "words": "words"}  # each with the argument that takes it
+ARGUMENTS = {"regex": "pattern", "words": "words"}  # of the tool, by syntax
 ORDERS = ("matches", "corpus")
 _GREP = "grep"
 _WORD = re.compile(r"\w+")
-# RE2 holds the interpreter's lock while it reads a piece, so that pieces are short.
-_PIECE = 1 << 14
+# RE2 holds the interpreter's lock while it reads a piece, so pieces are short.
+_PIECE_BYTES = 1 << 14
 Spans = Iterator[tuple[int, int]]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True, eq=False)
 class Grep(Browsing):
-    """Settings of an interface with `grep`, `read_search_results` and `read_document`.
+    """`grep`, `read_search_results` and `read_document`.
 
-    A pattern is matched within single lines of titles and whole texts of documents, whatever the
-    unit of the index is; the pipeline is not used. `syntax`: `regex` (RE2's), or `words`, of which
-    any may match as a whole word, for agents that write no patterns. `order` of the documents that
-    match: `matches` (most first, then in the order of the corpus) or `corpus`. `lines`: matching
-    lines shown of each hit.
+    A pattern is matched within single lines of the titles and whole texts of all documents. The
+    pipeline is not used. The notes of a call record the documents that were read (`documents`), how
+    many match (`matching`), and the limit that stopped the call (`stopped`), if one did.
 
-    Limits of one call: `max_pattern` characters; `max_program` instructions of the compiled
-    pattern; `max_matches` counted in each document; `max_documents` read, None for all; `seconds`
-    of reading, None for no limit. What a limit left out is told to the agent and recorded in the
-    call's notes (`documents` read, `matching`, `stopped` by). `seconds` alone depends on the
-    machine. For the other settings see `Browsing`. Raises `InputError` for impossible
-    values and where google-re2 is not installed.
+    Args:
+        syntax: `regex` (RE2's syntax), or `words`: documents that contain any of some whole words,
+            for agents that write no patterns.
+        order: `matches` (most matches first, then the order of the corpus) or `corpus`.
+        case_sensitive: whether upper and lower case differ.
+        lines: matching lines shown of each hit.
+        max_pattern: characters of a pattern.
+        max_program: instructions of the compiled pattern.
+        max_matches: matches that are counted in each document.
+        max_documents: documents that a call reads; None for all.
+        seconds: time that a call reads, the only limit that depends on the machine; None for no
+            limit.
+
+    For the other settings see `Browsing` and `SearchTool`.
+
+    Raises:
+        InputError: for settings out of range, and if google-re2 is not installed.
     """
 
-    asks_pipeline: ClassVar[bool] = False
+    uses_pipeline: ClassVar[bool] = False
 
     syntax: str = "regex"
     order: str = "matches"
@@ -77,32 +73,89 @@ class Grep(Browsing):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name, valid in (("syntax", tuple(SYNTAXES)), ("order", ORDERS)):
+        for name, valid in (("syntax", tuple(ARGUMENTS)), ("order", ORDERS)):
             if getattr(self, name) not in valid:
                 raise InputError(f"{name}={getattr(self, name)!r}", valid=", ".join(valid))
-        check_integer("lines", self.lines, least=0)
+        check_int("lines", self.lines, ge=0)
         for name in ("max_pattern", "max_program", "max_matches"):
-            check_integer(name, getattr(self, name))
+            check_int(name, getattr(self, name))
         if self.max_documents is not None:
-            check_integer("max_documents", self.max_documents)
+            check_int("max_documents", self.max_documents)
         if self.seconds is not None:
-            check_number("seconds", self.seconds, above=True)
-        check_installed("re2")
+            check_number("seconds", self.seconds, gt=0)
+        check_optional("re2")
 
-    def session(
-        self,
-        backend: SearchBackend,
-        store: DocumentStore,
-        clock: Callable[[], float] = time.perf_counter,
-    ) -> GrepSession:
-        """A session for one question; `clock` gives seconds. The backend is not asked."""
-        scan = Scan(self, store, clock)
-        return self.open_session(GrepSession, scan, store, clock, depth=self.depth)
+    def begin(self) -> None:
+        self.backend = _Scan(self)
+
+    def searching(self) -> tuple[str, str]:
+        return _GREP, ARGUMENTS[self.syntax]
+
+    def tools(self) -> Iterable[Tool]:
+        argument = ARGUMENTS[self.syntax]
+        if self.syntax == "words":
+            what = "that hold any of some words"
+            parameter = Parameter(argument, "The words, separated by spaces.")
+        else:
+            what = "in which a regular expression matches within a line"
+            description = "The regular expression, in RE2's syntax (no look-around)."
+            parameter = Parameter(argument, description)
+        order = "most matches first" if self.order == "matches" else "in a fixed order"
+        case = "" if self.case_sensitive else " Upper and lower case are the same."
+        grep = ToolSpec(
+            _GREP,
+            f"Find the documents {what}, {order}.{case} The score is the number of matches. Shows "
+            f"the first {self.page} documents with up to {self.lines} matching lines each, "
+            f"numbered as read_document counts them, and keeps up to {self.depth} documents "
+            "under a search_id, which read_search_results pages through.",
+            (REASON, parameter),
+        )
+        # A query in natural language is no pattern, so only the syntax `words` takes queries.
+        yield Tool(grep, self._grep, searches_by=argument if self.syntax == "words" else "")
+        yield from self.browsing_tools()
+
+    def _grep(self, reason: str, **query: str) -> ToolOutput:
+        (text,) = query.values()
+        return self.first_page(text, f"Call grep with other {ARGUMENTS[self.syntax]}.")
+
+    def remark(self, search: CachedSearch) -> str:
+        notes, count = search.notes, len(search.hits)
+        if stopped := notes.get("stopped"):
+            return f"\n[only {notes['documents']} documents were searched: limit of {stopped}]"
+        return f"\n[{notes['matching']} documents match]" if notes["matching"] > count else ""
+
+    def filled(self, query: str, first: int, hits: Sequence[Hit]) -> list[Hit]:
+        """The hits from rank `first` with the first lines that match, numbered."""
+        pattern = self.compile(query)
+        shown = max(0, self.excerpt_depth - first + 1)
+        return [
+            hit._replace(snippet=self._matching_lines(pattern, hit.docid) if index < shown else "")
+            for index, hit in enumerate(hits)
+        ]
+
+    def _matching_lines(self, pattern: Any, docid: str) -> str:
+        from soundingline.toolkit.search.snippets import cut  # it imports numba
+
+        text = self.store.document(docid).text
+        spans = line_spans(text)
+        starts = [start for start, _ in spans]
+        room = self.excerpt_characters
+        lines: dict[int, str] = {}
+        for start, end in islice(_positions(pattern, text), self.max_matches):
+            number = bisect_right(starts, start)
+            if number in lines:
+                continue
+            if len(lines) == self.lines:
+                break
+            begin, stop = spans[number - 1]
+            lead = max(0, room - (end - start)) // 2
+            lines[number] = cut(text[begin:stop], start - begin - lead, room)
+        return "\n   ".join(f"{number}: {line}" for number, line in lines.items())
 
     def compile(self, query: str) -> Any:
-        """The pattern, compiled; `ToolError` for one that is wrong, or larger than allowed."""
-        re2 = require("re2")
-        argument = SYNTAXES[self.syntax]
+        """The compiled pattern; `ToolError` if it is not valid or exceeds a limit."""
+        re2 = import_optional("re2")
+        argument = ARGUMENTS[self.syntax]
         if len(query) > self.max_pattern:
             raise _refused("too_long", argument, f"has more than {self.max_pattern} characters")
         options = re2.Options()
@@ -128,22 +181,17 @@ class Grep(Browsing):
         return compiled
 
 
-class Scan:
-    """A search backend that reads the documents of a store: see `Grep`."""
+class _Scan:
+    """The search backend of an open `Grep`, which reads all documents of its store."""
 
-    def __init__(self, settings: Grep, store: DocumentStore, clock: Callable[[], float]) -> None:
-        self._settings = settings
-        self._store = store
-        self._clock = clock
+    def __init__(self, tool: Grep) -> None:
+        self._tool = tool
 
     def search(self, request: SearchRequest) -> SearchResult:
         """The documents that match the pattern `request.query`; scores are numbers of matches."""
-        settings = self._settings
-        pattern = settings.compile(request.query)
-        deadline = None if settings.seconds is None else self._clock() + settings.seconds
         notes: dict[str, Any] = {"documents": 0, "matching": 0}
-        counted = self._counts(pattern, request.depth, deadline, notes)
-        if settings.order == "matches":
+        counted = self._counts(self._tool.compile(request.query), request.depth, notes)
+        if self._tool.order == "matches":
             best = nlargest(request.depth, counted, key=lambda row: row[1])
         else:
             best = list(counted)
@@ -154,26 +202,26 @@ class Scan:
         return SearchResult(hits, notes)
 
     def _counts(
-        self, pattern: Any, depth: int, deadline: float | None, notes: dict[str, Any]
+        self, pattern: Any, depth: int, notes: dict[str, Any]
     ) -> Iterator[tuple[Document, int]]:
-        """Each document that matches, without its text, and how often, in the corpus's order."""
-        settings = self._settings
-        for document in self._store.documents():
-            if notes["documents"] == settings.max_documents:
+        """Each document that matches, without its text, and its matches, in the corpus's order."""
+        tool = self._tool
+        deadline = None if tool.seconds is None else tool.clock() + tool.seconds
+        for document in tool.store.documents():
+            if notes["documents"] == tool.max_documents:
                 notes["stopped"] = "documents"
                 return
-            if settings.order == "corpus" and notes["matching"] == depth:
+            if tool.order == "corpus" and notes["matching"] == depth:
                 notes["stopped"] = "depth"
                 return
-            content = f"{document.title}\n{document.text}"
             count = 0
-            for data in pieces(content):
-                if deadline is not None and self._clock() > deadline:
+            for data in pieces(f"{document.title}\n{document.text}"):
+                if deadline is not None and tool.clock() > deadline:
                     notes["stopped"] = "seconds"
                     break
-                left = settings.max_matches - count
+                left = tool.max_matches - count
                 count += sum(1 for _ in islice(matches(pattern, data), left))
-                if count == settings.max_matches:
+                if count == tool.max_matches:
                     break
             if count:
                 notes["matching"] += 1
@@ -183,84 +231,14 @@ class Scan:
             notes["documents"] += 1
 
 
-class GrepSession(BrowsingSession[Grep]):
-    """One question's session: see `Grep`."""
-
-    @property
-    def search_tool(self) -> ToolUse:
-        return ToolUse(_GREP, SYNTAXES[self.settings.syntax])
-
-    def tools(self) -> Iterable[Tool]:
-        settings = self.settings
-        argument = SYNTAXES[settings.syntax]
-        if settings.syntax == "words":
-            what = "that hold any of some words"
-            parameter = TextParameter(argument, "The words, separated by spaces.")
-        else:
-            what = "in which a regular expression matches within a line"
-            parameter = TextParameter(
-                argument, "The regular expression, in RE2's syntax (no look-around)."
-            )
-        order = "most matches first" if settings.order == "matches" else "in a fixed order"
-        case = "" if settings.case_sensitive else " Upper and lower case are the same."
-        grep = ToolSpec(
-            _GREP,
-            f"Find the documents {what}, {order}.{case} The score is the number of matches. Shows "
-            f"the first {settings.page} documents with up to {settings.lines} matching lines each, "
-            f"numbered as read_document counts them, and keeps up to {settings.depth} documents "
-            "under a search_id, which read_search_results pages through.",
-            (REASON, parameter),
-        )
-        # What takes words takes any agent's query; a pattern has to be meant as one.
-        yield Tool(grep, self._grep, searches_by=argument if settings.syntax == "words" else "")
-        yield from self.browsing_tools()
-
-    def _grep(self, reason: str, **query: str) -> Page:
-        (text,) = query.values()
-        return self.first_page(text, f"Call grep with other {SYNTAXES[self.settings.syntax]}.")
-
-    def remark(self, ranking: CachedRanking) -> str:
-        notes, count = ranking.notes, len(ranking.hits)
-        if stopped := notes.get("stopped"):
-            return f"\n[only {notes['documents']} documents were searched: limit of {stopped}]"
-        return f"\n[{notes['matching']} documents match]" if notes["matching"] > count else ""
-
-    def filled(self, query: str, first: int, hits: Sequence[Hit]) -> list[Hit]:
-        """The hits from rank `first` with the first lines that match, numbered."""
-        pattern = self.settings.compile(query)
-        shown = max(0, self.settings.excerpt_depth - first + 1)
-        return [
-            hit._replace(excerpt=self._lines(pattern, hit.docid) if index < shown else "")
-            for index, hit in enumerate(hits)
-        ]
-
-    def _lines(self, pattern: Any, docid: str) -> str:
-        text = self.store.document(docid).text
-        spans = line_spans(text)
-        starts = [start for start, _ in spans]
-        room = self.settings.excerpt_characters
-        lines: dict[int, str] = {}
-        for start, end in islice(_positions(pattern, text), self.settings.max_matches):
-            number = bisect_right(starts, start)
-            if number in lines:
-                continue
-            if len(lines) == self.settings.lines:
-                break
-            begin, stop = spans[number - 1]
-            lead = max(0, room - (end - start)) // 2
-            lines[number] = cut(text[begin:stop], start - begin - lead, room)
-        return "\n   ".join(f"{number}: {line}" for number, line in lines.items())
-
-
 def pieces(content: str) -> Iterator[bytes]:
-    """The text as UTF-8 in pieces of at most 16,384 bytes that end with a line, where lines are no
-    longer than that."""
+    """The text as UTF-8 in pieces of at most 16,384 bytes, which end with a line if possible."""
     data = content.encode(errors="replace")
     start = 0
-    while len(data) - start > _PIECE:
-        end = data.rfind(b"\n", start, start + _PIECE) + 1
+    while len(data) - start > _PIECE_BYTES:
+        end = data.rfind(b"\n", start, start + _PIECE_BYTES) + 1
         if not end:
-            end = start + _PIECE
+            end = start + _PIECE_BYTES
             while data[end] & 0xC0 == 0x80:  # inside a character
                 end -= 1
         yield data[start:end]
@@ -269,7 +247,7 @@ def pieces(content: str) -> Iterator[bytes]:
 
 
 def matches(pattern: Any, data: bytes) -> Spans:
-    """The matches in a piece that hold at least one character, as positions of bytes."""
+    """The matches in a piece that are not empty, as positions of bytes."""
     spans = (match.span() for match in pattern.finditer(data))
     return ((start, end) for start, end in spans if start < end)
 
@@ -287,7 +265,7 @@ def _positions(pattern: Any, text: str) -> Spans:
 def _any_word(query: str) -> str:
     words = dict.fromkeys(_WORD.findall(query))
     if not words:
-        raise _refused("bad_pattern", SYNTAXES["words"], "holds no words")
+        raise _refused("bad_pattern", ARGUMENTS["words"], "holds no words")
     return "|".join(f"{_border(word[0])}{word}{_border(word[-1])}" for word in words)
 
 

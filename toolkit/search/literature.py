@@ -1,97 +1,104 @@
-"""Literature search: search, follow links, read in layers, locate evidence, recognise findings,
-score requirements.
+"""Literature search: search, follow links, read in layers, locate evidence, score requirements.
 
-What the tools stand on beside the ranking (links, a locator of evidence, a resolver, a scorer) is
-given by whoever puts a run together (`Operators`); a tool whose operator is absent is not offered.
+The tools are those of PaSaMaster (Du et al., 2026). What they need besides a ranking (links, a
+locator of evidence, a scorer, a resolver) is bound as `Operators`; a tool whose operator is missing
+is not offered.
 """
 
 from __future__ import annotations
 
 import json
 import re
-import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol
 
-from toolkit.benchmarks.links import DIRECTIONS, LinkGraph
-from toolkit.checks import check_integer
-from toolkit.contracts import (
-    DocumentPage,
+from soundingline.toolkit.benchmarks.links import DIRECTIONS, LinkGraph
+from soundingline.toolkit.corpus.resolve import Resolution, Resolver
+from soundingline.toolkit.corpus.sentences import rule_spans
+from soundingline.toolkit.data import (
     DocumentStore,
     Hit,
-    ResultsPage,
-    SearchBackend,
+    Ranking,
     SearchRequest,
     Unit,
     parent,
 )
-from toolkit.corpus.layers import (
+from soundingline.toolkit.errors import check_int
+from soundingline.toolkit.search.pages import Limits, document_page, one_line, short
+from soundingline.toolkit.search.scoring import (
+    CandidateDocument,
+    Evidence,
+    RequirementScorer,
+    ScoresPage,
+)
+from soundingline.toolkit.search.session import CachedSearch, SearchTool, Tool, ToolOutput
+from soundingline.toolkit.search.tool import (
     ABSTRACT,
     EVIDENCE,
+    LARGEST_OFFSET,
     METADATA,
     TEXT,
-    Fields,
-    LayeredStore,
-    no_fields,
-)
-from toolkit.corpus.resolve import Resolution, Resolver
-from toolkit.search.errors import ToolError, quoted
-from toolkit.search.pages import Limits, document_page, one_line, short
-from toolkit.search.schemas import (
-    FAR,
-    ChoiceParameter,
-    IntegerParameter,
-    TextParameter,
+    DocumentPage,
+    Parameter,
+    ResultsPage,
+    ToolError,
     ToolSpec,
     call_text,
+    quoted,
 )
-from toolkit.search.scoring import Candidate, Evidence, Passage, RequirementScorer, ScoresPage
-from toolkit.search.session import CachedRanking, Page, SessionSettings, Tool, ToolSession
+from soundingline.toolkit.tokens import WORDS, Tokenizer
+from soundingline.toolkit.trajectory import Exposure, ToolCall
 
-_READ, _LOCATE, _EXPAND, _RESOLVE, _SCORE, _ORDER = (
-    "read",
-    "locate",
-    "expand",
-    "resolve",
-    "score",
-    "order",
-)
-_CANDIDATES = 3  # of an ambiguous finding, that are named
 MOST_DOCIDS = 50  # of a call that takes several
+_CANDIDATES = 3  # of an ambiguous reference, that a page names
 _IDS = re.compile(r"[^\s,;\[\]]+")
+
+# Further metadata of a document (by docid), by the name of the field.
+Fields = Callable[[str], Mapping[str, str]]
+# Orders a short list: question id, question, and (docid, text) of each document -> docids, best
+# first.
+ListReranker = Callable[[str, str, Sequence[tuple[str, str]]], list[str]]
 
 
 class Located(NamedTuple):
-    """A passage that speaks of a requirement, and how much of it."""
+    """A passage that concerns a requirement, and how much of the requirement it matches."""
 
     unit_id: str
     score: float
 
 
 class EvidenceLocator(Protocol):
-    """Finds the passages of documents that speak of requirements."""
+    """Finds the passages of documents that concern requirements."""
 
     def locate(
         self, docids: Sequence[str], requirements: Sequence[str], most: int = 3
     ) -> list[list[list[Located]]]:
-        """By document, by requirement: at most `most` passages, the best first. `KeyError` for an
-        unknown document."""
+        """By document, then by requirement: at most `most` passages, best first.
+
+        Raises `KeyError` for an unknown document.
+        """
         ...
 
 
-class ListReranker(Protocol):
-    """Orders a short list by comparing its documents with each other."""
-
-    def __call__(self, qid: str, question: str, documents: Sequence[tuple[str, str]]) -> list[str]:
-        """The docids of `documents` (docid, text), the best first."""
-        ...
+def _no_fields(docid: str) -> Mapping[str, str]:
+    return {}
 
 
 @dataclass(frozen=True)
 class Operators:
-    """What the tools of literature search work with; None where there is none."""
+    """What the tools of `Literature` work with.
+
+    Args:
+        links: the links that `expand` follows.
+        locator: finds the passages of `locate` and `score`.
+        scorer: scores the requirements of `score`.
+        passages: the texts of evidence by unit id; None: those of the document store.
+        resolver: finds the documents of `resolve`.
+        order: the re-ranker of `order`.
+        fields: further metadata by docid; a field `abstract` is the abstract.
+    """
 
     links: LinkGraph | None = None
     locator: EvidenceLocator | None = None
@@ -99,20 +106,24 @@ class Operators:
     passages: DocumentStore | None = None
     resolver: Resolver | None = None
     order: ListReranker | None = None
-    fields: Fields = no_fields
+    fields: Fields = _no_fields
 
 
-@dataclass(frozen=True, kw_only=True)
-class Literature(SessionSettings):
-    """Settings of an interface with `search`, `expand`, `read`, `locate`, `score`, `order` and
-    `resolve`.
+@dataclass(kw_only=True, eq=False)
+class Literature(SearchTool):
+    """`search`, `read` and, with their operators, `expand`, `locate`, `score`, `order`, `resolve`.
 
-    `depth`: hits of a ranking, all counted as surfaced. `hits`: those that `search` and `expand`
-    show, with their metadata. `abstract_tokens`: length of an abstract that is made of a text's
-    first sentences. `passages`: passages of a document for a requirement, which `locate` shows and
-    `score` reads; `passage_tokens`: their length.
-    `max_lines`, `max_bytes`: size of one page of a whole text. `largest_hub`: links above which a
-    document is not expanded. Raises `InputError` for impossible values.
+    Pages name the layer of reading that they show.
+
+    Args:
+        depth: hits of a ranking, all of which count as surfaced.
+        hits: hits that `search` and `expand` show, with their titles.
+        abstract_tokens: length of an abstract that is made of the first sentences of a text.
+        passages: passages of a document for each requirement.
+        passage_tokens: their length.
+        largest_hub: documents with more links than this are not expanded.
+        max_lines, max_bytes: size of one page of a whole text.
+        operators: see `bind`.
     """
 
     depth: int = 1000
@@ -123,134 +134,147 @@ class Literature(SessionSettings):
     largest_hub: int = 1000
     max_lines: int = 200
     max_bytes: int = 50_000
-    operators: Operators = field(default=Operators(), repr=False, compare=False)
+    operators: Operators = field(default=Operators(), repr=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_integer("depth", self.depth)
-        check_integer("hits", self.hits, most=self.depth)
+        check_int("depth", self.depth)
+        check_int("hits", self.hits, le=self.depth)
         for name in ("abstract_tokens", "passages", "passage_tokens", "largest_hub"):
-            check_integer(name, getattr(self, name))
+            check_int(name, getattr(self, name))
         for name in ("max_lines", "max_bytes"):
-            check_integer(name, getattr(self, name))
+            check_int(name, getattr(self, name))
 
     def bind(self, operators: Operators) -> Literature:
-        """The same settings with what the tools work with."""
+        """A copy of these settings with operators."""
         return replace(self, operators=operators)
 
-    def session(
-        self,
-        backend: SearchBackend,
-        store: DocumentStore,
-        clock: Callable[[], float] = time.perf_counter,
-    ) -> LiteratureSession:
-        """A session for one question; `clock` gives seconds."""
-        return self.open_session(LiteratureSession, backend, store, clock, depth=self.depth)
-
-
-class LiteratureSession(ToolSession[Literature]):
-    """One question's session: see `Literature`. Pages tell the layer of reading that they show."""
-
-    def __init__(
-        self, settings: Literature, backend: SearchBackend, store: DocumentStore, **others: Any
-    ) -> None:
-        super().__init__(settings, backend, store, **others)
-        self._qid = str(getattr(backend, "qid", ""))
-        self._read_before: dict[str, tuple[Passage, ...]] = {}
-
-    @property
-    def layers(self) -> LayeredStore:
-        """The documents in layers of reading."""
-        operators = self.settings.operators
-        return LayeredStore(
+    def begin(self) -> None:
+        self._qid = str(getattr(self.backend, "qid", ""))
+        self._located: dict[str, tuple[Unit, ...]] = {}
+        self.layers = ReadingLayers(
             self.store,
-            passages=operators.passages,
-            abstract_tokens=self.settings.abstract_tokens,
+            passages=self.operators.passages,
+            abstract_tokens=self.abstract_tokens,
             tokens=self.tokens,
-            fields=operators.fields,
+            fields=self.operators.fields,
         )
+
+    def memory(self, docids: Iterable[str]) -> dict[str, Any]:
+        """The passages located for these documents, which later calls of `score` and `order` read.
+
+        See `SearchTool.memory`.
+        """
+        located = self._located
+        unit_ids = {
+            docid: [passage.unit_id for passage in located[docid]]
+            for docid in docids
+            if docid in located
+        }
+        return {"located": unit_ids}
+
+    def restore(
+        self,
+        calls: Sequence[ToolCall],
+        exposures: Sequence[Exposure],
+        memories: Sequence[Mapping[str, Any]] = (),
+    ) -> None:
+        """See `SearchTool.restore`. Rankings are restored too, without scores."""
+        located: dict[str, list[str]] = {}
+        for memory in memories:
+            located |= memory["located"]
+        texts = self._passages(unit_id for unit_ids in located.values() for unit_id in unit_ids)
+        super().restore(calls, exposures, memories)
+        for docid, unit_ids in located.items():
+            self._located[docid] = tuple(texts[unit_id] for unit_id in unit_ids)
+        for call in calls:
+            if call.name == "search" and not call.error:
+                request = SearchRequest(call.arguments["query"].strip(), depth=self.depth)
+                hits = Ranking(call.ranking, [0.0] * len(call.ranking))
+                notes = {name: note for name, note in call.notes.items() if name != "layer"}
+                self.cache(CachedSearch(request, hits, tuple(call.ranking), notes))
 
     def tools(self) -> Iterable[Tool]:
-        settings, operators = self.settings, self.settings.operators
-        docid = TextParameter("docid", "A docid as results show it.")
+        operators = self.operators
+        docid = Parameter("docid", "A docid as results show it.")
+        docids = Parameter("docids", f"Up to {MOST_DOCIDS} docids, separated by spaces.")
+        question = Parameter("question", "What is asked for, as a whole.")
         search = ToolSpec(
             "search",
-            f"Rank the collection for a query. Shows titles of the {settings.hits} best documents.",
-            (TextParameter("query", "What the documents should speak of."),),
+            f"Rank the collection for a query. Shows titles of the {self.hits} best documents.",
+            (Parameter("query", "What the documents should speak of."),),
         )
+        yield Tool(search, self._search, searches_by="query")
+        layers = (METADATA, ABSTRACT, TEXT)
+        offset = "First line of the text to show (default 1)."
         read = ToolSpec(
-            _READ,
+            "read",
             "Read a document: its abstract (default), its metadata, or its text by lines.",
             (
                 docid,
-                ChoiceParameter("layer", "What to read.", (METADATA, ABSTRACT, TEXT), ABSTRACT),
-                IntegerParameter("offset", "First line of the text to show (default 1).", 1, FAR),
+                Parameter("layer", "What to read.", choices=layers, default=ABSTRACT),
+                Parameter("offset", offset, bounds=(1, LARGEST_OFFSET)),
             ),
         )
-        expand = ToolSpec(
-            _EXPAND,
-            "The documents that some documents refer to (out), that refer to them (in), or both "
-            "(default); those linked with most of them first.",
-            (
-                TextParameter("docids", f"Up to {MOST_DOCIDS} docids, separated by spaces."),
-                ChoiceParameter("direction", "Which links to follow.", DIRECTIONS, "both"),
-            ),
-        )
-        locate = ToolSpec(
-            _LOCATE,
-            f"The {settings.passages} passages of a document that speak most of a requirement.",
-            (docid, TextParameter("requirement", "One requirement, in words.")),
-        )
-        score = ToolSpec(
-            _SCORE,
-            "Hold documents against requirements: for each, whether its evidence meets them.",
-            (
-                TextParameter("docids", f"Up to {MOST_DOCIDS} docids, separated by spaces."),
-                TextParameter("requirements", "One requirement on each line."),
-                TextParameter("question", "What is asked for, as a whole."),
-            ),
-        )
-        order = ToolSpec(
-            _ORDER,
-            "Put documents in order by comparing them with each other.",
-            (
-                TextParameter("docids", f"Up to {MOST_DOCIDS} docids, the best first."),
-                TextParameter("question", "What is asked for, as a whole."),
-            ),
-        )
-        resolve = ToolSpec(
-            _RESOLVE,
-            "Which documents of the collection titles, urls or identifiers mean, one on each line.",
-            (TextParameter("findings", "One title, url or identifier on each line."),),
-        )
-        yield Tool(search, self._search, searches_by="query")
         yield Tool(read, self._read, reads_by="docid")
         if operators.links is not None:
+            ways = DIRECTIONS
+            expand = ToolSpec(
+                "expand",
+                "The documents that some documents refer to (out), that refer to them (in), or "
+                "both (default); those linked with most of them first.",
+                (
+                    docids,
+                    Parameter("direction", "Which links to follow.", choices=ways, default="both"),
+                ),
+            )
             yield Tool(expand, self._expand)
         if operators.locator is not None:
+            locate = ToolSpec(
+                "locate",
+                f"The {self.passages} passages of a document that speak most of a requirement.",
+                (docid, Parameter("requirement", "One requirement, in words.")),
+            )
             yield Tool(locate, self._locate)
-            if operators.scorer is not None:
-                yield Tool(score, self._score)
+        if operators.locator is not None and operators.scorer is not None:
+            score = ToolSpec(
+                "score",
+                "Hold documents against requirements: for each, whether its evidence meets them.",
+                (docids, Parameter("requirements", "One requirement on each line."), question),
+            )
+            yield Tool(score, self._score)
         if operators.order is not None:
+            best_first = Parameter("docids", f"Up to {MOST_DOCIDS} docids, the best first.")
+            order = ToolSpec(
+                "order",
+                "Put documents in order by comparing them with each other.",
+                (best_first, question),
+            )
             yield Tool(order, self._order)
         if operators.resolver is not None:
+            resolve = ToolSpec(
+                "resolve",
+                "Which documents of the collection titles, urls or identifiers mean, one on each "
+                "line.",
+                (Parameter("findings", "One title, url or identifier on each line."),),
+            )
             yield Tool(resolve, self._resolve)
 
-    def _search(self, query: str) -> Page:
-        _, ranking = self.rank(query)
-        hits = ranking.hits[: self.settings.hits]
-        header = f"[{len(hits)} of {len(ranking.hits)} hits query={short(ranking.request.query)}]"
-        return self._listed(header, ranking.request.query, hits, len(ranking.hits), ranking)
+    def _search(self, query: str) -> ToolOutput:
+        _, search = self.rank(query, self.depth)
+        hits = search.hits[: self.hits]
+        header = f"[{len(hits)} of {len(search.hits)} hits query={short(search.request.query)}]"
+        return self._listed(header, hits, search)
 
-    def _expand(self, docids: str, direction: str) -> Page:
-        links = self.settings.operators.links
+    def _expand(self, docids: str, direction: str) -> ToolOutput:
+        links = self.operators.links
         assert links is not None
-        seeds = self._named(docids, _EXPAND)
+        seeds = self._named(docids, "expand")
         counts: Counter[str] = Counter()
         hubs = 0
         for seed in seeds:
             neighbours = links.neighbours(seed, direction)
-            if len(neighbours) > self.settings.largest_hub:
+            if len(neighbours) > self.largest_hub:
                 hubs += 1
             else:
                 counts.update(docid for docid in neighbours if docid not in seeds)
@@ -259,151 +283,155 @@ class LiteratureSession(ToolSession[Literature]):
             Hit(docid, docid, rank, float(n)) for rank, (docid, n) in enumerate(linked, start=1)
         ]
         request = SearchRequest(f"{direction}: {' '.join(seeds)}", depth=self.depth)
-        notes = {"operator": _EXPAND, **({"hubs": hubs} if hubs else {})}
-        ranking = CachedRanking(request, hits, tuple(hit.unit_id for hit in hits), notes)
-        shown = hits[: self.settings.hits]
+        notes = {"operator": "expand", **({"hubs": hubs} if hubs else {})}
+        search = CachedSearch(request, hits, tuple(hit.unit_id for hit in hits), notes)
+        shown = hits[: self.hits]
         header = f"[{len(shown)} of {len(hits)} linked documents direction={direction}]"
         if hubs:
             header += f"\n{hubs} documents have too many links to be followed."
-        return self._listed(header, request.query, shown, len(hits), ranking)
+        return self._listed(header, shown, search)
 
-    def _listed(
-        self, header: str, query: str, hits: Sequence[Hit], total: int, ranking: CachedRanking
-    ) -> Page:
-        """Hits as documents, each once, with their metadata."""
-        layers = self.layers
-        rows: list[Hit] = []
-        for docid in dict.fromkeys(hit.docid for hit in hits):
-            first = next(hit for hit in hits if hit.docid == docid)
-            title = one_line(layers.metadata(docid).title)
-            rows.append(Hit(docid, docid, len(rows) + 1, first.score, title=title))
+    def _listed(self, header: str, hits: Sequence[Hit], search: CachedSearch) -> ToolOutput:
+        """The documents of hits, each once, with their titles."""
+        best: dict[str, Hit] = {}
+        for hit in hits:
+            best.setdefault(hit.docid, hit)
+        rows = [
+            Hit(docid, docid, rank, hit.score, title=self._title(docid))
+            for rank, (docid, hit) in enumerate(best.items(), start=1)
+        ]
         lines = [f"{row.rank}. docid={row.docid} {row.title}".rstrip() for row in rows]
         text = "\n".join([header, *(lines or ["Nothing was found. Try other words."])])
-        return Page(text, ResultsPage(query, tuple(rows), total, layer=METADATA), ranking)
+        total = len(search.hits)
+        page = ResultsPage(search.request.query, tuple(rows), total, layer=METADATA)
+        return ToolOutput(text, page, search)
 
-    def _read(self, docid: str, layer: str, offset: int | None) -> Page:
+    def _read(self, docid: str, layer: str, offset: int | None) -> ToolOutput:
         docid = parent(docid)
-        self._check_known([docid], _READ, "docid")
+        self._check_known([docid], "read", "docid")
         if layer == TEXT:
             return self._text(docid, offset or 1)
-        metadata = self.layers.metadata(docid)
-        title = one_line(metadata.title)
+        title = self._title(docid)
         if layer == METADATA:
-            lines = [f"url: {metadata.url}"] if metadata.url else []
-            lines += [f"{name}: {text}" for name, text in metadata.fields.items()]
+            url = self.store.document(docid).url
+            lines = [f"url: {url}"] if url else []
+            lines += [f"{name}: {text}" for name, text in self.layers.fields(docid).items()]
             hit = Hit(docid, docid, 1, 0.0, title=title)
-            page = ResultsPage("", (hit,), 1, layer=METADATA)
-            return Page("\n".join([f"[docid={docid} metadata] {title}", *lines]), page)
+            results = ResultsPage("", (hit,), 1, layer=METADATA)
+            return ToolOutput("\n".join([f"[docid={docid} metadata] {title}", *lines]), results)
         abstract = tuple(self.layers.abstract(docid).splitlines()) or ("",)
-        details = DocumentPage(docid, title, abstract, len(abstract), layer=ABSTRACT)
-        return Page("\n".join([f"[docid={docid} abstract] {title}", *abstract]), details)
+        page = DocumentPage(docid, title, abstract, len(abstract), layer=ABSTRACT)
+        return ToolOutput("\n".join([f"[docid={docid} abstract] {title}", *abstract]), page)
 
-    def _text(self, docid: str, first: int) -> Page:
-        lines = self.lines(_READ, docid, first, self.settings.max_lines, layer=TEXT)
+    def _text(self, docid: str, first: int) -> ToolOutput:
+        lines = self.read_lines("read", docid, first, self.max_lines, layer=TEXT)
 
         def next_call(line: int) -> str:
-            return call_text(_READ, docid=docid, layer=TEXT, offset=line)
+            return call_text("read", docid=docid, layer=TEXT, offset=line)
 
-        limits = Limits(FAR, self.settings.max_bytes)
-        text, page = document_page(lines, limits, _READ, next_call)
+        limits = Limits(LARGEST_OFFSET, self.max_bytes)
+        text, page = document_page(lines, limits, "read", next_call)
         more = page.continuation
         if more is not None:
             more = replace(more, arguments={**more.arguments, "layer": TEXT})
-        return Page(text, replace(page, layer=TEXT, continuation=more))
+        return ToolOutput(text, replace(page, layer=TEXT, continuation=more))
 
-    def _locate(self, docid: str, requirement: str) -> Page:
-        locator = self.settings.operators.locator
+    def _locate(self, docid: str, requirement: str) -> ToolOutput:
+        locator = self.operators.locator
         assert locator is not None
         docid = parent(docid)
-        self._check_known([docid], _LOCATE, "docid")
-        ((located,),) = locator.locate([docid], [requirement], self.settings.passages)
+        self._check_known([docid], "locate", "docid")
+        ((located,),) = locator.locate([docid], [requirement], self.passages)
         header = f"[docid={docid} evidence for {short(requirement)}]"
         if not located:
-            return Page(f"{header}\nNo passage speaks of it.")
+            return ToolOutput(f"{header}\nNo passage speaks of it.")
         units = self.layers.evidence([passage.unit_id for passage in located])
-        passages = tuple(self._passage(unit) for unit in units)
+        passages = tuple(f"[{unit.unit_id}] {self._cut(unit)}" for unit in units)
         title = one_line(units[0].title)
-        details = DocumentPage(docid, title, passages, len(passages), layer=EVIDENCE)
-        return Page("\n".join([f"{header} {title}".rstrip(), *passages]), details)
+        page = DocumentPage(docid, title, passages, len(passages), layer=EVIDENCE)
+        return ToolOutput("\n".join([f"{header} {title}".rstrip(), *passages]), page)
 
-    def _passage(self, unit: Unit) -> str:
-        return f"[{unit.unit_id}] {self._cut(unit)}"
-
-    def _cut(self, unit: Unit) -> str:
-        text = " ".join(unit.text.split())
-        cut = self.tokens.head(text, self.settings.passage_tokens)
-        return f"{cut}{'…' if len(cut) < len(text) else ''}"
-
-    def _score(self, docids: str, requirements: str, question: str) -> Page:
-        scorer = self.settings.operators.scorer
+    def _score(self, docids: str, requirements: str, question: str) -> ToolOutput:
+        scorer = self.operators.scorer
         assert scorer is not None
-        documents = self._named(docids, _SCORE)
+        documents = self._named(docids, "score")
         lines = [" ".join(line.split()) for line in requirements.splitlines() if line.strip()]
         lines = list(dict.fromkeys(lines))
-        candidates = self.candidates(documents, lines, question)
+        candidates = self._candidates(documents, lines, question)
         page = ScoresPage(documents, lines, scorer.score(candidates))
-        return Page(f"[{len(documents)} documents scored]\n{page.text}", page)
+        return ToolOutput(f"[{len(documents)} documents scored]\n{page.text}", page)
 
-    def candidates(
+    def _candidates(
         self, docids: Sequence[str], requirements: Sequence[str], question: str
-    ) -> list[Candidate]:
-        """Documents with the passages located for each requirement. What was located for them
-        earlier in this session is their context."""
-        locator = self.settings.operators.locator
+    ) -> list[CandidateDocument]:
+        """Documents with the passages located for each requirement.
+
+        Passages located earlier in this session are their context.
+        """
+        locator = self.operators.locator
         assert locator is not None
-        located = locator.locate(docids, requirements, self.settings.passages)
-        unit_ids = {passage.unit_id for rows in located for row in rows for passage in row}
-        units = self.layers.evidence(sorted(unit_ids))
-        texts = {unit.unit_id: Passage(unit.unit_id, self._cut(unit)) for unit in units}
+        located = locator.locate(docids, requirements, self.passages)
+        texts = self._passages(each.unit_id for rows in located for row in rows for each in row)
         candidates = []
         for docid, rows in zip(docids, located, strict=True):
             evidence = tuple(
                 Evidence(requirement, tuple(texts[passage.unit_id] for passage in row))
                 for requirement, row in zip(requirements, rows, strict=True)
             )
-            title, earlier = self.layers.metadata(docid).title, self._read_before.get(docid, ())
-            candidate = Candidate(question, docid, one_line(title), evidence, earlier, self._qid)
-            self._read_before[docid] = candidate.passages
+            earlier = self._located.get(docid, ())
+            title = self._title(docid)
+            candidate = CandidateDocument(question, docid, title, evidence, earlier, self._qid)
+            self._located[docid] = candidate.passages
             candidates.append(candidate)
         return candidates
 
-    def _order(self, docids: str, question: str) -> Page:
-        reranker = self.settings.operators.order
+    def _passages(self, unit_ids: Iterable[str]) -> dict[str, Unit]:
+        """Passages as a scorer reads them, by their ids; `KeyError` for an unknown one."""
+        units = self.layers.evidence(sorted(set(unit_ids)))
+        return {unit.unit_id: Unit(unit.unit_id, "", self._cut(unit)) for unit in units}
+
+    def _cut(self, unit: Unit) -> str:
+        text = " ".join(unit.text.split())
+        cut = self.tokens.truncate(text, self.passage_tokens)
+        return f"{cut}{'…' if len(cut) < len(text) else ''}"
+
+    def _order(self, docids: str, question: str) -> ToolOutput:
+        reranker = self.operators.order
         assert reranker is not None
-        documents = self._named(docids, _ORDER)
-        texts = [(docid, self._read_text(docid)) for docid in documents]
-        ordered = reranker(self._qid, question, texts)
+        documents = self._named(docids, "order")
+        ordered = reranker(self._qid, question, [(d, self._known_text(d)) for d in documents])
         hits = [Hit(docid, docid, rank, 0.0) for rank, docid in enumerate(ordered, start=1)]
         text = "\n".join(["[in order, the best first]", *(f"docid={docid}" for docid in ordered)])
-        return Page(text, ResultsPage(question, tuple(hits), len(hits), layer=EVIDENCE))
+        return ToolOutput(text, ResultsPage(question, tuple(hits), len(hits), layer=EVIDENCE))
 
-    def _read_text(self, docid: str) -> str:
-        """What this session has located of a document, with its title; else its abstract."""
-        passages = " ".join(passage.text for passage in self._read_before.get(docid, ()))
-        title = one_line(self.layers.metadata(docid).title)
-        return f"{title}\n{passages or self.layers.abstract(docid)}".strip()
+    def _known_text(self, docid: str) -> str:
+        """Title and located passages of a document; without passages, its abstract."""
+        passages = " ".join(passage.text for passage in self._located.get(docid, ()))
+        return f"{self._title(docid)}\n{passages or self.layers.abstract(docid)}".strip()
 
-    def _resolve(self, findings: str) -> Page:
-        resolver = self.settings.operators.resolver
+    def _resolve(self, findings: str) -> ToolOutput:
+        resolver = self.operators.resolver
         assert resolver is not None
         resolutions = resolver.resolve_lines(findings)
         docids = list(dict.fromkeys(one.docid for one in resolutions if one.docid))
-        hits = [Hit(docid, docid, rank, 1.0) for rank, docid in enumerate(docids, start=1)]
+        hits = [
+            Hit(docid, docid, rank, 1.0, title=self._title(docid))
+            for rank, docid in enumerate(docids, start=1)
+        ]
         lines = [self._resolution(one) for one in resolutions]
-        titles = {docid: one_line(self.layers.metadata(docid).title) for docid in docids}
-        page = ResultsPage(
-            "", tuple(h._replace(title=titles[h.docid]) for h in hits), len(hits), layer=METADATA
-        )
-        return Page("\n".join([f"[{len(docids)} of {len(resolutions)} found]", *lines]), page)
+        page = ResultsPage("", tuple(hits), len(hits), layer=METADATA)
+        return ToolOutput("\n".join([f"[{len(docids)} of {len(resolutions)} found]", *lines]), page)
 
     def _resolution(self, one: Resolution) -> str:
         finding = short(one.finding.strip())
         if one.docid:
-            title = one_line(self.layers.metadata(one.docid).title)
-            return f"{finding}: docid={one.docid} {title} (by {one.how})"
+            return f"{finding}: docid={one.docid} {self._title(one.docid)} (by {one.how})"
         could = f": {', '.join(one.candidates[:_CANDIDATES])}" if one.candidates else ""
         more = len(one.candidates) - _CANDIDATES
         return f"{finding}: {one.how}{could}" + (f" and {more} more" if more > 0 else "")
+
+    def _title(self, docid: str) -> str:
+        return one_line(self.store.document(docid).title)
 
     def _named(self, docids: str, tool: str) -> list[str]:
         """The documents that an argument names, each once; at most `MOST_DOCIDS`."""
@@ -412,14 +440,14 @@ class LiteratureSession(ToolSession[Literature]):
         self._check_known(documents, tool, "docids")
         return documents
 
-    def _check_known(self, docids: Sequence[str], tool: str, field: str) -> None:
+    def _check_known(self, docids: Sequence[str], tool: str, argument: str) -> None:
         unknown = next((docid for docid in docids if not self._has(docid)), None)
         if unknown is not None or not docids:
             raise ToolError(
                 "unknown_docid",
                 f"docid {quoted(unknown or '')} is unknown. Give a docid as results show it.",
                 tool=tool,
-                field=field,
+                field=argument,
             )
 
     def _has(self, docid: str) -> bool:
@@ -429,9 +457,61 @@ class LiteratureSession(ToolSession[Literature]):
             return False
 
 
+class ReadingLayers:
+    """The layers of reading of documents: metadata, abstract, evidence, whole text.
+
+    They are the tiers of PaSaMaster's repository (Du et al., 2026, section 2.2). All methods raise
+    `KeyError` for an unknown id.
+
+    Args:
+        store: the documents.
+        passages: the texts of evidence by unit id; None: those of `store`.
+        fields: further metadata by docid; a field `abstract` is the abstract.
+        abstract_tokens: length of an abstract that is made of the first sentences of the text.
+        tokens: what counts them.
+    """
+
+    def __init__(
+        self,
+        store: DocumentStore,
+        *,
+        passages: DocumentStore | None = None,
+        fields: Fields = _no_fields,
+        abstract_tokens: int = 200,
+        tokens: Tokenizer = WORDS,
+    ) -> None:
+        self._store, self._passages = store, passages or store
+        self._fields = fields
+        self._abstract_tokens, self._tokens = abstract_tokens, tokens
+
+    def fields(self, docid: str) -> Mapping[str, str]:
+        """Further metadata by name, without the abstract."""
+        fields = self._fields(docid)
+        return {name: text for name, text in fields.items() if name != ABSTRACT}
+
+    def abstract(self, docid: str) -> str:
+        """The abstract, or the first sentences of the text."""
+        text = self._store.document(docid).text
+        abstract = self._fields(docid).get(ABSTRACT, "")
+        return abstract or first_sentences(text, self._abstract_tokens, self._tokens)
+
+    def evidence(self, unit_ids: Sequence[str]) -> list[Unit]:
+        """Passages by id, in the order of `unit_ids`."""
+        return self._passages.texts(unit_ids)
+
+
+def first_sentences(text: str, most: int, tokens: Tokenizer = WORDS) -> str:
+    """The first sentences of `text`, at most `most` tokens; of a longer sentence its beginning."""
+    head = tokens.truncate(text, most)
+    if len(head) == len(text):
+        return text.strip()
+    # The last sentence of the head depends on the text that follows it.
+    ends = [end for _, end in rule_spans(text[: 2 * len(head) + 1000]) if end <= len(head)]
+    return text[: ends[-1]].strip() if ends else head.strip()
+
+
 def _json_texts(text: str) -> list[str]:
-    """The members of a JSON list of strings, which may hold what separates docids elsewhere; empty
-    for any other text."""
+    """The members of a JSON list of strings, which may contain spaces; empty for other texts."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):

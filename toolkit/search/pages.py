@@ -1,58 +1,58 @@
-"""What the pages of browsing look like, and how they are cut to size without losing text."""
+"""The text of result pages and document pages, cut between hits or lines to a limited size."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import accumulate
 from typing import Any, NamedTuple
 
-from toolkit.contracts import Continuation, DocumentPage, Hit, Lines, ResultsPage
-from toolkit.search.schemas import call_text, json_text
+from soundingline.toolkit.data import Hit, Lines
+from soundingline.toolkit.search.tool import (
+    Continuation,
+    DocumentPage,
+    ResultsPage,
+    call_text,
+    json_text,
+)
 
 _LONGEST_TITLE = 200
 _LONGEST_QUERY = 300
 _BROWSE = "read_search_results"
-_END = "End of the document."
 
 
 class Limits(NamedTuple):
-    """The most lines and UTF-8 bytes of one output, its header and hint included."""
+    """The most lines and UTF-8 bytes of one output, header and hint included."""
 
     lines: int
     bytes: int
 
 
-class Frame(NamedTuple):
-    """What stands around the blocks of a page; both parts depend on the last block shown."""
-
-    header: Callable[[int], str]
-    hint: Callable[[int], str]
-
-
 def results_page(
     page: ResultsPage, limit: int | None, default: int, limits: Limits, remark: str = ""
 ) -> tuple[str, ResultsPage]:
-    """The text of a page of hits, and the page with the hits that it shows and what follows.
-    `limit` is how many the caller asked for, None for the `default`; the header ends with
-    `remark`."""
+    """The text of a page of hits, and the page with the hits that fit and its continuation.
+
+    Args:
+        page: the hits that the caller asked for.
+        limit: the number of hits that the caller named; None for `default`.
+        default: the number of hits of a page.
+        limits: the size of the text.
+        remark: follows the header.
+    """
 
     def header(last: int) -> str:
         ranks = f"ranks {page.first}-{last} of {page.total}"
         return f"[search_id={page.search_id} {ranks} query={short(page.query)}]{remark}"
 
     def hint(last: int) -> str:
-        call = call_text(
-            _BROWSE,
-            reason="...",
-            search_id=page.search_id,
-            offset=last + 1,
-            limit=limit or default,
-        )
-        return f"Next hits: {call}" if last < page.total else "End of the ranking."
+        if last >= page.total:
+            return "End of the ranking."
+        arguments = {"search_id": page.search_id, "offset": last + 1, "limit": limit or default}
+        return f"Next hits: {call_text(_BROWSE, reason='...', **arguments)}"
 
-    blocks = [hit_block(hit) for hit in page.hits]
-    text, count = _page(Frame(header, hint), blocks, page.first, page.total, limits)
+    blocks = [_hit_block(hit) for hit in page.hits]
+    text, count = _fitted(header, hint, blocks, page.first, page.total, limits)
     hits = tuple([hit._replace(title=one_line(hit.title)) for hit in page.hits[:count]])
     arguments = {"search_id": page.search_id, "offset": page.first + count}
     following = _continuation(_BROWSE, arguments, limit, page.total)
@@ -66,8 +66,15 @@ def document_page(
     next_call: Callable[[int], str],
     limit: int | None = None,
 ) -> tuple[str, DocumentPage]:
-    """The text of a page of a document's lines, and what it shows. `next_call` is the call of
-    `tool` for the lines from a number on, as hints print it; `limit` as for results."""
+    """The text of a page of lines, and the page with the lines that fit and its continuation.
+
+    Args:
+        lines: the lines that the caller asked for.
+        limits: the size of the text.
+        tool: the tool that reads.
+        next_call: the call for the lines from a number on, as hints print it.
+        limit: the number of lines that the caller named, if any.
+    """
     title = one_line(lines.title)
 
     def header(last: int) -> str:
@@ -75,42 +82,32 @@ def document_page(
         return f"[docid={lines.docid} {numbers}]{f' {title}' if lines.title else ''}"
 
     def hint(last: int) -> str:
-        return f"Next lines: {next_call(last + 1)}" if last < lines.total else _END
+        return (
+            f"Next lines: {next_call(last + 1)}" if last < lines.total else "End of the document."
+        )
 
-    text, count = _page(Frame(header, hint), lines.lines, lines.first, lines.total, limits)
+    text, count = _fitted(header, hint, lines.lines, lines.first, lines.total, limits)
     arguments = {"docid": lines.docid, "offset": lines.first + count}
     following = _continuation(tool, arguments, limit, lines.total)
-    page_lines = tuple(lines.lines[:count])
-    page = DocumentPage(lines.docid, title, page_lines, lines.total, lines.first, following)
-    return text, page
-
-
-def _continuation(
-    tool: str, arguments: Mapping[str, Any], limit: int | None, total: int
-) -> Continuation | None:
-    if arguments["offset"] > total:
-        return None
-    return Continuation(tool, {**arguments, **({} if limit is None else {"limit": limit})})
-
-
-def hit_block(hit: Hit) -> str:
-    """One hit: rank, id of the unit, score with 4 decimals, title; the excerpt on a second line."""
-    line = f"{hit.rank}. docid={hit.unit_id} score={hit.score:.4f}"
-    if hit.title:
-        line += f" title={one_line(hit.title)}"
-    return f"{line}\n   {hit.excerpt}" if hit.excerpt else line
+    shown = tuple(lines.lines[:count])
+    return text, DocumentPage(lines.docid, title, shown, lines.total, lines.first, following)
 
 
 def one_line(title: str) -> str:
-    """The title as pages show it: on one line, at most 200 characters."""
+    """A title as pages show it: on one line, at most 200 characters."""
     joined = " ".join(title.split())
     return joined if len(joined) <= _LONGEST_TITLE else joined[:_LONGEST_TITLE] + "…"
 
 
-def line_of(passage: str, lines: Sequence[str]) -> int:
-    """The line (from 1) in which a passage starts; 1 if it is not there.
+def short(query: str) -> str:
+    """A query as headers show it: quoted, on one line, at most 300 characters."""
+    return json_text(query if len(query) <= _LONGEST_QUERY else query[:_LONGEST_QUERY] + "…")
 
-    White space is ignored, since wrapping a text into lines changes it.
+
+def line_of(passage: str, lines: Sequence[str]) -> int:
+    """The line (from 1) in which a passage begins; 1 if the lines do not contain it.
+
+    White space is ignored, because wrapping a text into lines changes it.
     """
     key = "".join(passage.split())
     solid = ["".join(line.split()) for line in lines]
@@ -121,33 +118,46 @@ def line_of(passage: str, lines: Sequence[str]) -> int:
     return next(number for number, end in enumerate(ends, start=1) if position < end)
 
 
-def short(query: str) -> str:
-    """The query as headers show it: quoted, on one line, at most 300 characters."""
-    cut = query if len(query) <= _LONGEST_QUERY else query[:_LONGEST_QUERY] + "…"
-    return json_text(cut)
+def _hit_block(hit: Hit) -> str:
+    line = f"{hit.rank}. docid={hit.unit_id} score={hit.score:.4f}"
+    if hit.title:
+        line += f" title={one_line(hit.title)}"
+    return f"{line}\n   {hit.snippet}" if hit.snippet else line
 
 
-def _page(
-    frame: Frame, blocks: Sequence[str], first: int, total: int, limits: Limits
+def _continuation(
+    tool: str, arguments: dict[str, Any], limit: int | None, total: int
+) -> Continuation | None:
+    if arguments["offset"] > total:
+        return None
+    return Continuation(tool, arguments if limit is None else {**arguments, "limit": limit})
+
+
+def _fitted(
+    header: Callable[[int], str],
+    hint: Callable[[int], str],
+    blocks: Sequence[str],
+    first: int,
+    total: int,
+    limits: Limits,
 ) -> tuple[str, int]:
-    widest = f"{frame.header(total)}\n{max(frame.hint(total - 1), frame.hint(total), key=len)}"
-    count = _fitting(blocks, widest, limits)
-    last = first + count - 1
-    return "\n".join([frame.header(last), *blocks[:count], frame.hint(last)]), count
+    """Header, blocks and hint, with as many blocks as fit, and their number.
 
-
-def _fitting(blocks: Sequence[str], frame: str, limits: Limits) -> int:
-    """How many of the first blocks fit beside the frame. At least 1, even where that exceeds the
-    limits: a page that shows nothing would be asked for again for ever, and a block that is cut
-    inside loses text."""
-    lines = limits.lines - _lines(frame)
-    room = limits.bytes - _bytes(frame)
+    There is at least one block, even if it exceeds the limits: an empty page would be requested
+    again for ever, and a block that is cut loses text. `header` and `hint` depend on the number of
+    the last block.
+    """
+    frame = f"{header(total)}\n{max(hint(total - 1), hint(total), key=len)}"
+    lines, room = limits.lines - _lines(frame), limits.bytes - _bytes(frame)
+    count = len(blocks)
     for index, block in enumerate(blocks):
         lines -= _lines(block)
         room -= _bytes(block)
         if lines < 0 or room < 0:
-            return max(1, index)
-    return len(blocks)
+            count = max(1, index)
+            break
+    last = first + count - 1
+    return "\n".join([header(last), *blocks[:count], hint(last)]), count
 
 
 def _lines(block: str) -> int:

@@ -1,78 +1,267 @@
-"""Search, page through the cached ranking, read by lines: the three tools of Pi-Serini."""
+"""Search, page through the ranking, and read by lines: the three tools of Pi-Serini."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterable, Sequence
+from abc import abstractmethod
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from toolkit.contracts import DocumentStore, Hit, SearchBackend, Unit
-from toolkit.errors import InputError
-from toolkit.search.browsing import REASON, Browsing, BrowsingSession
-from toolkit.search.excerpts import METHODS, Query
-from toolkit.search.schemas import TextParameter, ToolSpec
-from toolkit.search.session import Page, Tool
+from soundingline.toolkit.data import PASSAGE_MARK, Hit, Unit, parent
+from soundingline.toolkit.errors import InputError, check_int
+from soundingline.toolkit.search.pages import Limits, document_page, line_of, results_page, short
+from soundingline.toolkit.search.session import CachedSearch, SearchTool, Tool, ToolOutput
+from soundingline.toolkit.search.tool import (
+    LARGEST_OFFSET,
+    Parameter,
+    ResultsPage,
+    ToolError,
+    ToolSpec,
+    call_text,
+    quoted,
+)
+
+REASON = Parameter("reason", "Why you make this call, in at most 100 words.", blank=True)
+SNIPPETS = ("window", "first_match", "none")
+_BROWSE, _READ = "read_search_results", "read_document"
+_LONGEST_PASSAGE_SUFFIX = len(PASSAGE_MARK) + 9
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True, eq=False)
+class Browsing(SearchTool):
+    """Base class of interfaces with `read_search_results` and `read_document`.
+
+    A subclass yields a tool that searches, which returns `first_page`, and then `browsing_tools`;
+    it writes `filled`. An output is cut between hits or lines, never inside one, and its hint
+    continues at the first hit or line that was left out. A single hit or line is shown whatever
+    its size.
+
+    Args:
+        depth: hits of a ranking, all of which are kept and count as surfaced.
+        page: hits that a search shows.
+        browse_page, max_page: hits that `read_search_results` shows by default and at most.
+        excerpt_characters: length of a snippet.
+        excerpt_depth: hits up to this rank have a snippet.
+        read_limit: lines that `read_document` shows by default.
+        max_lines, max_bytes: size of one output, in lines and in bytes of UTF-8.
+    """
+
+    depth: int = 1000
+    page: int = 5
+    browse_page: int = 10
+    max_page: int = 50
+    excerpt_characters: int = 220
+    excerpt_depth: int = 50
+    read_limit: int = 200
+    max_lines: int = 2000
+    max_bytes: int = 50_000
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_int("max_page", self.max_page)
+        check_int("page", self.page, le=self.max_page)
+        check_int("browse_page", self.browse_page, le=self.max_page)
+        check_int("depth", self.depth)
+        if self.page > self.depth:
+            raise InputError(
+                f"page={self.page} shows more hits than depth={self.depth} ranks",
+                valid=f"page from 1 to {self.depth}",
+                do="lower page or raise depth",
+            )
+        check_int("excerpt_characters", self.excerpt_characters, ge=20)
+        check_int("excerpt_depth", self.excerpt_depth, ge=0)
+        check_int("max_lines", self.max_lines)
+        check_int("max_bytes", self.max_bytes)
+        check_int("read_limit", self.read_limit, le=self.max_lines)
+
+    @abstractmethod
+    def filled(self, query: str, first: int, hits: Sequence[Hit]) -> list[Hit]:
+        """The hits from rank `first` with their titles and snippets."""
+
+    def searching(self) -> tuple[str, str]:
+        """Name and argument of the tool that error messages recommend for a new search."""
+        return "search", "query"
+
+    def remark(self, search: CachedSearch) -> str:
+        """What follows the header of each page of a ranking."""
+        return ""
+
+    def browsing_tools(self) -> Iterable[Tool]:
+        """`read_search_results` and `read_document`."""
+        offset = f"First rank to show (default {self.page + 1})."
+        limit = f"Hits to show (default {self.browse_page})."
+        browse = ToolSpec(
+            _BROWSE,
+            "Show more hits of an earlier search, without searching again.",
+            (
+                REASON,
+                Parameter("search_id", "The search_id of an earlier search, such as s1."),
+                Parameter("offset", offset, bounds=(1, LARGEST_OFFSET)),
+                Parameter("limit", limit, bounds=(1, self.max_page)),
+            ),
+        )
+        offset, limit = "First line to show (default 1).", f"Lines (default {self.read_limit})."
+        read = ToolSpec(
+            _READ,
+            "Read a document by lines. The id of a passage shows its document, from the line where "
+            "the passage starts unless offset is given.",
+            (
+                REASON,
+                Parameter("docid", "A docid as result pages show it."),
+                Parameter("offset", offset, bounds=(1, LARGEST_OFFSET)),
+                Parameter("limit", limit, bounds=(1, self.max_lines)),
+            ),
+        )
+        yield Tool(browse, self._read_search_results)
+        yield Tool(read, self._read_document, reads_by="docid")
+
+    def first_page(self, query: str, otherwise: str) -> ToolOutput:
+        """The first hits of a new search; without hits, `otherwise` says what to do."""
+        search_id, search = self.rank(query, self.depth)
+        searched = search.request.query
+        if not search.hits:
+            return ToolOutput(
+                f"[search_id={search_id} no hits query={short(searched)}]{self.remark(search)}\n"
+                f"Nothing matched. {otherwise}",
+                ResultsPage(searched, (), 0, search_id=search_id),
+                search,
+            )
+        output = self._results(search_id, search, 1, self.page, None)
+        return output._replace(search=search)
+
+    def _results(
+        self, search_id: str, search: CachedSearch, first: int, count: int, limit: int | None
+    ) -> ToolOutput:
+        query = search.request.query
+        hits = self.filled(query, first, search.hits[first - 1 : first - 1 + count])
+        page = ResultsPage(query, hits, len(search.hits), first, search_id)
+        limits = Limits(self.max_lines, self.max_bytes)
+        return ToolOutput(*results_page(page, limit, self.browse_page, limits, self.remark(search)))
+
+    def _read_search_results(
+        self, reason: str, search_id: str, offset: int | None, limit: int | None
+    ) -> ToolOutput:
+        suffix = self.search_id_suffix
+        if suffix and search_id + suffix in self._search_ids():
+            search_id += suffix  # some callers leave it out
+        search = self.cached(search_id)
+        if search is None:
+            raise self._not_cached(search_id)
+        first = offset or self.page + 1
+        if first > len(search.hits):
+            again = call_text(_BROWSE, reason="...", search_id=search_id, offset=1)
+            raise ToolError(
+                "past_the_end",
+                f"search {search_id} has {len(search.hits)} hits; rank {first} is past its end. "
+                f"Call {again} for its first hits, or search with another query.",
+                tool=_BROWSE,
+                field="offset",
+            )
+        return self._results(search_id, search, first, limit or self.browse_page, limit)
+
+    def _not_cached(self, search_id: str) -> ToolError:
+        ids = self._search_ids()
+        tool, argument = self.searching()
+        if search_id in ids:
+            query = {argument: self._queries[ids.index(search_id)]}
+            code, message = (
+                "dropped_search_id",
+                f"search_id {quoted(search_id)} was dropped: only the newest {self.max_rankings} "
+                f"rankings are kept. Call {call_text(tool, reason='...', **query)} to rank it "
+                "again.",
+            )
+        else:
+            known = f" (kept: {', '.join(self._searches)})" if ids else ""
+            code, message = (
+                "unknown_search_id",
+                f"search_id {quoted(search_id)} is unknown{known}. Call {tool}(...) first.",
+            )
+        return ToolError(code, message, tool=_BROWSE, field="search_id")
+
+    def _search_ids(self) -> list[str]:
+        """The search ids of all searches, including those whose rankings were dropped."""
+        suffix = self.search_id_suffix
+        return [f"s{number}{suffix}" for number in range(1, len(self._queries) + 1)]
+
+    def _read_document(
+        self, reason: str, docid: str, offset: int | None, limit: int | None
+    ) -> ToolOutput:
+        count = limit or self.read_limit
+        try:
+            first = offset or self._first_line(docid)
+            lines = self.read_lines(_READ, parent(docid), first, count, reason="...")
+        except KeyError:
+            raise ToolError(
+                "unknown_docid",
+                f"docid {quoted(docid)} is unknown. Call {self.searching()[0]}(...) first and "
+                "read a docid that its results show.",
+                tool=_READ,
+                field="docid",
+            ) from None
+
+        def next_call(line: int) -> str:
+            return call_text(_READ, reason="...", docid=lines.docid, offset=line, limit=count)
+
+        limits = Limits(self.max_lines, self.max_bytes)
+        return ToolOutput(*document_page(lines, limits, _READ, next_call, limit))
+
+    def _first_line(self, unit_id: str) -> int:
+        """The line of the document in which a passage begins; 1 for a docid."""
+        docid = parent(unit_id)
+        if docid == unit_id:
+            return 1
+        # No document has so many passages, and a store might compute with the number.
+        if len(unit_id) - len(docid) > _LONGEST_PASSAGE_SUFFIX:
+            raise KeyError(unit_id)
+        passage = self.store.texts([unit_id])[0].text
+        return line_of(passage, self.store.lines(docid, 1, LARGEST_OFFSET).lines)
+
+
+@dataclass(kw_only=True, eq=False)
 class RankedBrowsing(Browsing):
-    """Settings of an interface with `search`, `read_search_results` and `read_document`.
+    """`search`, `read_search_results` and `read_document`, with Pi-Serini's defaults.
 
-    Defaults are Pi-Serini's. `excerpt`: `window` (best query-biased stretch), `first_match` or
-    `none`. For the other settings see `Browsing`. Raises `InputError` for impossible values.
+    Args:
+        excerpt: `window` (the stretch of text that matches the query best), `first_match` or
+            `none`.
+
+    For the other settings see `Browsing` and `SearchTool`. Source: Pi-Serini (arXiv:2605.10848).
     """
 
     excerpt: str = "window"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.excerpt not in METHODS:
-            raise InputError(f"excerpt={self.excerpt!r}", valid=", ".join(METHODS))
-
-    def session(
-        self,
-        backend: SearchBackend,
-        store: DocumentStore,
-        clock: Callable[[], float] = time.perf_counter,
-    ) -> RankedBrowsingSession:
-        """A session for one question; `clock` gives seconds."""
-        return self.open_session(RankedBrowsingSession, backend, store, clock, depth=self.depth)
-
-
-class RankedBrowsingSession(BrowsingSession[RankedBrowsing]):
-    """One question's session: see `RankedBrowsing`."""
+        if self.excerpt not in SNIPPETS:
+            raise InputError(f"excerpt={self.excerpt!r}", valid=", ".join(SNIPPETS))
 
     def tools(self) -> Iterable[Tool]:
-        settings = self.settings
         search = ToolSpec(
             "search",
-            f"Rank the collection for a query. Shows the first {settings.page} hits and keeps up "
-            f"to {settings.depth} under a search_id, which read_search_results pages through.",
-            (REASON, TextParameter("query", "The search query.")),
+            f"Rank the collection for a query. Shows the first {self.page} hits and keeps up "
+            f"to {self.depth} under a search_id, which read_search_results pages through.",
+            (REASON, Parameter("query", "The search query.")),
         )
         yield Tool(search, self._search, searches_by="query")
         yield from self.browsing_tools()
 
-    def _search(self, reason: str, query: str) -> Page:
+    def _search(self, reason: str, query: str) -> ToolOutput:
         return self.first_page(query, "Call search with other words.")
 
     def filled(self, query: str, first: int, hits: Sequence[Hit]) -> list[Hit]:
-        """The hits from rank `first` with their titles and excerpts."""
-        words, cut = Query(query), METHODS[self.settings.excerpt]
-        rows = zip(hits, self._texts(first, hits), strict=True)
+        """The hits from rank `first` with their titles and snippets."""
+        from soundingline.toolkit.search.snippets import METHODS, QueryTerms  # it imports numba
+
+        terms, make_snippet = QueryTerms(query), METHODS[self.excerpt]
+        with_snippets = 0 if self.excerpt == "none" else max(0, self.excerpt_depth - first + 1)
+        if with_snippets or not all(hit.title for hit in hits):
+            units = self.units([hit.unit_id for hit in hits])
+        else:
+            units = [Unit(hit.unit_id, hit.title, "") for hit in hits]
         filled = []
-        for rank, (hit, unit) in enumerate(rows, start=first):
-            excerpt = ""
-            if self._excerpted(rank):
-                excerpt = cut(words, unit.text, self.settings.excerpt_characters)
+        for index, (hit, unit) in enumerate(zip(hits, units, strict=True)):
+            snippet = ""
+            if index < with_snippets:
+                snippet = make_snippet(terms, unit.text, self.excerpt_characters)
             title = hit.title or unit.title
-            filled.append(hit._replace(rank=rank, title=title, excerpt=excerpt, text=""))
+            filled.append(hit._replace(rank=first + index, title=title, snippet=snippet, text=""))
         return filled
-
-    def _texts(self, first: int, hits: Sequence[Hit]) -> list[Unit]:
-        if self._excerpted(first) or not all(hit.title for hit in hits):
-            return self.units([hit.unit_id for hit in hits])
-        return [Unit(hit.unit_id, hit.title, "") for hit in hits]
-
-    def _excerpted(self, rank: int) -> bool:
-        return self.settings.excerpt != "none" and rank <= self.settings.excerpt_depth

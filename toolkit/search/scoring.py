@@ -1,62 +1,61 @@
-"""Scorers of requirements: whether the passages of a document meet what a question asks for.
+"""Scores of requirements: whether passages of a document meet what a question asks for.
 
-The Scorer of PaSaMaster (Du et al., 2026, section 2.2): for each requirement a score and a
-rationale that names its passage, and a probability that the document is relevant as a whole.
-What scores is given by whoever puts a run together (`toolkit.search.literature.Operators`).
+The Scorer of PaSaMaster (Du et al., 2026, section 2.2) gives each requirement a score and a
+rationale that names its passage, and each document a probability that it is relevant as a whole.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
-from toolkit.corpus.layers import EVIDENCE
+from soundingline.toolkit.data import DocumentStore, Unit
+from soundingline.toolkit.search.tool import EVIDENCE, Page
+from soundingline.toolkit.trajectory import Trajectory, scored_documents
 
 SATISFIED, NOT, UNKNOWN = VERDICTS = ("satisfied", "not", "unknown")
-# Where the overall probability comes from.
+# Where a probability was read.
 BY_LOGPROBS, BY_STATEMENT, BY_SCORE = ORIGINS = ("log-probabilities", "stated", "score")
 _LEAST_MET = 0.5
 
 
-class Passage(NamedTuple):
-    """A passage of a document as a scorer reads it, perhaps cut."""
-
-    unit_id: str
-    text: str
-
-
 class Evidence(NamedTuple):
-    """A requirement and the passages that speak most of it, the best first; none where nothing
-    does."""
+    """A requirement and the passages that concern it most, best first; there may be none."""
 
     requirement: str
-    passages: tuple[Passage, ...] = ()
+    passages: tuple[Unit, ...] = ()
 
 
-class Candidate(NamedTuple):
-    """A document whose `evidence` is to be scored. `context` holds passages that were located for
-    requirements with a score already; they count for the overall probability. `qid` is the question
-    on whose account a model is asked."""
+class CandidateDocument(NamedTuple):
+    """A document whose evidence is to be scored.
+
+    `context` holds passages of requirements that have a score already; they count for the
+    probability of the document. `qid` is the question that a model's requests are charged to.
+    """
 
     question: str
     docid: str
     title: str
     evidence: tuple[Evidence, ...]
-    context: tuple[Passage, ...] = ()
+    context: tuple[Unit, ...] = ()
     qid: str = ""
 
     @property
-    def passages(self) -> tuple[Passage, ...]:
-        """All of them, each once, in order of first appearance."""
+    def passages(self) -> tuple[Unit, ...]:
+        """All passages, each once, in order of first appearance."""
         located = [passage for row in self.evidence for passage in row.passages]
         return tuple(dict.fromkeys([*located, *self.context]))
 
 
 class RequirementScore(NamedTuple):
-    """What a document got for one requirement: one of `VERDICTS`, a score from 0 to 1, why, and the
-    unit id of the passage that says so (empty where none does)."""
+    """The score of a document for one requirement.
+
+    `verdict` is one of `VERDICTS` and `score` is in [0, 1]; `passage` is the id of the passage that
+    the rationale refers to, or an empty string.
+    """
 
     verdict: str
     score: float
@@ -64,12 +63,14 @@ class RequirementScore(NamedTuple):
     passage: str = ""
 
 
-class Judgement(NamedTuple):
-    """What a scorer gives for a candidate.
+class DocumentScore(NamedTuple):
+    """What a scorer returns for a candidate.
 
-    `requirements`: one a row of its evidence, None where there is no score. `probability` (0 to 1)
-    that the document is relevant as a whole, None where the scorer tells none; `origin`, one of
-    `ORIGINS`, tells where it was read. `error` is the code of what went wrong.
+    Attributes:
+        requirements: one score for each row of the evidence; None for one without a score.
+        probability: in [0, 1], that the document is relevant; None if the scorer gives none.
+        origin: where the probability was read, one of `ORIGINS`.
+        error: the code of what went wrong, or an empty string.
     """
 
     requirements: tuple[RequirementScore | None, ...]
@@ -85,12 +86,14 @@ class Judgement(NamedTuple):
 
 @dataclass(frozen=True)
 class ScorerResources:
-    """What only a run can give its scorer.
+    """What a run provides for its scorer.
 
-    - `caches`: the folder where scores are kept between runs; None: nowhere.
-    - `model`: a `toolkit.llm.blocking.BlockingModel` for scorers that ask one; `gives_logprobs`:
-      whether its API knows log-probabilities.
-    - `document_frequency`: word -> documents that hold it; `documents`: their number.
+    Args:
+        caches: the folder that keeps scores between runs; None keeps none.
+        model: a `soundingline.toolkit.llm.blocking.BlockingModel`.
+        gives_logprobs: whether the model's API returns log-probabilities.
+        document_frequency: the number of documents that contain a word.
+        documents: the number of documents.
     """
 
     caches: Path | None = None
@@ -102,45 +105,53 @@ class ScorerResources:
 
 @runtime_checkable
 class RequirementScorer(Protocol):
-    """Scores each candidate by itself. Its constructor takes plain arguments and is cheap; any
-    number of threads may call it at once."""
+    """Scores documents, each on its own.
+
+    Constructors take plain values and are cheap; any number of threads may call a scorer at once.
+    """
 
     @property
     def asks_model(self) -> bool:
-        """Whether it cannot work without a language model."""
+        """Whether it needs a language model."""
         ...
 
     @property
     def fingerprint(self) -> str:
-        """Equal fingerprints give equal scores. `InputError` where what is named cannot be had."""
+        """Equal fingerprints give equal scores; `InputError` if a file cannot be read."""
         ...
 
     @property
     def counts(self) -> Mapping[str, float]:
-        """What was out of the ordinary, and what was asked, cumulatively."""
+        """Requests and irregularities so far, by name."""
         ...
 
     def bind(self, resources: ScorerResources) -> RequirementScorer:
-        """One that works with `resources`; this one stays as it is."""
+        """A copy that works with `resources`."""
         ...
 
-    def score(self, candidates: Sequence[Candidate]) -> list[Judgement]:
-        """One judgement a candidate, in the order given."""
+    def score(self, candidates: Sequence[CandidateDocument]) -> list[DocumentScore]:
+        """One score for each candidate, in order."""
         ...
 
     def close(self) -> None:
-        """End connections, if there are any."""
+        """Close connections."""
         ...
 
 
 @dataclass(frozen=True)
-class ScoresPage:
-    """`details` of a call that scores: a judgement for each document, whose evidence was read.
-    `requirements` are those of every judgement, in order."""
+class ScoresPage(Page):
+    """The page of a call that scores documents.
+
+    Args:
+        docids: the documents, whose evidence the scorer read.
+        requirements: the requirements that every score has, in order.
+        scores: one for each document.
+        layer: see `Page`.
+    """
 
     docids: Sequence[str]
     requirements: Sequence[str]
-    judgements: Sequence[Judgement]
+    scores: Sequence[DocumentScore]
     layer: str = EVIDENCE
     tier: ClassVar[str] = "opened"
 
@@ -152,39 +163,55 @@ class ScoresPage:
     def text(self) -> str:
         """A line for each document: verdict and score of each requirement, by number."""
         lines = [f"{number}. {text}" for number, text in enumerate(self.requirements, start=1)]
-        for docid, judgement in zip(self.docids, self.judgements, strict=True):
+        for docid, score in zip(self.docids, self.scores, strict=True):
             cells = [
                 f"{number} unscored" if row is None else f"{number} {row.verdict} {row.score:.2f}"
-                for number, row in enumerate(judgement.requirements, start=1)
+                for number, row in enumerate(score.requirements, start=1)
             ]
-            known = judgement.probability
-            overall = "" if known is None else f" | overall {known:.2f} ({judgement.origin})"
-            wrong = f" | {judgement.error}" if judgement.error else ""
+            known = score.probability
+            overall = "" if known is None else f" | overall {known:.2f} ({score.origin})"
+            wrong = f" | {score.error}" if score.error else ""
             lines.append(f"docid={docid} | {'; '.join(cells)}{overall}{wrong}")
         return "\n".join(lines)
 
 
 def verdict_of(score: float, evidence: Evidence) -> str:
-    """The verdict of a scorer that gives numbers alone: unknown without any passage, else satisfied
-    from 0.5 up."""
+    """The verdict for a score alone: unknown without passages, else satisfied from 0.5."""
     if not evidence.passages:
         return UNKNOWN
     return SATISFIED if score >= _LEAST_MET else NOT
 
 
-def judgement_row(candidate: Candidate, judgement: Judgement) -> dict[str, Any]:
-    """A judgement as plain JSON values, with the texts that it is of: a line of a file of scores,
-    and a row to train a scorer with."""
-    pairs = zip(candidate.evidence, judgement.requirements, strict=True)
-    return {
-        "query": candidate.question,
-        "docid": candidate.docid,
-        "chunks": [{"id": unit_id, "text": text} for unit_id, text in candidate.passages],
-        "requirements": [
-            {"requirement": evidence.requirement, **row._asdict()}
-            for evidence, row in pairs
-            if row is not None
-        ],
-        "overall": judgement.probability,
-        "origin": judgement.origin,
-    }
+def training_rows(
+    trajectory: Trajectory, passages: DocumentStore, repeat: int = 1
+) -> Iterator[dict[str, Any]]:
+    """A row for each document that the rounds of a trajectory scored, as `scorer=file` reads them.
+
+    A row has `query`, `docid`, `chunks` (the whole passages that the scores name), `requirements`
+    (`requirement`, `verdict`, `score`, `rationale`, `passage`), `overall` (a probability), its
+    `origin`, and `repeat`. Documents without a score, and passages that the store lacks, are left
+    out.
+
+    Args:
+        trajectory: of a navigator with a scorer.
+        passages: the store of the passages.
+        repeat: the number of the repeat, from 1.
+    """
+    for docid, document in scored_documents(trajectory.rounds).items():
+        if not document.requirements:
+            continue
+        units: list[Unit] = []
+        for unit_id in document.passages:
+            with suppress(KeyError):
+                units += passages.texts([unit_id])
+        yield {
+            "query": trajectory.question,
+            "docid": docid,
+            "chunks": [{"id": unit.unit_id, "text": unit.text} for unit in units],
+            "requirements": [
+                {"requirement": need, **cell} for need, cell in document.requirements.items()
+            ],
+            "overall": document.probability,
+            "origin": document.origin,
+            "repeat": repeat,
+        }

@@ -1,48 +1,51 @@
-"""One question's session: checks calls, serves them, and records calls and evidence."""
+"""`SearchTool`: settings of an interface and, once opened, the session of one question."""
 
 from __future__ import annotations
 
+import copy
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Generic, NamedTuple, TypeVar
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import repeat
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
-from toolkit.checks import check_integer
-from toolkit.contracts import (
-    Abilities,
-    Answer,
-    Details,
+from soundingline.toolkit.data import (
     DocumentStore,
-    Exposure,
     Hit,
-    Hits,
     Lines,
-    Refusal,
+    Ranking,
     SearchBackend,
     SearchRequest,
-    ToolCall,
-    ToolResult,
-    ToolUse,
     Unit,
     parent,
     parents,
 )
-from toolkit.errors import InputError
-from toolkit.search.answers import parse_answer
-from toolkit.search.errors import ToolError, quoted
-from toolkit.search.evidence import EvidenceLog
-from toolkit.search.schemas import ToolSpec, call_text, recordable
-from toolkit.tokens import WORDS, Tokens, tokens_of
+from soundingline.toolkit.errors import InputError, check_int
+from soundingline.toolkit.search.answers import parse_answer
+from soundingline.toolkit.search.tool import (
+    Page,
+    Refusal,
+    ToolError,
+    ToolResult,
+    ToolSpec,
+    call_text,
+    quoted,
+    recordable,
+)
+from soundingline.toolkit.tokens import Tokenizer, load_tokenizer
+from soundingline.toolkit.trajectory import TIERS, Answer, Exposure, ToolCall
 
-Settings = TypeVar("Settings")
-Session = TypeVar("Session")
+Self = TypeVar("Self", bound="SearchTool")
 
 
-class CachedRanking(NamedTuple):
-    """A cached ranking. `hits` are cut to the session's depth; `unit_ids` names them in order;
-    `notes` are the backend's."""
+class CachedSearch(NamedTuple):
+    """A search whose ranking can be paged through.
+
+    `hits` are at most as many as were requested, `unit_ids` are theirs, and `notes` come from the
+    backend.
+    """
 
     request: SearchRequest
     hits: Sequence[Hit]
@@ -50,260 +53,284 @@ class CachedRanking(NamedTuple):
     notes: Mapping[str, Any]
 
 
-class Page(NamedTuple):
-    """What a tool gives: text for the model, and what that text shows, which is what the agent has
-    been exposed to. `ranking` is set by searches only."""
+class ToolOutput(NamedTuple):
+    """What a tool returns.
+
+    `text` is for the model; `page` holds what the text shows, as values, which is what the agent
+    has been exposed to; `search` is the search of a call that searched.
+    """
 
     text: str
-    details: Details | Refusal | None = None
-    ranking: CachedRanking | None = None
+    page: Page | Refusal | None = None
+    search: CachedSearch | None = None
 
 
-class Served(NamedTuple):
-    """A call that was served: its record, and what it gave."""
+class PendingCall(NamedTuple):
+    """A call that was served and is not recorded yet."""
 
     call: ToolCall
-    page: Page
+    output: ToolOutput
 
 
 class Tool(NamedTuple):
-    """A tool's schema and the method that serves it with checked arguments.
+    """A tool of an interface.
 
-    `searches_by` names the argument that takes a query, where the tool searches; `reads_by` the one
-    that takes the id of a document or of a unit, where it reads.
+    `serve` takes the checked arguments by name. `searches_by` names the argument that takes a
+    query if the tool searches, `reads_by` the one that takes the id of a document or unit if it
+    reads.
     """
 
     spec: ToolSpec
-    serve: Callable[..., Page]
+    serve: Callable[..., ToolOutput]
     searches_by: str = ""
     reads_by: str = ""
 
 
-@dataclass(frozen=True, kw_only=True)
-class SessionSettings:
-    """Settings that every interface has.
+@dataclass(kw_only=True, eq=False)
+class SearchTool(ABC):
+    """Base class of search-tool interfaces.
 
-    `max_rankings`: rankings kept for repeated queries and for browsing, the oldest dropped first.
-    `tokenizer` names what counts the tokens of outputs (`toolkit.tokens.tokens_of`); None: words
-    and single marks. Raises `InputError` for `max_rankings` below 1.
+    An object holds the settings of an interface, which a configuration names by class and fields.
+    `open` returns a copy that serves one question: it checks calls, caches rankings, and records
+    calls and exposures. A subclass is a dataclass that adds settings, writes `tools`, and serves
+    them with `rank`, `cached`, `units` and `read_lines`. Calls may overlap; they are recorded in
+    the order in which they end.
+
+    Args:
+        max_rankings: rankings kept for repeated queries and for paging; the oldest is dropped.
+        tokenizer: what counts the tokens of outputs, see
+            `soundingline.toolkit.tokens.load_tokenizer`; None counts words and punctuation marks.
+
+    Attributes:
+        uses_pipeline: False for an interface that never calls `rank` with the backend of `open`,
+            so that a run opens no index for it.
+        store: the document store (of an open tool, as all that follow).
+        reasoning: what the agent thought last. An agent sets it before a call; it is passed to the
+            backend with the query. Searches with equal query and reasoning share a ranking.
+        search_id_suffix: ends every search id. A server sets it, so that a search id alone
+            identifies the session.
+        keeps_calls: False if nobody will read `calls`, whose outputs would fill the memory.
+
+    Raises:
+        InputError: for settings out of range.
     """
 
     max_rankings: int = 32
     tokenizer: str | None = None
 
+    uses_pipeline: ClassVar[bool] = True
+    _tools: Mapping[str, Tool] | None = field(default=None, init=False, repr=False)
+
     def __post_init__(self) -> None:
-        check_integer("max_rankings", self.max_rankings)
+        check_int("max_rankings", self.max_rankings)
 
-    @property
-    def tokens(self) -> Tokens:
-        """What counts tokens; loaded when it is first asked for."""
-        return tokens_of(self.tokenizer)
-
-    def open_session(
-        self,
-        session: Callable[..., Session],
-        backend: SearchBackend,
-        store: DocumentStore,
-        clock: Callable[[], float],
-        *,
-        depth: int,
-    ) -> Session:
-        """A session of this class with these settings; `depth`: hits of a ranking."""
-        return session(
-            self,
-            backend,
-            store,
-            depth=depth,
-            max_rankings=self.max_rankings,
-            tokens=self.tokens,
-            clock=clock,
-        )
-
-
-class ToolSession(ABC, Generic[Settings]):
-    """Base of the interfaces; implements `contracts.SearchTool`. Serves one question, whose calls
-    may be under way beside each other, and holds no state outside itself. Calls are on record in
-    the order in which they end.
-
-    An interface writes `tools`, and serves them with `rank`, `kept`, `units` and `lines`.
-    `settings` are the interface's own. `depth`: hits of a ranking. `max_rankings`: rankings kept,
-    the oldest dropped first. `tokens` counts what outputs have. `clock` gives seconds.
-
-    `reasoning` is what the agent thought last: a loop whose pipeline wants it sets it before a
-    call, and it goes to the backend with the query. Equal requests (query and reasoning) share one
-    ranking as long as it is kept: the repeat gets a search id of its own, counts as a call, and
-    does not reach the backend.
-    """
-
-    def __init__(
-        self,
-        settings: Settings,
+    def open(
+        self: Self,
         backend: SearchBackend,
         store: DocumentStore,
         *,
-        depth: int = 1000,
-        max_rankings: int = 32,
-        tokens: Tokens = WORDS,
         clock: Callable[[], float] = time.perf_counter,
+    ) -> Self:
+        """A copy with state of its own, for one question; `clock` returns seconds."""
+        opened = copy.copy(self)
+        opened._begin(backend, store, clock)
+        return opened
+
+    def _begin(
+        self, backend: SearchBackend, store: DocumentStore, clock: Callable[[], float]
     ) -> None:
-        self.settings = settings
-        self.tokens = tokens
+        self.tokens: Tokenizer = load_tokenizer(self.tokenizer)
         self.store = store
-        self.depth = depth
         self.reasoning = ""
-        self._backend = backend
-        self._max_rankings = max_rankings
-        self._clock = clock
+        self.search_id_suffix = ""
+        self.keeps_calls = True
+        self.exposures = ExposureLog()
+        self.backend, self.clock = backend, clock
         self._blocked = ""
         self._lock = threading.RLock()
-        self._rankings: dict[str, CachedRanking] = {}
+        self._searches: dict[str, CachedSearch] = {}
         self._queries: list[str] = []
         self._calls: list[ToolCall] = []
-        self._evidence = EvidenceLog()
+        self.begin()
         self._tools = {tool.spec.name: tool for tool in self.tools()}
+
+    def begin(self) -> None:  # noqa: B027 (most interfaces have no state of their own)
+        """Called by `open`. A subclass with state of its own creates it here."""
 
     @abstractmethod
     def tools(self) -> Iterable[Tool]:
         """The tools of this interface, in the order in which models see them. Called once."""
 
     @property
-    def abilities(self) -> Abilities:
-        tools = self._tools.items()
-        searching = [ToolUse(name, tool.searches_by) for name, tool in tools if tool.searches_by]
-        reading = [ToolUse(name, tool.reads_by) for name, tool in tools if tool.reads_by]
-        return Abilities(next(iter(searching), None), next(iter(reading), None))
+    def _opened_tools(self) -> Mapping[str, Tool]:
+        if self._tools is None:
+            raise InputError(
+                f"this {type(self).__name__} holds settings and serves no question",
+                do="call open(backend, store) and use the tool that it returns",
+            )
+        return self._tools
+
+    @property
+    def search_tool(self) -> tuple[str, str] | None:
+        """The first tool that searches, and its argument for the query; None without one."""
+        tools = self._opened_tools.items()
+        return next(((name, tool.searches_by) for name, tool in tools if tool.searches_by), None)
+
+    @property
+    def read_tool(self) -> tuple[str, str] | None:
+        """The first tool that reads, and its argument for the id; None without one."""
+        tools = self._opened_tools.items()
+        return next(((name, tool.reads_by) for name, tool in tools if tool.reads_by), None)
 
     @property
     def calls(self) -> Sequence[ToolCall]:
+        """The calls on record."""
         return tuple(self._calls)
 
-    @property
-    def evidence(self) -> EvidenceLog:
-        return self._evidence
-
     def specs(self) -> list[dict[str, Any]]:
-        """`[{"name", "description", "parameters"}]`, parameters as strict JSON schemas."""
-        return [tool.spec.schema() for tool in self._tools.values()]
+        """`[{"name", "description", "parameters"}]`, with parameters as strict JSON schemas."""
+        return [tool.spec.schema() for tool in self._opened_tools.values()]
 
     def call(self, name: str, arguments: Mapping[str, Any]) -> ToolResult:
-        """Serve one call, whatever its name and arguments are.
+        """Serve a call and record it.
 
-        What was wrong comes back as text and as the record's `error` (a code of `ToolError`); such
-        a call exposes nothing. What the backend or the store raises is raised, and not recorded.
+        A call that is not valid returns a text for the model, its record has the code of the
+        error, and it exposes nothing. Exceptions of the backend and the store are raised, and the
+        call is not recorded.
         """
         return self.record(self.serve(name, arguments))
 
-    def serve(self, name: str, arguments: Mapping[str, Any]) -> Served:
-        """As `call`, without an entry in the record. Calls may be served beside each other, in
-        threads, and are then entered by `record` in an order that does not depend on their times.
+    def serve(self, name: str, arguments: Mapping[str, Any]) -> PendingCall:
+        """Serve a call without recording it.
+
+        Calls may be served in several threads at once and recorded afterwards, in an order that
+        does not depend on their times.
         """
-        started = self._clock()
+        started = self.clock()
+        error = ""
         try:
-            page, error = self._serve(name, arguments), ""
-        except ToolError as refusal:
-            page, error = Page(str(refusal), refusal.details), refusal.code
-        exposed = None if isinstance(page.details, Refusal) else page.details
-        layer = str(getattr(exposed, "layer", ""))
-        record = ToolCall(
+            output = self._dispatch(name, arguments)
+        except ToolError as failure:
+            output, error = ToolOutput(str(failure), failure.refusal), failure.refusal.code
+        page, search = output.page, output.search
+        layer = {"layer": page.layer} if isinstance(page, Page) and page.layer else {}
+        call = ToolCall(
             name=name if isinstance(name, str) and name.isprintable() else quoted(name),
             arguments=recordable(arguments),
-            output=page.text,
+            output=output.text,
             error=error,
-            seconds=self._clock() - started,
-            tokens=self.tokens.count(page.text),
-            ranking=page.ranking.unit_ids if page.ranking else (),
-            shown=tuple(exposed.shown) if exposed else (),
-            notes={
-                **(page.ranking.notes if page.ranking else {}),
-                **({"layer": layer} if layer else {}),
-            },
+            seconds=self.clock() - started,
+            tokens=self.tokens.count(output.text),
+            ranking=search.unit_ids if search else (),
+            shown=tuple(page.shown) if isinstance(page, Page) else (),
+            notes={**(search.notes if search else {}), **layer},
         )
-        return Served(record, page)
+        return PendingCall(call, output)
 
-    def record(self, served: Served) -> ToolResult:
-        """Enter a call that was served in the record."""
-        page = served.page
-        exposed = None if isinstance(page.details, Refusal) else page.details
-        self._record(served.call, page.ranking, exposed)
-        return ToolResult(page.text, served.call, page.details)
-
-    def restore(self, calls: Sequence[ToolCall], exposures: Sequence[Exposure]) -> None:
-        """Begin where an earlier session ended: with what it has on record. Its rankings are not
-        kept."""
-        self._calls += calls
-        self._evidence.restore(calls, exposures)
-
-    def block(self, reason: str) -> None:
-        """Refuse every later call with `reason` (say, that the time for retrieval is over)."""
-        self._blocked = reason
-
-    def cite(self, docids: Iterable[str]) -> Sequence[str]:
-        """Mark documents as cited; passage ids count as their documents, ids that this session
-        never brought up do not count. Returns those that do, each once, in order."""
-        known = self._evidence.known
-        cited = tuple(dict.fromkeys(parent(docid) for docid in docids if parent(docid) in known))
-        self._evidence.show("cited", cited)
-        return cited
-
-    def answer(self, text: str) -> Answer:
-        """The parts of a final answer, its citations marked as cited."""
-        answer = parse_answer(text, self._evidence.known)
-        self.cite(answer.citations)
-        return answer
-
-    def _serve(self, name: str, arguments: Mapping[str, Any]) -> Page:
+    def _dispatch(self, name: str, arguments: Mapping[str, Any]) -> ToolOutput:
         if self._blocked:
             raise ToolError("blocked", self._blocked)
-        tool = self._tools.get(name) if isinstance(name, str) else None
+        tools = self._opened_tools
+        tool = tools.get(name) if isinstance(name, str) else None
         if tool is None:
             raise ToolError(
                 "unknown_tool",
-                f"there is no tool {quoted(name)}. Call one of: {', '.join(self._tools)}.",
+                f"there is no tool {quoted(name)}. Call one of: {', '.join(tools)}.",
             )
         return tool.serve(**tool.spec.check(arguments))
 
-    def _record(
-        self, record: ToolCall, ranking: CachedRanking | None, exposed: Details | None
+    def record(self, pending: PendingCall) -> ToolResult:
+        """Record a call that `serve` returned."""
+        call, (text, page, search) = pending
+        with self._lock:
+            if self.keeps_calls:
+                self._calls.append(call)
+            self.exposures.count(call.tokens)
+            if search:
+                self.exposures.surface(parents(search.unit_ids))
+            if isinstance(page, Page):
+                docids = [parent(unit_id) for unit_id in page.shown]
+                self.exposures.show(page.tier, docids, page.layer)
+        return ToolResult(text, call, page)
+
+    def memory(self, docids: Iterable[str]) -> dict[str, Any]:
+        """State that later calls on these documents depend on and that is not on record.
+
+        The values are JSON values for `restore`. An interface whose calls depend on each other
+        overrides both methods.
+        """
+        return {}
+
+    def restore(
+        self,
+        calls: Sequence[ToolCall],
+        exposures: Sequence[Exposure],
+        memories: Sequence[Mapping[str, Any]] = (),
     ) -> None:
+        """Continue an earlier session from its record and its memories, in their order.
+
+        Its rankings cannot be paged through any more.
+        """
+        self._calls += calls
+        self.exposures.restore(calls, exposures)
+
+    def block(self, reason: str) -> None:
+        """Refuse every later call with `reason`, for example that the time is over."""
+        self._blocked = reason
+
+    def cite(self, docids: Iterable[str]) -> Sequence[str]:
+        """Mark documents as cited and return them, each once, in order.
+
+        Passages count as their documents. Documents that no call of this session returned are
+        ignored.
+        """
+        known = self.exposures.known
+        cited = tuple(dict.fromkeys(parent(docid) for docid in docids if parent(docid) in known))
+        self.exposures.show("cited", cited)
+        return cited
+
+    def answer(self, text: str) -> Answer:
+        """Parse a final answer and mark the documents that it cites as cited."""
+        answer = parse_answer(text, self.exposures.known)
+        self.cite(answer.citations)
+        return answer
+
+    def rank(self, query: str, depth: int = 1000) -> tuple[str, CachedSearch]:
+        """Rank `depth` hits, or take the ranking of an equal request, under a new search id."""
+        request = SearchRequest(query.strip(), self.reasoning, depth)
         with self._lock:
-            self._calls.append(record)
-            self._evidence.count(record.tokens)
-            if ranking:
-                self._evidence.surface(parents(ranking.unit_ids))
-            if exposed:
-                docids = [parent(unit_id) for unit_id in exposed.shown]
-                self._evidence.show(exposed.tier, docids, getattr(exposed, "layer", ""))
+            searches = self._searches.values()
+            search = next((each for each in searches if each.request == request), None)
+        if search is None:
+            result = self.backend.search(request)
+            hits = result.hits[:depth]
+            if isinstance(hits, Ranking):
+                unit_ids = hits.unit_ids
+            else:
+                unit_ids = tuple([hit.unit_id for hit in hits])
+            search = CachedSearch(request, hits, unit_ids, recordable(result.notes))
+        return self.cache(search), search
 
-    def rank(self, query: str) -> tuple[str, CachedRanking]:
-        """A new search id and its ranking, kept from an equal request or from the backend."""
-        request = SearchRequest(query.strip(), self.reasoning, self.depth)
+    def cache(self, search: CachedSearch) -> str:
+        """Keep a search for equal requests and for paging; returns its search id."""
         with self._lock:
-            ranking = self._cached(request)
-        if ranking is None:
-            result = self._backend.search(request)
-            hits = result.hits[: self.depth]
-            ranking = CachedRanking(request, hits, _unit_ids(hits), recordable(result.notes))
-        with self._lock:
-            self._queries.append(request.query)
-            search_id = f"s{len(self._queries)}"
-            self._rankings[search_id] = ranking
-            if len(self._rankings) > self._max_rankings:
-                del self._rankings[next(iter(self._rankings))]
-        return search_id, ranking
+            self._queries.append(search.request.query)
+            search_id = f"s{len(self._queries)}{self.search_id_suffix}"
+            self._searches[search_id] = search
+            if len(self._searches) > self.max_rankings:
+                del self._searches[next(iter(self._searches))]
+        return search_id
 
-    def kept(self, search_id: str) -> CachedRanking | None:
-        """The ranking of an earlier search; None if there was none of that id, or if it was
-        dropped."""
-        return self._rankings.get(search_id)
+    def cached(self, search_id: str) -> CachedSearch | None:
+        """An earlier search; None if the id is unknown or the search was dropped."""
+        return self._searches.get(search_id)
 
-    def _cached(self, request: SearchRequest) -> CachedRanking | None:
-        held = self._rankings.values()
-        return next((ranking for ranking in held if ranking.request == request), None)
+    def read_lines(self, tool: str, docid: str, first: int, limit: int, **extra: Any) -> Lines:
+        """At most `limit` lines of a document from line `first`.
 
-    def lines(self, tool: str, docid: str, first: int, limit: int, **extra: Any) -> Lines:
-        """At most `limit` lines of a document from line `first`. `KeyError` for an unknown docid;
-        `ToolError` of `tool` past the end, which tells the call for its beginning with the
-        arguments `extra` in front."""
+        Raises `KeyError` for an unknown docid, and a `ToolError` of `tool` for a line past the
+        end. Its message names the call for the beginning, which has the arguments `extra` in front.
+        """
         try:
             return self.store.lines(docid, first, limit)
         except ValueError:
@@ -320,7 +347,7 @@ class ToolSession(ABC, Generic[Settings]):
         )
 
     def units(self, unit_ids: Sequence[str]) -> list[Unit]:
-        """Titles and texts of hits. That a hit has none is no fault of the call."""
+        """Titles and texts of hits; `InputError` if the store lacks one."""
         try:
             return self.store.texts(unit_ids)
         except KeyError as error:
@@ -330,5 +357,67 @@ class ToolSession(ABC, Generic[Settings]):
             ) from error
 
 
-def _unit_ids(hits: Sequence[Hit]) -> tuple[str, ...]:
-    return hits.unit_ids if isinstance(hits, Hits) else tuple([hit.unit_id for hit in hits])
+class ExposureLog:
+    """The documents that an agent was exposed to, in ordered sets, one for each evidence tier.
+
+    The tiers are surfaced (in a ranking, shown or not), previewed (on a page of results), opened
+    (its text was read) and cited (by the answer). They hold docids; passages count as their
+    documents. `rows` has one row for the first showing of each document, and of each layer of it,
+    in the last three tiers. A row counts all tokens of tool output, error messages included, up to
+    the end of its call.
+    """
+
+    def __init__(self) -> None:
+        self._tiers: dict[str, dict[str, None]] = {tier: {} for tier in TIERS}
+        self._shown: set[str] = set()
+        self._layers: set[tuple[str, str, str]] = set()
+        self._rows: list[Exposure] = []
+        self._calls = 0
+        self._tokens = 0
+
+    @property
+    def tiers(self) -> Mapping[str, Sequence[str]]:
+        return {tier: tuple(docids) for tier, docids in self._tiers.items()}
+
+    @property
+    def rows(self) -> Sequence[Exposure]:
+        return tuple(self._rows)
+
+    @property
+    def known(self) -> Collection[str]:
+        """The documents that calls have returned, which are those that an answer can cite."""
+        surfaced, previewed, opened = (self._tiers[tier] for tier in TIERS[:3])
+        return (surfaced | previewed | opened).keys()
+
+    def restore(self, calls: Sequence[ToolCall], rows: Sequence[Exposure]) -> None:
+        """Continue a log that recorded these calls and rows."""
+        for call in calls:
+            self.count(call.tokens)
+            self.surface(parents(call.ranking))
+        for row in rows:
+            self._rows.append(row)
+            self._tiers[row.tier][row.docid] = None
+            self._layers.add((row.tier, row.docid, row.layer))
+            if row.tier != "cited":
+                self._shown.add(row.docid)
+
+    def count(self, tokens: int) -> None:
+        """Count a call whose output has `tokens` tokens, before its `surface` and `show`."""
+        self._calls += 1
+        self._tokens += tokens
+
+    def surface(self, docids: Iterable[str]) -> None:
+        """Add the documents of a ranking, best first."""
+        self._tiers["surfaced"].update(zip(docids, repeat(None)))
+
+    def show(self, tier: str, docids: Iterable[str], layer: str = "") -> None:
+        """Add the documents that the newest call showed in a tier, in this order."""
+        for docid in docids:
+            if tier != "cited":
+                self._shown.add(docid)
+            self._tiers[tier][docid] = None
+            if (tier, docid, layer) not in self._layers:
+                self._layers.add((tier, docid, layer))
+                self._rows.append(
+                    Exposure(self._calls, tier, docid, len(self._shown), self._tokens, layer)
+                )

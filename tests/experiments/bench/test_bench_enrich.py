@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from experiments.bench import enrich
-from experiments.bench.harness import Cost, Section
+from soundingline.experiments.bench import enrich
+from soundingline.experiments.bench.harness import Cost, Section
 
 
-def test_the_overlay_costs_what_the_harness_measured(
+def test_an_enriched_index_costs_what_the_harness_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def measured(function: Callable[..., None], *arguments: Any) -> Cost:
@@ -26,7 +26,7 @@ def test_the_overlay_costs_what_the_harness_measured(
     monkeypatch.setattr(enrich, "report", lambda section, write: sections.append(section))
     enrich.main(["--documents=64", "--queries=1", "--terms=2"])
     (section,) = sections
-    caption, overlay = section.parts[:2]
-    assert caption == "An overlay of 10 phrases a document:"
-    (row,) = overlay.rows
-    assert row[:2] == ["64", "640"] and row[3:] == ["12.3", "78.9", "456"]
+    caption, indexed = section.parts[:2]
+    assert caption.startswith("An index of documents with 10 phrases each (the plain one has ")
+    (row,) = indexed.rows
+    assert row[:2] == ["64", "640"] and row[4:] == ["12.3", "78.9", "456"]

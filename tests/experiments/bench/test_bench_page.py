@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from experiments.bench import harness
-from experiments.bench.harness import Section, Table, report
+from soundingline.experiments.bench import harness
+from soundingline.experiments.bench.harness import Section, Table, report
 
 
 def test_a_section_replaces_its_former_self_and_leaves_the_rest(

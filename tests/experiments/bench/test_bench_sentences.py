@@ -1,7 +1,7 @@
 """How the agreement of two sentence splitters is counted."""
 
-from experiments.bench.sentences import Agreement, compare
-from toolkit.corpus.sentences import Spans
+from soundingline.experiments.bench.sentences import Agreement, compare
+from soundingline.toolkit.corpus.sentences import Spans
 
 
 def at(text: str, *words: str) -> Spans:

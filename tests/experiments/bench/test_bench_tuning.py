@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from experiments.bench import tuning
-from toolkit.errors import InputError
+from soundingline.experiments.bench import tuning
+from soundingline.toolkit.errors import InputError
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from experiments.bench import vectors
-from pipelines.neural.devices import choose_device
+from soundingline.experiments.bench import vectors
+from soundingline.pipelines.models import choose_device
 
 pytest.importorskip("torch")
 
@@ -32,8 +32,8 @@ def test_all_systems_find_the_best_documents_and_are_timed(small: tuple) -> None
 
 def test_a_system_that_loses_documents_is_not_timed(small: tuple) -> None:
     documents, queries, named = small
-    whole = named["ours, numpy"]
-    lossy = {"lossy": lambda queries: [numbers[1:] for numbers in whole(queries)]}
+    exact = named["ours, numpy"]
+    lossy = {"lossy": lambda queries: [numbers[1:] for numbers in exact(queries)]}
     with pytest.raises(RuntimeError, match="lossy does not find the best documents"):
         vectors.check_same(lossy, documents, queries[:2])
 

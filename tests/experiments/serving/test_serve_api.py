@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 from served import DOCUMENTS, STORE, TOPICS, plain_backend, serving, until
 
-from experiments.serving.api import ENDPOINTS
-from experiments.serving.endpoint import Endpoint
-from toolkit.contracts import Document, Hit, SearchRequest, SearchResult
-from toolkit.errors import InputError
-from toolkit.runs import RunFolder
-from toolkit.search import RankedBrowsing, TopK
+from soundingline.experiments.serving.api import ENDPOINTS
+from soundingline.experiments.serving.endpoint import Endpoint
+from soundingline.toolkit.data import Document, Hit, SearchRequest, SearchResult
+from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.runs import RunFolder
+from soundingline.toolkit.search import RankedBrowsing, TopK
 
 SEARCH = {"tool": "search", "arguments": {"reason": "r", "query": "Grenholm mill"}}
 
@@ -28,7 +28,7 @@ SEARCH = {"tool": "search", "arguments": {"reason": "r", "query": "Grenholm mill
 def test_a_session_over_http_is_the_session_that_an_agent_of_ours_has() -> None:
     arguments = {"reason": "r", "query": "mill"}
     page = {"reason": "r", "search_id": "s1", "offset": 6, "limit": None}
-    direct = RankedBrowsing().session(plain_backend(), STORE)
+    direct = RankedBrowsing().open(plain_backend(), STORE)
     with serving() as server:
         opened = server.ask("/open")
         handle = opened["session"]

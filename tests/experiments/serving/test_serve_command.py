@@ -1,4 +1,4 @@
-"""`python -m experiments.serve`: from its command line to a run that is evaluated."""
+"""`soundingline serve`: from its command line to a run that is evaluated."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from processes import CommandProcess, run_command
 from sealed_benchmark import ANSWERS, CANARY, QUESTIONS, SENTENCES, VARIABLE, write_benchmark
 from served import until
 
-from experiments.serve import main, read_command
-from toolkit.runs import RunFolder
+from soundingline.experiments.serve import read_command, start
+from soundingline.toolkit.runs import RunFolder
 
 ROOT = Path(__file__).resolve().parents[3]
-COMMAND = [sys.executable, "-m", "experiments.serve", *TINY]
-ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
+COMMAND = [sys.executable, "-m", "soundingline.experiments", "serve", *TINY]
+ENVIRONMENT = dict(os.environ)
 Entry = Callable[..., int]
 
 
@@ -112,7 +112,7 @@ def test_a_served_run_tells_what_scored_and_how_often(
     # Another file at the same place is another scorer, and another run.
     rows.write_text(json.dumps({**row, "docid": "elsewhere"}) + "\n")
     monkeypatch.chdir(tmp_path)
-    assert main([*TINY, *literature]) == 2
+    assert start([*TINY, *literature]) == 2
     assert "was made with another scorer.content" in capsys.readouterr().err
 
 
@@ -146,10 +146,10 @@ def test_two_servers_do_not_write_one_run_and_another_client_is_another_run(
     monkeypatch.chdir(tmp_path)
     with running(tmp_path, "port=0", "name=x") as command:
         command.address()
-        assert main([*TINY, "port=0", "name=x"]) == 2
+        assert start([*TINY, "port=0", "name=x"]) == 2
         assert "is being written by process" in capsys.readouterr().err
         assert command.end(signal.SIGINT) == 0
-    assert main([*TINY, "port=0", "name=x", "client=other"]) == 2
+    assert start([*TINY, "port=0", "name=x", "client=other"]) == 2
     assert "was made with another agent" in capsys.readouterr().err
 
 
@@ -210,7 +210,7 @@ def test_a_port_that_is_taken_is_told_in_one_line(
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         for arguments in ([f"port={port}"], [f"rpc_port={port}", "port=0"]):
-            assert main([*TINY, *arguments]) == 2
+            assert start([*TINY, *arguments]) == 2
             (line,) = [line for line in capsys.readouterr().err.splitlines() if "port" in line]
             assert str(port) in line and "choose another" in line
 
@@ -240,7 +240,7 @@ def test_a_wrong_command_is_told_in_one_line_and_leaves_nothing(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert main([*TINY, *arguments]) == 2
+    assert start([*TINY, *arguments]) == 2
     error = capsys.readouterr().err
     assert message in error and error.count("\n") == 1
     assert not list(tmp_path.iterdir())
@@ -251,12 +251,12 @@ def test_the_token_comes_from_the_environment_and_is_never_printed(
 ) -> None:
     monkeypatch.setenv("SOUNDINGLINE_TOKEN", "s3cret-of-mine")
     assert read_command(["host=0.0.0.0"]).options.token == "s3cret-of-mine"
-    assert main(["--cfg=job", "port=8123"]) == 0
+    assert start(["--cfg=job", "port=8123"]) == 0
     printed = capsys.readouterr().out
     assert "port: 8123" in printed and "s3cret" not in printed
 
 
 def test_help_lists_the_options_of_server_and_pipeline(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--help"]) == 0
+    assert start(["--help"]) == 0
     printed = capsys.readouterr().out
     assert "rpc_port" in printed and "ranked_browsing" in printed

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
+import re
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import replace
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +16,14 @@ import pytest
 from mcp.client.sse import sse_client
 from served import STORE, TOPICS, Served, plain_backend, serving, until
 from tiny_tokenizer import write_tokenizer
+from toy_search import WordBackend, store_of
 
-from experiments.serving.browsecomp_plus import BrowseCompPlusTools
-from toolkit.contracts import Hit, SearchRequest, SearchResult
-from toolkit.runs import RunFolder
-from toolkit.search import DictionaryBackend, DictionaryStore, RankedBrowsing, TopK
-from toolkit.tokens import WORDS, tokens_of
+from soundingline.experiments.serving.browsecomp_plus import BrowseCompPlusTools
+from soundingline.toolkit.data import Hit, SearchRequest, SearchResult
+from soundingline.toolkit.runs import RunFolder
+from soundingline.toolkit.search import Parameter, RankedBrowsing, Tool, TopK
+from soundingline.toolkit.search.session import ToolOutput
+from soundingline.toolkit.tokens import WORDS, load_tokenizer
 
 ASK = {"reason": "r", "query": "mill"}
 PAGE = {"reason": "r", "search_id": "s1", "offset": 6}
@@ -26,12 +31,13 @@ Talk = Callable[[mcp.Client], Awaitable[Any]]
 
 
 def connect(server: Served, door: str) -> mcp.Client:
-    """A client at a door: `sse`, `streamable` (a client of a revision with sessions), or
-    `sessionless` (the newest revision)."""
-    if door == "sse":
-        return mcp.Client(sse_client(f"{server.url}/mcp"), mode="legacy")
+    """A client at a door: `sse`, `sse at /mcp`, `streamable` (a client of a revision with
+    sessions), or `sessionless` (the newest revision)."""
+    if door.startswith("sse"):
+        path = "/sse" if door == "sse" else "/mcp"
+        return mcp.Client(sse_client(f"{server.url}{path}"), mode="legacy")
     mode = "legacy" if door == "streamable" else "auto"
-    return mcp.Client(f"{server.url}/mcp-http", mode=mode)
+    return mcp.Client(f"{server.url}/mcp", mode=mode)
 
 
 def talk(server: Served, door: str, conversation: Talk) -> Any:
@@ -50,11 +56,25 @@ async def text(client: mcp.Client, tool: str, **arguments: Any) -> str:
     return f"{'!' if result.is_error else ''}{content.text}"
 
 
-@pytest.mark.parametrize("door", ["sse", "streamable"])
-def test_a_connection_has_a_session_of_its_own(door: str) -> None:
-    direct = RankedBrowsing().session(plain_backend(), STORE)
-    expected = [direct.call("search", ASK).text, direct.call("read_search_results", PAGE).text]
+def expected_pages() -> list[str]:
+    """The first and the second page of `ASK` in a session of this process."""
+    direct = RankedBrowsing().open(plain_backend(), STORE)
+    return [direct.call("search", ASK).text, direct.call("read_search_results", PAGE).text]
 
+
+def search_id_of(page: str) -> str:
+    found = re.match(r"\[search_id=(\S+) ", page)
+    assert found, page
+    return found[1]
+
+
+def without_handle(page: str) -> str:
+    """A page as it is where search ids carry no handle."""
+    return page.replace(search_id_of(page), search_id_of(page).partition("@")[0])
+
+
+@pytest.mark.parametrize("door", ["sse", "sse at /mcp", "streamable"])
+def test_a_connection_has_a_session_of_its_own(door: str) -> None:
     async def conversation(client: mcp.Client) -> list[str]:
         async with connect(server, door) as other:
             missing = await text(other, "read_search_results", **PAGE)
@@ -63,46 +83,152 @@ def test_a_connection_has_a_session_of_its_own(door: str) -> None:
             return [first, await text(client, "read_search_results", **PAGE)]
 
     with serving() as server:
-        assert talk(server, door, conversation) == expected
-        if door == "sse":
-            until(lambda: len(server.service.sessions) == 0)  # the connections have ended
+        pages = talk(server, door, conversation)
+        assert [without_handle(page) for page in pages] == expected_pages()
+        until(lambda: len(server.service.sessions) == 1)  # the one that searched
 
 
-def test_without_connections_the_state_rides_on_the_handle() -> None:
-    async def conversation(client: mcp.Client) -> None:
-        refusal = await text(client, "search", **ASK)
-        assert refusal.startswith("!") and "open_session" in refusal
-        one, two = [json.loads(await text(client, "open_session"))["session"] for _ in range(2)]
-        assert "search_id=s1" in await text(client, "search", **ASK, session=one)
-        assert "search_id=s2" in await text(client, "search", **ASK, session=one)
-        assert "search_id=s1" in await text(client, "search", **ASK, session=two)
-        assert (await text(client, "search", **ASK, session="none")).startswith("!")
+@pytest.mark.parametrize("door", ["sse", "streamable", "sessionless"])
+def test_a_search_id_leads_back_from_another_connection(door: str) -> None:
+    async def search(client: mcp.Client) -> str:
+        return await text(client, "search", **ASK)
+
+    async def page(client: mcp.Client) -> str:
+        return await text(client, "read_search_results", **{**PAGE, "search_id": search_id})
 
     with serving() as server:
-        talk(server, "sessionless", conversation)
+        pages = [talk(server, door, search)]
+        search_id = search_id_of(pages[0])
+        assert re.fullmatch(r"s1@[0-9a-f]{16}", search_id)
+        pages.append(talk(server, door, page))
+        assert [without_handle(each) for each in pages] == expected_pages()
+        assert f'search_id="{search_id}"' in pages[0]  # the call that goes on names it as well
+        assert search_id_of(talk(server, door, search)) != search_id
+        search_id = search_id[:-1] + ("a" if search_id[-1] != "a" else "b")
+        refusal = talk(server, door, page)
+        assert refusal.startswith("![error code=unknown_search_id") and "Call search" in refusal
 
 
-def test_the_tools_are_those_of_the_interface_and_optional_arguments_are_optional() -> None:
-    specs = {
-        each["name"]: each for each in RankedBrowsing().session(plain_backend(), STORE).specs()
-    }
+def test_searches_without_a_connection_are_bounded_and_the_oldest_is_forgotten() -> None:
+    async def conversation(client: mcp.Client) -> list[str]:
+        return [search_id_of(await text(client, "search", **ASK)) for _ in range(5)]
 
+    with serving(max_sessions=4) as server:
+        kept = server.ask("/open")["session"]
+        search_ids = talk(server, "sessionless", conversation)
+        assert len(server.service.sessions) == 4
+        server.ask("/call", session=kept, tool="search", arguments=ASK)  # not one of these
+        found = [server.service.of_search_id(each) is not None for each in search_ids]
+        assert found == [False, False, True, True, True]
+        for number in range(3):
+            server.ask("/open")
+            assert len(server.service.sessions) == 4, number
+        assert server.post("/open")[0] == 503
+
+
+def test_a_search_id_is_forgotten_when_nobody_uses_it() -> None:
+    async def search(client: mcp.Client) -> str:
+        return await text(client, "search", **ASK)
+
+    with serving(idle_seconds=0.2) as server:
+        talk(server, "sessionless", search)
+        until(lambda: len(server.service.sessions) == 0)
+
+
+def test_a_connection_that_did_not_search_leaves_nothing_behind() -> None:
     async def conversation(client: mcp.Client) -> None:
-        tools = {tool.name: tool for tool in (await client.list_tools()).tools}
-        own = set() if door == "sse" else {"open_session"}
-        assert set(tools) == {*specs, *own}
-        for name, spec in specs.items():
-            schema, parameters = tools[name].input_schema, spec["parameters"]
-            assert tools[name].description == spec["description"]
-            assert set(schema["properties"]) - {"session"} == set(parameters["properties"])
-            assert ("session" in schema["properties"]) == (door != "sse")
-        assert tools["read_document"].input_schema["required"] == ["reason", "docid"]
-        with pytest.raises(mcp.MCPError):
-            await client.list_resources()
+        await text(client, "read_document", reason="r", docid="mill")
+        assert (await text(client, "search", reason="r", query=" ")).startswith("!")
 
     with serving() as server:
         for door in ("sse", "streamable", "sessionless"):
             talk(server, door, conversation)
+        until(lambda: len(server.service.sessions) == 0)
+
+
+def test_search_ids_of_sessions_with_a_handle_of_their_own_are_short(tmp_path: Path) -> None:
+    with serving() as server:
+        handle = server.ask("/open")["session"]
+        pages = [
+            server.ask("/call", session=handle, tool=tool, arguments=arguments)["text"]
+            for tool, arguments in (("search", ASK), ("read_search_results", PAGE))
+        ]
+    assert pages == expected_pages()
+
+    async def recorded(client: mcp.Client) -> list[str]:
+        await text(client, "question")
+        return [
+            await text(client, "search", **ASK),
+            await text(client, "read_search_results", **PAGE),
+        ]
+
+    for door in ("sse", "streamable"):
+        with serving(folder=RunFolder(tmp_path / door)) as server:
+            assert talk(server, door, recorded) == expected_pages()
+
+
+@pytest.mark.parametrize("door", ["sse", "sse at /mcp", "streamable", "sessionless"])
+def test_the_tools_are_those_of_the_interface_and_optional_arguments_are_optional(
+    door: str,
+) -> None:
+    specs = {each["name"]: each for each in RankedBrowsing().open(plain_backend(), STORE).specs()}
+
+    async def conversation(client: mcp.Client) -> None:
+        tools = {tool.name: tool for tool in (await client.list_tools()).tools}
+        assert set(tools) == set(specs)
+        for name, spec in specs.items():
+            schema, parameters = tools[name].input_schema, spec["parameters"]
+            assert tools[name].description == spec["description"]
+            assert set(schema["properties"]) == set(parameters["properties"])
+            assert all(isinstance(each["type"], str) for each in schema["properties"].values())
+            assert tools[name].annotations == mcp.types.ToolAnnotations(read_only_hint=True)
+        assert tools["read_document"].input_schema["required"] == ["reason", "docid"]
+        optional = await text(client, "read_document", reason="r", docid="mill", offset=None)
+        assert optional.startswith("[docid=mill lines 1-2 of 2]")
+        with pytest.raises(mcp.MCPError):
+            await client.list_resources()
+
+    with serving() as server:
+        talk(server, door, conversation)
+
+
+def test_a_choice_that_may_be_left_out_is_a_choice_of_texts() -> None:
+    class Choosing(RankedBrowsing):
+        def tools(self) -> Iterable[Tool]:
+            (search, *others) = super().tools()
+            order = Parameter("order", "The order.", choices=("old", "new"), default="new")
+            spec = replace(search.spec, parameters=(*search.spec.parameters, order))
+            yield search._replace(spec=spec, serve=lambda reason, query, order: ToolOutput(order))
+            yield from others
+
+    async def conversation(client: mcp.Client) -> None:
+        (search, *_) = (await client.list_tools()).tools
+        order = search.input_schema["properties"]["order"]
+        assert (order["type"], order["enum"]) == ("string", ["old", "new"])
+        assert "order" not in search.input_schema["required"]
+        assert await text(client, "search", **ASK, order="old") == "old"
+        assert await text(client, "search", **ASK) == "new"
+
+    with serving(Choosing()) as server:
+        talk(server, "streamable", conversation)
+
+
+@pytest.mark.parametrize("door", ["sse", "sse at /mcp", "streamable", "sessionless"])
+def test_the_server_tells_its_version_and_which_tools_change_something(
+    door: str, tmp_path: Path
+) -> None:
+    async def conversation(client: mcp.Client) -> None:
+        assert client.server_info is not None
+        assert client.server_info.name == "search-server"
+        assert client.server_info.version == metadata.version("soundingline")
+        tools = {tool.name: tool.annotations for tool in (await client.list_tools()).tools}
+        changing = {"question", "submit_answer"}
+        for name, hints in tools.items():
+            assert hints is not None and hints.read_only_hint == (name not in changing), name
+            assert name not in changing or hints.destructive_hint is False
+
+    with serving(folder=RunFolder(tmp_path / "run")) as server:
+        talk(server, door, conversation)
 
 
 @pytest.mark.parametrize("door", ["sse", "streamable", "sessionless"])
@@ -141,8 +267,11 @@ def test_the_question_of_a_connection_that_ends_is_handed_out_again(
             until(lambda: len(server.service.sessions) == 0)
 
 
+@pytest.mark.parametrize("door", ["sse at /mcp", "streamable", "sessionless"])
 @pytest.mark.parametrize(("query", "count"), [("xyz", 0), ("Torvald", 1), ("mill", 3)])
-def test_top_k_at_the_sse_door_is_one_json_array_whatever_it_holds(query: str, count: int) -> None:
+def test_top_k_at_mcp_is_one_json_array_whatever_it_holds(
+    door: str, query: str, count: int
+) -> None:
     interface = TopK(k=3, max_tokens=4, get_document=True)
 
     async def conversation(client: mcp.Client) -> None:
@@ -152,8 +281,8 @@ def test_top_k_at_the_sse_door_is_one_json_array_whatever_it_holds(query: str, c
         assert list(tools["get_document"]["properties"]) == ["docid"]
         rows = json.loads(await text(client, "search", query=query))
         assert len(rows) == count
-        shown = interface.session(plain_backend(), STORE).call("search", {"query": query})
-        hits = getattr(shown.details, "hits", ())
+        shown = interface.open(plain_backend(), STORE).call("search", {"query": query})
+        hits = getattr(shown.page, "hits", ())
         assert rows == [
             {"docid": hit.docid, "score": hit.score, "snippet": hit.text} for hit in hits
         ]
@@ -166,7 +295,18 @@ def test_top_k_at_the_sse_door_is_one_json_array_whatever_it_holds(query: str, c
         assert (await text(client, "search", query=" ")).startswith("!")
 
     with serving(interface) as server:
-        talk(server, "sse", conversation)
+        talk(server, door, conversation)
+
+
+def test_top_k_at_sse_is_as_configured() -> None:
+    interface = TopK(k=3)
+
+    async def conversation(client: mcp.Client) -> str:
+        return await text(client, "search", query="mill")
+
+    with serving(interface) as server:
+        page = talk(server, "sse", conversation)
+    assert page == interface.open(plain_backend(), STORE).call("search", {"query": "mill"}).text
 
 
 def test_the_record_of_a_json_page_is_what_was_sent(tmp_path: Path) -> None:
@@ -180,7 +320,7 @@ def test_the_record_of_a_json_page_is_what_was_sent(tmp_path: Path) -> None:
         await text(client, "submit_answer", answer="x")
 
     with serving(TopK(k=2, get_document=True), folder=folder) as server:
-        talk(server, "sse", conversation)
+        talk(server, "sse at /mcp", conversation)
     trajectory = folder.read("q1")
     assert trajectory is not None
     assert [call.output for call in trajectory.calls] == sent
@@ -197,8 +337,8 @@ class Odd:
 
 def test_ids_are_those_of_documents_and_scores_without_a_number_are_left_out() -> None:
     passages = {"m1%p0": "A mill.", "m1%p1": "Old.", "m2%p0": "Another."}
-    store = DictionaryStore({"m1": "A mill. Old.", "m2": "Another."}, passages)
-    session = BrowseCompPlusTools().session(Odd(), store)
+    store = store_of({"m1": "A mill. Old.", "m2": "Another."}, passages)
+    session = BrowseCompPlusTools().open(Odd(), store)
     result = session.call("search", {"query": "x"})
     assert json.loads(result.text) == [
         {"docid": "m1", "snippet": "A mill."},
@@ -210,8 +350,8 @@ def test_ids_are_those_of_documents_and_scores_without_a_number_are_left_out() -
 
 def test_a_document_that_is_too_long_is_cut_and_says_so() -> None:
     text = "\n".join(f"line {number}" for number in range(100))
-    store, backend = DictionaryStore({"d": text}), DictionaryBackend({"d": text})
-    session = BrowseCompPlusTools(get_document=True, max_bytes=200).session(backend, store)
+    store, backend = store_of({"d": text}), WordBackend({"d": text})
+    session = BrowseCompPlusTools(get_document=True, max_bytes=200).open(backend, store)
     document = json.loads(session.call("get_document", {"docid": "d"}).text)
     assert document["truncated"] is True and text.startswith(document["text"])
 
@@ -219,9 +359,13 @@ def test_a_document_that_is_too_long_is_cut_and_says_so() -> None:
 def test_a_snippet_is_cut_by_the_tokenizer_that_is_named(tmp_path: Path) -> None:
     path = str(write_tokenizer(tmp_path / "tokenizer.json"))
     text = "antidisestablishment kings of the king " * 60
-    store, backend = DictionaryStore({"d": text}), DictionaryBackend({"d": text})
+    store, backend = store_of({"d": text}), WordBackend({"d": text})
     settings = BrowseCompPlusTools.like(TopK(k=1, max_tokens=16, tokenizer=path))
-    result = settings.session(backend, store).call("search", {"query": "king"})
-    tokens = tokens_of(path)
-    assert json.loads(result.text)[0]["snippet"] == tokens.head(text, 16) != WORDS.head(text, 16)
+    result = settings.open(backend, store).call("search", {"query": "king"})
+    tokens = load_tokenizer(path)
+    assert (
+        json.loads(result.text)[0]["snippet"]
+        == tokens.truncate(text, 16)
+        != WORDS.truncate(text, 16)
+    )
     assert result.call.tokens == tokens.count(result.text)

@@ -12,11 +12,12 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 from served import DOCUMENTS, Served, serving, serving_rpc
+from toy_search import WordBackend, store_of
 
-from experiments.serving.pi_serini import PiSeriniTools
-from toolkit.contracts import Hit, SearchRequest, SearchResult
-from toolkit.runs import RunFolder
-from toolkit.search import DictionaryBackend, DictionaryStore, RankedBrowsing
+from soundingline.experiments.serving.pi_serini import PiSeriniTools
+from soundingline.toolkit.data import Hit, SearchRequest, SearchResult
+from soundingline.toolkit.runs import RunFolder
+from soundingline.toolkit.search import RankedBrowsing
 
 # The published contract: fields and types; what is optional is absent, never null.
 _NUMBER, _TEXT = {"type": "number"}, {"type": "string"}
@@ -119,15 +120,15 @@ class Passages:
 
 def test_a_document_stands_once_at_its_best_passage_and_surfaces_as_all() -> None:
     texts = {f"{docid}%p{number}": f"text {docid}{number}" for docid in "ab" for number in range(3)}
-    store = DictionaryStore({docid: f"whole {docid}" for docid in "ab"}, texts)
-    session = PiSeriniTools().session(Passages(), store)
+    store = store_of({docid: f"whole {docid}" for docid in "ab"}, texts)
+    session = PiSeriniTools().open(Passages(), store)
     result = session.call("search", {"query": "text", "limit": 10})
     hits = json.loads(result.text)["hits"]
     assert [hit["docid"] for hit in hits] == ["a", "b"]
     assert "text a1" in hits[0]["snippet"]
     assert list(result.call.ranking) == ["a%p1", "b%p0", "a%p0", "a%p2"]
-    assert session.evidence.tiers["surfaced"] == ("a", "b")
-    assert session.evidence.tiers["previewed"] == ()  # the client pages by itself
+    assert session.exposures.tiers["surfaced"] == ("a", "b")
+    assert session.exposures.tiers["previewed"] == ()  # the client pages by itself
 
 
 def test_a_session_in_the_address_is_recorded(tmp_path: Path) -> None:
@@ -239,13 +240,11 @@ def test_a_line_without_an_end_ends_its_own_connection_only() -> None:
 
 def test_the_size_of_what_is_read_at_once_is_that_of_the_tool() -> None:
     text = "\n".join(f"line {number}" for number in range(1, 101))
-    store, backend = DictionaryStore({"d": text}), DictionaryBackend({"d": text})
+    store, backend = store_of({"d": text}), WordBackend({"d": text})
     settings = PiSeriniTools.like(RankedBrowsing(max_lines=200, max_bytes=60))
     shown, offset = [], 1
     while offset:
-        call = settings.session(backend, store).call(
-            "read_document", {"docid": "d", "offset": offset}
-        )
+        call = settings.open(backend, store).call("read_document", {"docid": "d", "offset": offset})
         page = json.loads(call.text)
         assert len(page["text"].encode()) <= 60
         shown += page["text"].split("\n")

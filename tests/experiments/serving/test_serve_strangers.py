@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 from served import Served, serving, serving_rpc, until
 
-from experiments.serving.api import ENDPOINTS
-from toolkit.search import TopK
+from soundingline.experiments.serving.api import ENDPOINTS
+from soundingline.toolkit.search import TopK
 
 # The whole count is for a quiet machine: SOUNDINGLINE_RANDOM_REQUESTS=10000.
 REQUESTS = int(os.environ.get("SOUNDINGLINE_RANDOM_REQUESTS", "250"))
@@ -139,10 +139,10 @@ def test_random_messages_over_mcp_end_in_a_reply_and_leave_the_server_well(
             headers = {**accepted, **(modern if source.random() < 0.5 else {})}
             if source.random() < 0.1:
                 headers["Mcp-Session-Id"] = source.choice(["x", "", "0" * 32])
-            status, reply = server.request("POST", "/mcp-http", mcp_body(source), headers)
+            status, reply = server.request("POST", "/mcp", mcp_body(source), headers)
             assert 200 <= status < 500, reply
             assert b"Traceback" not in reply
-        for path in ("/mcp-messages/", "/mcp-messages/?session_id=x", "/mcp-messages/a?b"):
+        for path in ("/messages/", "/messages/?session_id=x", "/messages/a?b"):
             status, _ = server.request("POST", path, mcp_body(source))
             assert 400 <= status < 500
         assert server.get("/status")[0] == 200
@@ -181,14 +181,14 @@ def test_random_lines_over_tcp_end_in_a_reply(caplog: pytest.LogCaptureFixture) 
     assert not caplog.records
 
 
-def open_sse(port: int) -> socket.socket:
-    """A connection that has been told where to post, and then says nothing."""
+def open_sse(port: int) -> tuple[socket.socket, str]:
+    """A connection that then says nothing, and the path where to post its messages."""
     connection = socket.create_connection(("127.0.0.1", port), timeout=30)
     connection.sendall(b"GET /mcp HTTP/1.1\r\nHost: 127.0.0.1\r\nAccept: text/event-stream\r\n\r\n")
     heard = b""
-    while b"session_id" not in heard:
+    while (found := re.search(rb"data: (\S+)\r\n", heard)) is None:
         heard += connection.recv(4096)
-    return connection
+    return connection, found[1].decode()
 
 
 @pytest.fixture
@@ -207,10 +207,26 @@ def breakers() -> dict[str, Callable[[int], None]]:
             linger = b"\x01\x00\x00\x00\x00\x00\x00\x00"  # a reset in place of an orderly end
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
 
-    def half_sse(port: int) -> None:
-        open_sse(port).close()
+    def half_message(port: int) -> None:
+        listening, path = open_sse(port)
+        with closing(listening):
+            for address in (path, "/mcp"):
+                with closing(socket.create_connection(("127.0.0.1", port))) as connection:
+                    head = f"POST {address} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99\r\n"
+                    head += "Content-Type: application/json\r\nAccept: */*\r\n\r\n{"
+                    connection.sendall(head.encode())
+                    time.sleep(0.01)
 
-    return {"garbage": garbage, "killed": killed, "half_sse": half_sse}
+    def half_sse(port: int) -> None:
+        connection, _ = open_sse(port)
+        connection.close()
+
+    return {
+        "garbage": garbage,
+        "killed": killed,
+        "half_message": half_message,
+        "half_sse": half_sse,
+    }
 
 
 def test_broken_clients_cost_the_others_nothing(
@@ -252,7 +268,7 @@ def test_a_thousand_idle_clients_cost_the_others_nothing() -> None:
             server.service.open()
         assert server.post("/open")[0] == 503
         for _ in range(100):
-            connections.add(open_sse(server.port))
+            connections.add(open_sse(server.port)[0])
         # Generous, because the machine may be busy; a cost for each session would be many times it.
         assert seconds(server, handle) < 3 * alone + 0.02
 

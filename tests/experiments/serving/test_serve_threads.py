@@ -7,13 +7,14 @@ import asyncio
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
 
-from experiments.serving.threads import Threads
+from soundingline.experiments.serving.threads import Threads
 
 ROOT = Path(__file__).resolve().parents[3]
 T = TypeVar("T")
@@ -42,6 +43,23 @@ def test_as_many_pieces_run_at_once_as_there_are_threads() -> None:
         together = threading.Barrier(3, timeout=10)
         ranks = await asyncio.gather(*(threads.run(together.wait) for _ in range(3)))
         assert sorted(ranks) == [0, 1, 2]
+        await threads.close()
+
+    finished(check())
+
+
+def test_no_more_results_wait_for_the_event_loop_than_there_are_threads() -> None:
+    done: list[int] = []
+
+    async def check() -> None:
+        threads = Threads(2)
+        work = [threads.run(lambda number=number: done.append(number)) for number in range(6)]
+        tasks = [asyncio.ensure_future(each) for each in work]
+        await asyncio.sleep(0)
+        time.sleep(0.3)  # The loop does nothing meanwhile, as while it writes a large reply.
+        assert len(done) == 2
+        await asyncio.gather(*tasks)
+        assert sorted(done) == list(range(6))
         await threads.close()
 
     finished(check())
@@ -119,11 +137,11 @@ def test_work_that_ends_after_its_client_has_gone_complains_of_nothing() -> None
 
 FIRST_EXCERPT = """
 import gc, sys
-from experiments.serving.running import prepared_process
-from toolkit.search.excerpts import Query, window
+from soundingline.experiments.serving.running import prepared_process
+from soundingline.toolkit.search.snippets import (QueryTerms, best_window)
 with prepared_process():
     before = len(gc.get_objects())
-    window(Query("mill"), "the mill on the river " * 50, 100)
+    best_window(QueryTerms("mill"), "the mill on the river " * 50, 100)
     sys.exit(len(gc.get_objects()) - before > 1000)
 """
 

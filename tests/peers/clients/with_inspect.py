@@ -1,4 +1,6 @@
-"""Inspect AI: `read LOG` prints what a log holds, `write LOG` writes one of its own."""
+"""Inspect AI: `read LOG` prints what a log holds, `write LOG` writes one of its own, `list FOLDER`
+prints the logs of a folder and the ids of the samples that are read from them one at a time,
+`scores LOG` prints each score's first metric."""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ from inspect_ai.log import (
     EvalLog,
     EvalSample,
     EvalSpec,
+    list_eval_logs,
     read_eval_log,
+    read_eval_log_samples,
     write_eval_log,
 )
 from inspect_ai.model import ChatMessageAssistant, ChatMessageTool, ChatMessageUser, ModelUsage
@@ -40,6 +44,23 @@ def content(place: str) -> dict[str, object]:
             for row in log.samples
         ],
     }
+
+
+def listed(folder: str) -> list[dict[str, object]]:
+    return [
+        {
+            "task": info.task,
+            "task_id": info.task_id,
+            "header": read_eval_log(info, header_only=True).eval.task_id,
+            "ids": [row.id for row in read_eval_log_samples(info)],
+        }
+        for info in list_eval_logs(folder)
+    ]
+
+
+def scores(place: str) -> dict[str, float]:
+    log = read_eval_log(place, header_only=True)
+    return {row.name: next(iter(row.metrics.values())).value for row in log.results.scores}
 
 
 def write(place: str) -> None:
@@ -74,4 +95,5 @@ if __name__ == "__main__":
     command, log = sys.argv[1:]
     if command == "write":
         write(log)
-    print(json.dumps(content(log) if command == "read" else {}))
+    readers = {"read": content, "list": listed, "scores": scores}
+    print(json.dumps(readers[command](log) if command in readers else {}))

@@ -18,12 +18,13 @@ import pyterrier as pt
 import pytest
 from effort import cases
 from ir_measures import AP, P
+from required import absent
 
-from pipelines.engines.anserini import AnseriniEngine, AnseriniIndex
-from pipelines.engines.anserini_process import AnseriniProcess
-from pipelines.lexical import LexicalIndex
-from toolkit.contracts import Unit
-from toolkit.errors import InputError
+from soundingline.pipelines.engines.anserini import AnseriniEngine, AnseriniIndex
+from soundingline.pipelines.engines.anserini_process import AnseriniProcess
+from soundingline.pipelines.lexical import LexicalIndex
+from soundingline.toolkit.data import Unit
+from soundingline.toolkit.errors import InputError
 
 UNITS = [
     Unit("d1", "", "the cat sat on the mat"),
@@ -68,7 +69,7 @@ def engine() -> SharingEngine:
     try:
         return SharingEngine()
     except InputError as error:
-        pytest.skip(f"Anserini is optional and not installed: {error}")
+        absent(f"Anserini is optional and not installed: {error}")
 
 
 @pytest.fixture(scope="module")
@@ -104,7 +105,7 @@ def cacm(
 @pytest.fixture(scope="module")
 def our_cacm(data_root: Path, tmp_path_factory: pytest.TempPathFactory) -> LexicalIndex:
     path = tmp_path_factory.mktemp("lexical") / "cacm"
-    return LexicalIndex.build(units(data_root / "cacm"), path, processes=1)
+    return LexicalIndex.build(units(data_root / "cacm"), path)
 
 
 @pytest.fixture(scope="module")
@@ -129,7 +130,7 @@ def pair(
         return (*built, questions)  # type: ignore[return-value]
     path = tmp_path_factory.mktemp("pair")
     engine.build(units(folder), path / "anserini", corpus_fingerprint="")
-    ours = LexicalIndex.build(units(folder), path / "lexical", processes=1)
+    ours = LexicalIndex.build(units(folder), path / "lexical")
     return engine.open(path / "anserini"), ours, questions
 
 
@@ -333,7 +334,7 @@ def test_a_machine_that_dies_is_an_error_with_its_last_words(
 
 def test_importing_and_making_the_engine_loads_no_java() -> None:
     code = (
-        "import sys; from pipelines.engines.anserini import AnseriniEngine; "
+        "import sys; from soundingline.pipelines.engines.anserini import AnseriniEngine; "
         "AnseriniEngine().fingerprint; print('jnius' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -343,7 +344,7 @@ def test_importing_and_making_the_engine_loads_no_java() -> None:
 def test_an_engine_without_a_jar_is_one_clear_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pipelines.engines.java._jar_places", lambda: iter(()))
+    monkeypatch.setattr("soundingline.pipelines.engines.java._jar_places", lambda: iter(()))
     with pytest.raises(InputError, match=r"jar was not found.*make anserini"):
         AnseriniEngine().build(UNITS, tmp_path / "x", corpus_fingerprint="")
     assert list(tmp_path.iterdir()) == []

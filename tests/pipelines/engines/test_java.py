@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.engines import java
-from toolkit.errors import InputError
+from soundingline.pipelines.engines import java
+from soundingline.toolkit.errors import InputError
 
 SEARCHER = "io/anserini/search/SimpleSearcher.class"
 

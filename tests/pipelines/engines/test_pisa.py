@@ -15,10 +15,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from pipelines.engines.pisa import PisaEngine, PisaIndex
-from pipelines.lexical import make_analyzer
-from toolkit.contracts import Unit
-from toolkit.errors import InputError
+from soundingline.pipelines.engines.pisa import PisaEngine, PisaIndex
+from soundingline.pipelines.lexical import make_analyzer
+from soundingline.toolkit.data import Unit
+from soundingline.toolkit.errors import InputError
 
 pytest.importorskip("pyterrier_pisa", reason="PISA is optional: pip install 'soundingline[bench]'")
 
@@ -164,7 +164,7 @@ def test_an_index_cut_short_or_of_another_corpus_is_refused(tmp_path: Path) -> N
 def test_a_preparation_that_was_interrupted_is_made_again(index: PisaIndex) -> None:
     expected = index.bm25(k1=2.5, b=0.1).search("alpha")
     folder = index.path / "prepared" / "k1=2.5,b=0.1"
-    (folder / "done.json").unlink()
+    (folder / "manifest.json").unlink()
     next(folder.glob("*.bmw.64")).write_bytes(b"cut short")
     again = PisaEngine().open(index.path, corpus_fingerprint="c1")
     assert again.bm25(k1=2.5, b=0.1).search("alpha").equals(expected)

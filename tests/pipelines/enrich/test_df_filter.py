@@ -6,9 +6,9 @@ from typing import ClassVar
 
 import pytest
 
-from pipelines.enrich.df_filter import KEPT, NO_TERMS, TOO_FREQUENT, UNKNOWN, DfFilter
-from pipelines.lexical import make_analyzer
-from toolkit.errors import InputError
+from soundingline.pipelines.enrich.df_filter import KEPT, NO_TERMS, TOO_FREQUENT, UNKNOWN, DfFilter
+from soundingline.pipelines.lexical import make_analyzer
+from soundingline.toolkit.errors import InputError
 
 
 class Frequencies:
@@ -50,6 +50,14 @@ def test_papers_rule_for_queries_keeps_what_stands_in_the_index_as_a_whole() -> 
         **{"common": TOO_FREQUENT, "rare": KEPT, "common rare": KEPT},
         **{"common both": TOO_FREQUENT, "common new": UNKNOWN, "new": UNKNOWN, "the of": NO_TERMS},
     }
+
+
+@pytest.mark.parametrize("corpus_side", [True, False])
+def test_the_rule_none_keeps_every_phrase_with_an_index_term(corpus_side: bool) -> None:
+    for unseen in (None, "drop"):
+        found = decisions("none", corpus_side=corpus_side, unseen=unseen)
+        assert {phrase for phrase, reason in found.items() if reason != KEPT} == {"the of"}
+    assert DfFilter(0.001, "none").note(100) == ""
 
 
 def test_released_rule_for_documents_looks_at_the_rarest_known_part() -> None:

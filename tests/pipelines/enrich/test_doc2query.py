@@ -12,16 +12,16 @@ import pandas as pd
 import pytest
 import tiny_t5
 
-from pipelines.enrich.doc2query import Doc2Query
-from pipelines.enrich.sources import Query
-from pipelines.enrich.stage import Enrichment
-from pipelines.lexical import LexicalIndex
-from pipelines.lexical.enriched import EnrichedIndex
-from pipelines.retrievers import BM25Retriever
-from pipelines.stage import Collection
-from toolkit.contracts import Unit
-from toolkit.errors import InputError
-from toolkit.files import fingerprint
+from soundingline.pipelines.engines.lexical import LexicalEngine
+from soundingline.pipelines.enrich.doc2query import Doc2Query
+from soundingline.pipelines.enrich.enrichment import Enrichment
+from soundingline.pipelines.enrich.phrases import QueryContext
+from soundingline.pipelines.lexical import LexicalIndex
+from soundingline.pipelines.retrieve import BM25
+from soundingline.pipelines.stage import Collection
+from soundingline.toolkit.data import Unit
+from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.files import fingerprint
 
 UNITS = [
     Unit("d0", "", "the old mill stands by the river"),
@@ -43,7 +43,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def collection(tmp_path: Path) -> Collection:
-    index = LexicalIndex.build(UNITS, tmp_path / "index", processes=1, corpus_fingerprint="c")
+    index = LexicalIndex.build(UNITS, tmp_path / "index", corpus_fingerprint="c")
 
     def open_index(engine: Any) -> Any:
         path = tmp_path / f"{engine.name}-{engine.fingerprint}"
@@ -51,7 +51,14 @@ def collection(tmp_path: Path) -> Collection:
         return engine.open(path, corpus_fingerprint="c")
 
     caches = tmp_path / "caches"
-    return Collection("c", index=index, open_index=open_index, texts=index.texts, caches=caches)
+    return Collection(
+        "c",
+        index=index,
+        engine=LexicalEngine(),
+        open_index=open_index,
+        texts=index.texts,
+        caches=caches,
+    )
 
 
 def written(
@@ -119,7 +126,7 @@ def test_a_document_is_found_by_the_words_of_its_questions(
     source = Doc2Query(model=str(checkpoint), **SMALL)
     stage = Enrichment(corpus=source)
     enriched = stage.enriched(collection)
-    assert isinstance(enriched.index, EnrichedIndex)
+    assert enriched.index.base is collection.index
     added = [
         term
         for question in written(source, collection)["d0"]
@@ -128,7 +135,7 @@ def test_a_document_is_found_by_the_words_of_its_questions(
     ]
     assert added
     frame = pd.DataFrame({"qid": ["q"], "query": [""], "query_toks": [{added[0]: 1.0}]})
-    found = BM25Retriever().bind(enriched).transform(frame)["docno"].tolist()
+    found = BM25().bind(enriched).transform(frame)["docno"].tolist()
     assert "d0" in found
 
 
@@ -136,7 +143,7 @@ def test_what_cannot_write_questions_is_refused(
     checkpoint: Path, collection: Collection, tmp_path: Path
 ) -> None:
     with pytest.raises(InputError, match="not for queries"):
-        Doc2Query(model=str(checkpoint)).for_queries([Query("mill")], collection)
+        Doc2Query(model=str(checkpoint)).for_queries([QueryContext("mill")], collection)
     with pytest.raises(InputError, match="top_k=0"):
         Doc2Query(top_k=0)
     with pytest.raises(InputError, match="there is no folder"):

@@ -12,24 +12,33 @@ import pandas as pd
 import pytest
 from scripted_prompts import ScriptedPrompts
 
-from pipelines.composition import compose
-from pipelines.enrich import overlay_engine
-from pipelines.enrich.df_filter import DfFilter
-from pipelines.enrich.feedback import FeedbackPhrases
-from pipelines.enrich.model_phrases import TASKS, ModelPhrases
-from pipelines.enrich.overlay_engine import DECISIONS, OverlayEngine
-from pipelines.enrich.sources import PhraseFile
-from pipelines.enrich.stage import Enrichment
-from pipelines.expand import LinkExpandedRetriever
-from pipelines.fusion import ReciprocalRankFusion
-from pipelines.lexical import LexicalIndex
-from pipelines.lexical.enriched import EnrichedIndex
-from pipelines.oracle import OracleRetriever
-from pipelines.retrievers import BM25Retriever, OwnIndexRetriever, QueryLikelihoodRetriever
-from pipelines.stage import Collection
-from toolkit.contracts import Unit
-from toolkit.errors import InputError
-from toolkit.llm.errors import Refused, ServerGone
+from soundingline.pipelines.composition import compose
+from soundingline.pipelines.engines.lexical import LexicalEngine
+from soundingline.pipelines.enrich import enrichment as enrichment_module
+from soundingline.pipelines.enrich.df_filter import DfFilter
+from soundingline.pipelines.enrich.enrichment import (
+    DECISIONS,
+    EnrichedEngine,
+    Enrichment,
+    phrases_folder,
+    phrases_manifest,
+)
+from soundingline.pipelines.enrich.feedback import FeedbackPhrases
+from soundingline.pipelines.enrich.llm_phrases import TASKS, ModelPhrases
+from soundingline.pipelines.enrich.phrases import PhraseFile
+from soundingline.pipelines.expand import LinkExpandedRetriever
+from soundingline.pipelines.fusion import ReciprocalRankFusion
+from soundingline.pipelines.lexical import LexicalIndex
+from soundingline.pipelines.oracle import OracleRetriever
+from soundingline.pipelines.retrieve import (
+    BM25,
+    OwnIndexRetriever,
+    QueryLikelihood,
+)
+from soundingline.pipelines.stage import Collection
+from soundingline.toolkit.data import Unit
+from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.llm.errors import Refused, ServerGone
 
 # Five words each. Ten documents, fifty tokens, average 5.
 TEXTS = {
@@ -48,7 +57,6 @@ def collection(tmp_path: Path) -> Collection:
         UNITS,
         tmp_path / "index",
         analyzer="english_unstemmed",
-        processes=1,
         corpus_fingerprint="ten",
     )
 
@@ -59,7 +67,12 @@ def collection(tmp_path: Path) -> Collection:
         return engine.open(path, corpus_fingerprint="ten")
 
     return Collection(
-        "ten", index=index, open_index=open_index, texts=index.texts, caches=tmp_path / "caches"
+        "ten",
+        index=index,
+        engine=LexicalEngine("english_unstemmed"),
+        open_index=open_index,
+        texts=index.texts,
+        caches=tmp_path / "caches",
     )
 
 
@@ -73,7 +86,7 @@ def ranked(
     stage: Enrichment, collection: Collection, query: str, **bm25: float
 ) -> dict[str, float]:
     enriched = stage.enriched(collection)
-    pipeline = stage.bind(enriched) >> BM25Retriever(k1=1.2, b=0.75, **bm25).bind(enriched)  # type: ignore[arg-type]
+    pipeline = stage.bind(enriched) >> BM25(k1=1.2, b=0.75, **bm25).bind(enriched)  # type: ignore[arg-type]
     out = pipeline.transform(pd.DataFrame({"qid": ["q1"], "query": [query]}))
     return dict(zip(out["docno"], out["score"], strict=True))
 
@@ -125,9 +138,7 @@ def weights(stage: Enrichment, collection: Collection, query: str) -> dict[str, 
 def test_the_published_form_counts_once_and_lets_pairs_span_phrases(
     tmp_path: Path, collection: Collection
 ) -> None:
-    index = LexicalIndex.build(
-        UNITS, tmp_path / "pairs", analyzer="english_unstemmed:2", processes=1
-    )
+    index = LexicalIndex.build(UNITS, tmp_path / "pairs", analyzer="english_unstemmed:2")
     pairs = Collection("pairs", index=index, texts=index.texts)
     source = phrase_file(tmp_path / "query.jsonl", {"q1": ["pier lamp", "boat pier"]})
     repaired = weights(Enrichment(query=source, form="repaired"), pairs, "tide tide")
@@ -161,9 +172,9 @@ def test_decisions_on_the_corpus_are_on_disk_as_a_readable_table(
 ) -> None:
     corpus = phrase_file(tmp_path / "corpus.jsonl", {"d0": ["meadow", "seamark", "the"]})
     stage = Enrichment(corpus=corpus, corpus_filter=DfFilter(0.5))
-    index = stage.enriched(collection).index
-    assert isinstance(index, EnrichedIndex)
-    [line] = (index.overlay.path / DECISIONS).read_text("utf-8").splitlines()
+    folder = phrases_folder(stage.enriched(collection).index)
+    assert folder is not None and phrases_folder(collection.index) is None
+    [line] = (folder / DECISIONS).read_text("utf-8").splitlines()
     assert json.loads(line) == {
         "id": "d0",
         "phrases": [
@@ -172,31 +183,33 @@ def test_decisions_on_the_corpus_are_on_disk_as_a_readable_table(
             {"phrase": "the", "kept": False, "reason": "no index term", "df": 0},
         ],
     }
-    reasons = json.loads((index.overlay.path / "reasons.json").read_text())
+    reasons = json.loads((folder / "reasons.json").read_text())
     assert reasons == {"too frequent": 1, "kept": 1, "no index term": 1}
 
 
-def test_an_overlay_appears_with_its_table_or_not_at_all(
+def test_an_enriched_index_appears_with_its_table_or_not_at_all(
     collection: Collection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     corpus = phrase_file(tmp_path / "corpus.jsonl", {"d0": ["seamark"], "d1": [], "d2": ["the"]})
     stage = Enrichment(corpus=corpus)
-    write = overlay_engine.write_json
+    write = enrichment_module.write_json
 
     def full_disk(path: Path, value: Any) -> None:
-        if path.name == overlay_engine.REASONS:
+        if path.name == enrichment_module.REASONS_FILE:
             raise OSError("no space left on device")
         write(path, value)
 
-    monkeypatch.setattr(overlay_engine, "write_json", full_disk)
+    monkeypatch.setattr(enrichment_module, "write_json", full_disk)
     with pytest.raises(OSError, match="no space left"):
         stage.enriched(collection)
-    assert not list(tmp_path.glob("overlay-*"))
-    monkeypatch.setattr(overlay_engine, "write_json", write)
-    overlay = stage.enriched(collection).index.overlay
-    assert {"decisions.jsonl", "reasons.json", "seconds.json"} <= set(overlay.manifest["files"])
+    assert not list(tmp_path.glob("enriched-*"))
+    monkeypatch.setattr(enrichment_module, "write_json", write)
+    folder = phrases_folder(stage.enriched(collection).index)
+    assert folder is not None
+    manifest = phrases_manifest(folder)
+    assert {"decisions.jsonl", "reasons.json", "seconds.json"} == set(manifest["files"])
     # Of the three documents of the file, one keeps a phrase.
-    assert overlay.manifest["counts"]["enriched"] == 1
+    assert manifest["counts"] == {"enriched": 1, "phrases": 1}
 
 
 def test_feedback_proposes_words_of_the_documents_that_a_search_finds(
@@ -213,15 +226,15 @@ def test_feedback_proposes_words_of_the_documents_that_a_search_finds(
 
 
 def _query(text: str) -> Any:
-    from pipelines.enrich.sources import Query
+    from soundingline.pipelines.enrich.phrases import QueryContext
 
-    return Query(text)
+    return QueryContext(text)
 
 
 def test_a_line_without_phrases_is_named(tmp_path: Path, collection: Collection) -> None:
     path = tmp_path / "phrases.jsonl"
     path.write_text('{"id": "d0", "phrases": ["quay"]}\n{"id": "d1"}\n', encoding="utf-8")
-    with pytest.raises(InputError, match=r"phrases.jsonl:2 has no id with phrases"):
+    with pytest.raises(InputError, match=r"phrases.jsonl:2 has no field 'phrases'"):
         PhraseFile(path=str(path)).for_queries([_query("quay")], collection)
     with pytest.raises(InputError, match="there is no file"):
         _ = PhraseFile(path=str(tmp_path / "nothing")).fingerprint
@@ -233,7 +246,7 @@ def test_a_file_for_other_documents_is_refused_and_strange_ids_are_told(
     other = phrase_file(tmp_path / "other.jsonl", {"x1": ["quay"], "x2": ["pier"]})
     with pytest.raises(InputError, match=r"other.jsonl' has phrases for none of the documents"):
         Enrichment(corpus=other).enriched(collection)
-    assert not list(tmp_path.glob("overlay-*"))
+    assert not list(tmp_path.glob("enriched-*"))
     some = phrase_file(tmp_path / "some.jsonl", {"x1": ["quay"], "d1": ["pier", "PIER", ""]})
     Enrichment(corpus=some).enriched(collection)
     assert "1 of 2 ids of" in capsys.readouterr().err
@@ -301,7 +314,7 @@ def test_documents_are_asked_for_once_and_failures_again(collection: Collection)
         f"d{n}" for n in range(2, 8)
     ]
     with pytest.raises(
-        InputError, match=r"6 of 10 documents have no phrases yet.*experiments\.enrich"
+        InputError, match=r"6 of 10 documents have no phrases yet.*soundingline enrich"
     ):
         list(source.for_documents(UNITS, with_model))
     allowed = ModelPhrases(words=2, allow_missing=True)
@@ -338,7 +351,7 @@ def test_a_changed_text_asks_for_that_text_alone(collection: Collection) -> None
     assert len(list(ModelPhrases(task="finance").missing(UNITS, with_model))) == len(UNITS)
 
 
-def test_another_model_or_way_of_sampling_has_an_overlay_of_its_own(collection: Collection) -> None:
+def test_another_model_or_way_of_sampling_has_an_index_of_its_own(collection: Collection) -> None:
     source = ModelPhrases()
     paths = []
     for phrase, settings in (("quay", {}), ("mole", {}), ("mole", {"temperature": 0.4})):
@@ -347,25 +360,27 @@ def test_another_model_or_way_of_sampling_has_an_overlay_of_its_own(collection: 
         with_model = collection.with_model(model)
         list(source.ask_documents(UNITS, with_model))
         index = Enrichment(corpus=source).enriched(with_model).index
-        paths.append(index.overlay.path)
-        assert index.overlay.term(phrase) >= 0
-        source_of = index.overlay.manifest["provenance"]["source"]
+        folder = phrases_folder(index)
+        paths.append(folder)
+        assert folder is not None
+        assert index.document_frequency(phrase) == len(UNITS)
+        source_of = phrases_manifest(folder)["source"]
         assert source_of["model"] == model.name
         assert source_of["settings"].get("temperature") == settings.get("temperature")
     assert len(set(paths)) == 3
 
 
-def test_an_overlay_with_missing_documents_is_not_taken_for_a_whole_one(
+def test_an_index_with_missing_documents_is_not_taken_for_a_whole_one(
     collection: Collection,
 ) -> None:
     with_model, _ = asked(collection, lambda prompt: keywords("quay"))
     allowed = Enrichment(corpus=ModelPhrases(allow_missing=True))
     assert isinstance(allowed.corpus, ModelPhrases)
     list(allowed.corpus.ask_documents(UNITS[:3], with_model))
-    part = allowed.enriched(with_model).index.overlay
+    part = allowed.enriched(with_model).index
     list(allowed.corpus.ask_documents(UNITS, with_model))
-    every = allowed.enriched(with_model).index.overlay
-    assert part.manifest["counts"]["postings"] < every.manifest["counts"]["postings"]
+    every = allowed.enriched(with_model).index
+    assert part.statistics.postings < every.statistics.postings
 
 
 class OtherRetriever(OwnIndexRetriever):
@@ -378,7 +393,7 @@ class OtherRetriever(OwnIndexRetriever):
 @pytest.mark.parametrize("around", [lambda r: r, OracleRetriever, LinkExpandedRetriever])
 def test_a_retriever_that_an_enrichment_does_not_reach_is_refused(around: Any) -> None:
     query, corpus = Enrichment(query=FeedbackPhrases()), Enrichment(corpus=FeedbackPhrases())
-    likelihood = around(QueryLikelihoodRetriever())
+    likelihood = around(QueryLikelihood())
     compose(likelihood, enrichment=query)
     for retriever, enrichment, message in (
         (likelihood, corpus, "cannot search enriched documents.*enrichment.corpus=null"),
@@ -387,7 +402,7 @@ def test_a_retriever_that_an_enrichment_does_not_reach_is_refused(around: Any) -
     ):
         with pytest.raises(InputError, match=message):
             compose(retriever, enrichment=enrichment)
-    compose(around(BM25Retriever()), enrichment=corpus)
+    compose(around(BM25()), enrichment=corpus)
 
 
 def test_a_fusion_searches_enriched_documents_where_one_of_its_retrievers_does(
@@ -395,11 +410,11 @@ def test_a_fusion_searches_enriched_documents_where_one_of_its_retrievers_does(
 ) -> None:
     pytest.importorskip("pyterrier_alpha")
     query, corpus = Enrichment(query=FeedbackPhrases()), Enrichment(corpus=FeedbackPhrases())
-    fusion = ReciprocalRankFusion(BM25Retriever(), OtherRetriever())
+    fusion = ReciprocalRankFusion(BM25(), OtherRetriever())
     compose(fusion, enrichment=corpus)
     with pytest.raises(InputError, match="cannot search with an enriched query"):
         compose(fusion, enrichment=query)
-    with_likelihood = ReciprocalRankFusion(BM25Retriever(), QueryLikelihoodRetriever())
+    with_likelihood = ReciprocalRankFusion(BM25(), QueryLikelihood())
     with pytest.raises(InputError, match="an index with phrases offers no query likelihood"):
         with_likelihood.bind(corpus.enriched(collection))
 
@@ -479,7 +494,6 @@ def test_texts_are_cut_before_the_model_sees_them(collection: Collection) -> Non
         (lambda: Enrichment(), "neither side"),
         (lambda: Enrichment(query=FeedbackPhrases(), weight=-1), "weight is -1"),
         (lambda: Enrichment(query=FeedbackPhrases(), form="mine"), "form is 'mine'"),
-        (lambda: Enrichment(query=FeedbackPhrases(), counted=["idf"]), "counted has idf"),
         (lambda: ModelPhrases(task="weather"), "task is 'weather'"),
         (lambda: ModelPhrases(max_characters=0), "max_characters=0"),
         (lambda: ModelPhrases(max_characters=2.5), "max_characters=2.5"),
@@ -493,11 +507,11 @@ def test_impossible_settings_are_refused(make: Callable[[], object], message: st
         make()
 
 
-def test_an_overlays_fingerprint_changes_with_phrases_and_filter(
+def test_the_fingerprint_changes_with_phrases_and_filter(
     collection: Collection, tmp_path: Path
 ) -> None:
     def prints(source: Any, filter_: DfFilter | None) -> str:
-        return OverlayEngine(source, filter_, (), collection).fingerprint
+        return EnrichedEngine(LexicalEngine(), source, filter_, collection).fingerprint
 
     first = phrase_file(tmp_path / "first.jsonl", {"d0": ["quay"]})
     second = phrase_file(tmp_path / "second.jsonl", {"d0": ["pier"]})

@@ -10,16 +10,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ledgers import starts
 from scripted_model import ScriptedModel
 
-from pipelines.caching import ResultCache
-from pipelines.enrich.model_phrases import ModelPhrases
-from pipelines.stage import Collection
-from toolkit.contracts import Unit
-from toolkit.journal import Journal
-from toolkit.llm import Turn
-from toolkit.llm.blocking import BlockingModel
-from toolkit.llm.ledger_file import ledger_on_record
+from soundingline.pipelines.cache import ResultCache
+from soundingline.pipelines.enrich.llm_phrases import ModelPhrases
+from soundingline.pipelines.stage import Collection
+from soundingline.toolkit.data import Unit
+from soundingline.toolkit.files import JsonLinesLog
+from soundingline.toolkit.llm import Turn
+from soundingline.toolkit.llm.blocking import BlockingModel
+from soundingline.toolkit.llm.ledger import open_ledger
 
 UNITS = [Unit(f"d{number}", "", f"Text number {number}.") for number in range(12)]
 ANSWER = json.dumps({"keywords": ["seamark"]})
@@ -36,7 +37,7 @@ def ask(folder: Path) -> None:
     source, blocking = ModelPhrases(), BlockingModel("m", role="enrichment")
     collection = Collection("c", caches=folder / "caches", model=blocking)
     with (
-        ledger_on_record(folder / "ledger.json") as ledger,
+        open_ledger(folder / "ledger.jsonl") as ledger,
         blocking.started(ScriptedModel(choose=reply), ledger),
     ):
         missing = list(source.missing(UNITS, collection))
@@ -70,13 +71,12 @@ def test_a_reply_that_is_kept_and_not_yet_on_the_ledger_is_paid_for_once(
     tmp_path: Path, kills: int
 ) -> None:
     for _ in range(kills):
-        killed(tmp_path, Journal, "append", 3)
+        killed(tmp_path, JsonLinesLog, "append", 3)
     ask(tmp_path)
     paid = Counter((tmp_path / "paid").read_text().split())
     assert len(paid) == len(UNITS) and set(paid.values()) == {1}
     # Each kill leaves off the ledger the one reply that it fell on.
-    starts = json.loads((tmp_path / "ledger.json").read_text())["starts"]
-    assert sum(start["calls"] for start in starts) == len(UNITS) - kills
+    assert sum(start["calls"] for start in starts(tmp_path)) == len(UNITS) - kills
 
 
 def test_a_reply_that_is_neither_kept_nor_entered_is_asked_for_again(tmp_path: Path) -> None:
@@ -84,8 +84,7 @@ def test_a_reply_that_is_neither_kept_nor_entered_is_asked_for_again(tmp_path: P
     ask(tmp_path)
     paid = Counter((tmp_path / "paid").read_text().split())
     assert len(paid) == len(UNITS) and sorted(paid.values())[-2:] == [1, 2]
-    starts = json.loads((tmp_path / "ledger.json").read_text())["starts"]
-    assert sum(start["calls"] for start in starts) == len(UNITS)
+    assert sum(start["calls"] for start in starts(tmp_path)) == len(UNITS)
 
 
 def test_an_empty_cache_is_known_to_lack_everything_without_a_look_at_the_units(
@@ -103,10 +102,10 @@ def test_an_empty_cache_is_known_to_lack_everything_without_a_look_at_the_units(
 
     source, blocking = ModelPhrases(), BlockingModel("m", role="enrichment")
     collection = Collection("c", caches=tmp_path / "caches", model=blocking)
-    assert source.lacking(Units(), collection) == bytes([1] * 12)
+    assert source.missing_flags(Units(), collection) == bytes([1] * 12)
     assert Units.reads == 0
     killed(tmp_path, ResultCache, "put", 5)
-    flags = source.lacking(Units(), collection)
+    flags = source.missing_flags(Units(), collection)
     assert sum(flags) == 8 and Units.reads == 1
     lacking = [unit for unit, lacks in zip(UNITS, flags, strict=True) if lacks]
     assert lacking == list(source.missing(UNITS, collection))

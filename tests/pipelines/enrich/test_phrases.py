@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipelines.enrich.phrases import Limits, clean, read_phrases
-from toolkit.errors import InputError
+from soundingline.pipelines.enrich.phrases import Limits, clean, read_phrases
+from soundingline.toolkit.errors import InputError
 
 
 @pytest.mark.parametrize(

@@ -10,13 +10,13 @@ import pytest
 import tiny_embedder
 from safetensors.numpy import load_file
 
-from pipelines.learned import vector_index
-from pipelines.learned.colbert import ColbertEngine, ColbertRetriever, check_space
-from pipelines.learned.colbert_encoder import ColbertEncoder
-from pipelines.learned.vector_index import VectorIndex
-from pipelines.stage import Collection
-from toolkit.contracts import Unit
-from toolkit.errors import InputError
+from soundingline.pipelines.learned import vector_index
+from soundingline.pipelines.learned.colbert import ColbertEngine, ColbertRetriever, check_space
+from soundingline.pipelines.learned.colbert_encoder import ColbertEncoder
+from soundingline.pipelines.learned.vector_index import VectorIndex
+from soundingline.pipelines.stage import Collection
+from soundingline.toolkit.data import Unit
+from soundingline.toolkit.errors import InputError
 
 EXACT = {"dtype": "float32", "device": "cpu", "storage": "float32"}
 SEARCHES = ("numpy", "torch")
@@ -305,6 +305,6 @@ def test_the_retriever_hands_its_settings_to_encoder_engine_and_retriever(model:
     bound = retriever.bind(Collection("c1", open_index=open_index))
     assert engines[0].encoder.batch_tokens == 2048
     assert len(bound(frame("the mill"))) == 3
-    assert bound._retriever == opened(model, built).retriever(depth=3)
+    assert bound.index == opened(model, built)
     with pytest.raises(InputError, match="not bound"):
         retriever(frame("the mill"))

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import tiny_embedder
 
-from pipelines.learned.dense_encoder import DenseEncoder
-from toolkit.errors import InputError
+from soundingline.pipelines.learned.dense_encoder import DenseEncoder
+from soundingline.toolkit.errors import InputError
 
 TEXTS = ["the old mill", "", "a " * 40, "who built the bridge by the river?", "é\ud800"]
 CONF = Path(__file__).resolve().parents[3] / "conf"
@@ -320,7 +320,7 @@ def test_the_fingerprint_names_the_weights_and_every_setting_that_changes_a_vect
 
 
 def test_nothing_is_loaded_before_the_first_text(qwen: Path, monkeypatch: pytest.MonkeyPatch):
-    from pipelines.neural.adapters import Checkpoint
+    from soundingline.pipelines.models import Checkpoint
 
     monkeypatch.setattr(Checkpoint, "load", lambda *_: pytest.fail("loaded"))
     encoder = DenseEncoder(str(qwen), pooling="last", **EXACT)
@@ -355,7 +355,7 @@ def test_wrong_settings_are_refused_with_what_is_valid(qwen: Path, llama: Path):
 def test_a_model_that_does_not_fit_is_refused_with_the_sizes(
     qwen: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    import pipelines.neural.checkpoints as checkpoints
+    import soundingline.pipelines.models as checkpoints
 
     monkeypatch.setattr(checkpoints, "free_bytes", lambda device: 1000)
     with pytest.raises(InputError, match=r"needs .* GB and cpu has 0\.0 GB free"):

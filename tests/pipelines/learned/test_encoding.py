@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -15,12 +16,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pipelines.learned import shards
-from pipelines.learned.encoding import encode_corpus, encoded
-from pipelines.learned.shards import Shards
-from pipelines.neural.text_windows import readable
-from toolkit.contracts import Unit
-from toolkit.errors import InputError
+from soundingline.pipelines.learned import shards
+from soundingline.pipelines.learned.encoding import encode_corpus, encoded
+from soundingline.pipelines.learned.shards import Shards
+from soundingline.pipelines.models import readable
+from soundingline.toolkit.data import Unit
+from soundingline.toolkit.errors import InputError
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -98,7 +99,7 @@ def test_batches_hold_texts_of_like_length_and_no_more_tokens_than_allowed(tmp_p
 
 
 def test_long_texts_make_smaller_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pipelines.learned.encoding._SHARD_CHARACTERS", 200)
+    monkeypatch.setattr("soundingline.pipelines.learned.encoding._SHARD_CHARACTERS", 200)
     units = [Unit(f"d{n}", "", "w" * length) for n, length in enumerate([90, 90, 90, 500, 10])]
     shards = encode(units, Counting(), tmp_path)
     assert [shard.unit_ids for shard in shards] == [["d0", "d1", "d2"], ["d3"], ["d4"]]
@@ -127,8 +128,8 @@ def test_a_shard_is_written_at_least_once_a_minute(
         written.append(now[0])
         return keep(*arguments)
 
-    monkeypatch.setattr("pipelines.learned.encoding.time.perf_counter", lambda: now[0])
-    monkeypatch.setattr("pipelines.learned.encoding.shards.write", write)
+    monkeypatch.setattr("soundingline.pipelines.learned.encoding.time.perf_counter", lambda: now[0])
+    monkeypatch.setattr("soundingline.pipelines.learned.encoding.shards.write", write)
     # Of the first 150, the model leaves out nearly all.
     words = [400 if n < 150 else 1 + n % 12 for n in range(3000)]
     units = [Unit(f"d{n}", "", "twelve chars " * count) for n, count in enumerate(words)]
@@ -142,7 +143,7 @@ def test_shards_that_another_machine_cut_are_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     encode(corpus(40)[:37], Counting(), tmp_path)
-    monkeypatch.setattr("pipelines.learned.encoding._FIRST_TOKENS", 10)
+    monkeypatch.setattr("soundingline.pipelines.learned.encoding._FIRST_TOKENS", 10)
     again = Counting()
     assert encode(corpus(40), again, tmp_path).counts["reused"] == 4
     assert sum(map(len, again.batches)) == 3
@@ -225,6 +226,28 @@ def test_a_killed_process_loses_only_the_shard_that_it_was_in(tmp_path: Path) ->
     assert {path: path.stat().st_mtime_ns for path in before} == before
     assert rows_by_id(shards) == rows_by_id(encode(corpus(50), Counting(), tmp_path / "whole"))
     assert not [path for path in folder.iterdir() if path.name.endswith(".partial")]
+
+
+@pytest.mark.parametrize("name", ["values.npy", "offsets.npy", "ids.json"])
+def test_a_damaged_shard_is_set_aside_and_encoded_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    whole = encode(corpus(30), Counting(), tmp_path / "whole")
+    folder = tmp_path / "damaged"
+    encode(corpus(30), Counting(), folder)
+    content = (folder / "000001" / name).read_bytes()
+    for place in random.Random(name).sample(range(8 * len(content)), 3):
+        damaged = bytearray(content)
+        damaged[place // 8] ^= 1 << place % 8
+        (folder / "000001" / name).write_bytes(damaged)
+        encoder = Counting()
+        again = encode(corpus(30), encoder, folder)
+        assert sum(map(len, encoder.batches)) == 10 and again.counts["reused"] == 2
+        assert rows_by_id(again) == rows_by_id(whole)
+        assert [shard.unit_ids for shard in again] == [shard.unit_ids for shard in whole]
+        assert "000001 is damaged; it is kept as 000001.damaged-" in capsys.readouterr().err
+    kept = [(path / name).read_bytes() for path in folder.glob("000001.damaged-*")]
+    assert len(kept) == 3 and content not in kept
 
 
 def test_an_interrupted_encoding_leaves_its_whole_shards(tmp_path: Path) -> None:

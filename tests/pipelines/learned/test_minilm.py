@@ -14,15 +14,15 @@ import pandas as pd
 import pytest
 from effort import cases
 
-from pipelines.aggregation import MaxP
-from pipelines.fusion import ReciprocalRankFusion
-from pipelines.learned.dense import DenseEngine, DenseRetriever
-from pipelines.learned.dense_encoder import DenseEncoder
-from pipelines.lexical import LexicalIndex
-from pipelines.stage import Collection
-from toolkit.benchmarks.beir import BeirBenchmark
-from toolkit.contracts import Unit
-from toolkit.corpus.segmentation import Passages, WholeDocument
+from soundingline.pipelines.aggregation import MaxP
+from soundingline.pipelines.fusion import ReciprocalRankFusion
+from soundingline.pipelines.learned.dense import DenseEngine, DenseRetriever
+from soundingline.pipelines.learned.dense_encoder import DenseEncoder
+from soundingline.pipelines.lexical import LexicalIndex
+from soundingline.pipelines.stage import Collection
+from soundingline.toolkit.benchmarks.beir import BeirBenchmark
+from soundingline.toolkit.corpus.segmentation import Passages, WholeDocument
+from soundingline.toolkit.data import Unit
 
 torch = pytest.importorskip("torch")
 
@@ -97,7 +97,7 @@ def opened(retriever: DenseRetriever, units: Sequence[Unit], folder: Path) -> Co
             engine.build(units, path, corpus_fingerprint="c")
         return engine.open(path, corpus_fingerprint="c")
 
-    lexical = LexicalIndex.build(units, folder / "lexical", processes=1)
+    lexical = LexicalIndex.build(units, folder / "lexical")
     return Collection("c", index=lexical, open_index=open_index)
 
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipelines.learned import shards
-from pipelines.learned.encoding import SPARSE
-from pipelines.learned.shards import Shards
-from toolkit.errors import InputError
+from soundingline.pipelines.learned import shards
+from soundingline.pipelines.learned.encoding import SPARSE
+from soundingline.pipelines.learned.shards import Shards
+from soundingline.toolkit.errors import InputError
 
 
 def written(folder: Path, *parts: np.ndarray, number: int = 0) -> shards.Head:

@@ -17,11 +17,11 @@ from tiny_splade import POSITIONS, SPECIAL, WORDS, write_splade
 torch = pytest.importorskip("torch", reason="pip install 'soundingline[learned]'")
 transformers = pytest.importorskip("transformers", reason="pip install 'soundingline[learned]'")
 
-from pipelines.learned.impacts import ImpactIndex  # noqa: E402
-from pipelines.learned.splade import SpladeEncoder, SpladeEngine, SpladeRetriever  # noqa: E402
-from pipelines.stage import Collection  # noqa: E402
-from toolkit.contracts import Unit  # noqa: E402
-from toolkit.errors import InputError  # noqa: E402
+from soundingline.pipelines.learned.impacts import ImpactIndex  # noqa: E402
+from soundingline.pipelines.learned.splade import SpladeEncoder, SpladeEngine, SpladeRetriever  # noqa: E402
+from soundingline.pipelines.stage import Collection  # noqa: E402
+from soundingline.toolkit.data import Unit  # noqa: E402
+from soundingline.toolkit.errors import InputError  # noqa: E402
 
 torch.set_num_threads(1)
 DEPTH = 100
@@ -104,7 +104,7 @@ def test_parts_of_a_batch_give_what_the_whole_gives(
     texts = [unit.contents for unit in corpus(20)]
     made = encoder(checkpoint)
     whole = dense(made.encode(texts), len(made.vocabulary))
-    monkeypatch.setattr("pipelines.learned.splade_model._CELLS_ON_CPU", 1)
+    monkeypatch.setattr("soundingline.pipelines.learned.splade_model._CELLS_ON_CPU", 1)
     np.testing.assert_allclose(dense(made.encode(texts), len(made.vocabulary)), whole, atol=1e-6)
 
 
@@ -174,7 +174,7 @@ def test_queries_are_weights_by_term_and_are_computed_once(
 def test_threads_at_once_load_one_model_and_agree(
     checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import pipelines.learned.splade_model as module
+    import soundingline.pipelines.learned.splade_model as module
 
     loads: list[int] = []
     load = module._load
@@ -231,7 +231,7 @@ def test_the_ranking_is_that_of_brute_force(
     )
     matrix = np.zeros((len(units), len(made.vocabulary)), np.float32)
     for number, term in enumerate(made.vocabulary):
-        documents, impacts = ours._retriever.index.postings(term)
+        documents, impacts = ours.index.postings(term)
         matrix[documents, number] = impacts
     expected = direct(checkpoint, [unit.contents for unit in units])
     # Between batches of other shapes, float32 differs at its seventh digit, and rarely rounds so.
@@ -347,7 +347,7 @@ def test_models_that_cannot_serve_are_told_in_a_line(
     with pytest.raises(InputError, match=r"has no weights for cls\."):
         splade(opened, model=str(tmp_path / "headless"), max_length=POSITIONS)
     with pytest.raises(InputError, match=f"max_length=512.*at most {POSITIONS}"):
-        splade(opened, model=str(checkpoint))
+        splade(opened, model=str(checkpoint), max_length=512)
 
 
 def test_a_model_that_is_not_on_this_machine_is_told_in_a_line(

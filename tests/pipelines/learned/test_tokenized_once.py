@@ -12,11 +12,11 @@ import tiny_splade
 
 transformers = pytest.importorskip("transformers")
 
-from pipelines.learned.colbert_encoder import ColbertEncoder  # noqa: E402
-from pipelines.learned.dense_encoder import DenseEncoder  # noqa: E402
-from pipelines.learned.encoding import encode_corpus  # noqa: E402
-from pipelines.learned.splade_model import SpladeEncoder  # noqa: E402
-from toolkit.contracts import Unit  # noqa: E402
+from soundingline.pipelines.learned.colbert_encoder import ColbertEncoder  # noqa: E402
+from soundingline.pipelines.learned.dense_encoder import DenseEncoder  # noqa: E402
+from soundingline.pipelines.learned.encoding import encode_corpus  # noqa: E402
+from soundingline.pipelines.learned.splade_model import SpladeEncoder  # noqa: E402
+from soundingline.toolkit.data import Unit  # noqa: E402
 
 EXACT: dict[str, Any] = {"dtype": "float32", "device": "cpu"}
 

@@ -6,8 +6,13 @@ from effort import cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipelines.learned import vector_search as module
-from pipelines.learned.vector_search import DocumentVectors, NumpySearch, TorchSearch, maxsim
+from soundingline.pipelines.learned import vector_search as module
+from soundingline.pipelines.learned.vector_search import (
+    DocumentVectors,
+    NumpySearch,
+    TorchSearch,
+    maxsim,
+)
 
 
 def collection(

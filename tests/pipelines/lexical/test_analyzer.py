@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
-from pipelines.lexical import analyzer as analyzer_module
-from pipelines.lexical import word_break
-from pipelines.lexical.analyzer import make_analyzer
-from pipelines.lexical.porter import stem
-from toolkit.errors import InputError
+from soundingline.pipelines.lexical import analyzers as analyzer_module
+from soundingline.pipelines.lexical import word_break
+from soundingline.pipelines.lexical.analyzers import make_analyzer
+from soundingline.pipelines.lexical.porter import stem
+from soundingline.toolkit.errors import InputError
 
 DATA = Path(__file__).resolve().parents[2] / "data"
 NAMES = ["english", "english_unstemmed", "standard", "whitespace"]
@@ -163,7 +163,7 @@ def test_an_analyzer_survives_pickling(name: str) -> None:
 def test_full_caches_change_no_result(monkeypatch: pytest.MonkeyPatch) -> None:
     words = [f"running{number}s é{number}" for number in range(50)]
     expected = [make_analyzer().terms(text) for text in words]
-    monkeypatch.setattr(analyzer_module, "_WORDS_KEPT", 7)
+    monkeypatch.setattr(analyzer_module, "_CACHED_TERMS", 7)
     monkeypatch.setattr(word_break, "_PIECES_KEPT", 7)
     small = make_analyzer()
     assert [small.terms(text) for text in words] == expected

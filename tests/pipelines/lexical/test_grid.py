@@ -17,14 +17,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from pipelines.aggregation import MaxP
-from pipelines.lexical import LexicalIndex
-from pipelines.lexical import grid as grid_module
-from pipelines.lexical.grid import GridBM25, JudgedQuery
-from pipelines.lexical.grid_kernel import judged_scores, rank_judged
-from pipelines.lexical.storage import Arrays
-from toolkit.contracts import Unit, parent
-from toolkit.errors import InputError
+from soundingline.pipelines.aggregation import MaxP
+from soundingline.pipelines.lexical import LexicalIndex
+from soundingline.pipelines.lexical import grid as grid_module
+from soundingline.pipelines.lexical.grid import GridBM25, JudgedQuery
+from soundingline.pipelines.lexical.grid_kernel import judged_scores, rank_judged
+from soundingline.pipelines.lexical.storage import Arrays
+from soundingline.toolkit.data import Unit, parent
+from soundingline.toolkit.errors import InputError
 
 CELLS = [(k1, b) for k1 in (0.0, 0.3, 0.9, 2.0, 25.0) for b in (0.0, 0.4, 1.0)]
 WORDS = [f"w{number}" for number in range(6)]
@@ -32,14 +32,14 @@ WORDS = [f"w{number}" for number in range(6)]
 
 def build(texts: dict[str, str], folder: str | Path) -> LexicalIndex:
     units = [Unit(unit_id, "", text) for unit_id, text in texts.items()]
-    return LexicalIndex.build(units, Path(folder) / "index", analyzer="whitespace", processes=1)
+    return LexicalIndex.build(units, Path(folder) / "index", analyzer="whitespace")
 
 
 def single_run(
-    index: LexicalIndex, query: Any, cell: tuple[float, float], depth: int, lengths: str
+    index: LexicalIndex, query: Any, cell: tuple[float, float], depth: int
 ) -> dict[str, int]:
     """Ranks of documents by one search and, for passages, Max-P's own transformer."""
-    numbers, scores = index.search(query, *cell, depth, lengths)
+    numbers, scores = index.search(query, *cell, depth)
     names = index.docnos.take(numbers)
     frame = pd.DataFrame({"qid": "q", "query": "", "docno": names, "score": scores})
     frame["rank"] = range(len(frame))
@@ -47,20 +47,20 @@ def single_run(
     return {docno: rank + 1 for docno, rank in zip(ranked["docno"], ranked["rank"], strict=True)}
 
 
-def check_all(index: LexicalIndex, query: Any, docids: list[str], depth: int, lengths: str) -> None:
-    made = GridBM25(index, CELLS, depth=depth, lengths=lengths)
+def check_all(index: LexicalIndex, query: Any, docids: list[str], depth: int) -> None:
+    made = GridBM25(index, CELLS, depth=depth)
     (qid, ranks), *rest = made.ranks([JudgedQuery("q", query, docids)])
     assert (qid, rest) == ("q", [])
     assert ranks.shape == (len(docids), len(CELLS))
     for place, cell in enumerate(CELLS):
-        expected = single_run(index, query, cell, depth, lengths)
+        expected = single_run(index, query, cell, depth)
         assert ranks[:, place].tolist() == [expected.get(docid, 0) for docid in docids], cell
 
 
-def check_scores(index: LexicalIndex, query: Any, docids: list[str], lengths: str) -> None:
-    scores = GridBM25(index, CELLS, lengths=lengths).scores(JudgedQuery("q", query, docids))
+def check_scores(index: LexicalIndex, query: Any, docids: list[str]) -> None:
+    scores = GridBM25(index, CELLS).scores(JudgedQuery("q", query, docids))
     for place, cell in enumerate(CELLS):
-        numbers, found = index.search(query, *cell, len(index), lengths)
+        numbers, found = index.search(query, *cell, len(index))
         best: dict[str, float] = {}
         for name, score in zip(index.docnos.take(numbers), found.tolist(), strict=True):
             best[parent(name)] = max(best.get(parent(name), 0.0), score)
@@ -82,17 +82,16 @@ weights = st.dictionaries(
     query=weights,
     depth=st.integers(1, 70),
     block=st.sampled_from([1, 7, 512]),
-    lengths=st.sampled_from(["lucene", "exact"]),
 )
 def test_every_cell_ranks_as_its_single_run(
-    corpus: list[str], query: dict[str, float], depth: int, block: int, lengths: str
+    corpus: list[str], query: dict[str, float], depth: int, block: int
 ) -> None:
     named = {f"d{number}": text for number, text in enumerate(corpus)}
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         patch.setattr(grid_module, "_BLOCK", block)
         index = build(named, folder)
-        check_all(index, query, [*named, "absent"], depth, lengths)
-        check_scores(index, query, [*named, "absent"], lengths)
+        check_all(index, query, [*named, "absent"], depth)
+        check_scores(index, query, [*named, "absent"])
 
 
 @settings(max_examples=cases(40), deadline=None)
@@ -114,12 +113,11 @@ def test_every_cell_ranks_documents_by_their_best_passage_as_max_p_does(
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         patch.setattr(grid_module, "_BLOCK", block)
         index = build(named, folder)
-        check_all(index, query, documents, depth, "lucene")
-        check_scores(index, query, documents, "lucene")
+        check_all(index, query, documents, depth)
+        check_scores(index, query, documents)
 
 
-@pytest.mark.parametrize("lengths", ["lucene", "exact"])
-def test_frequencies_above_255_are_added_as_in_a_single_run(tmp_path: Path, lengths: str) -> None:
+def test_frequencies_above_255_are_added_as_in_a_single_run(tmp_path: Path) -> None:
     counts = [0, 1, 254, 255, 256, 257, 1000, 70_000, 256]
     named = {
         f"d{number}": "b " + "a " * count + "c " * (number % 3)
@@ -127,8 +125,8 @@ def test_frequencies_above_255_are_added_as_in_a_single_run(tmp_path: Path, leng
     }
     index = build(named, tmp_path)
     for query in ({"a": 1.0}, {"a": 0.7, "b": 1.0, "c": 2.0}):
-        check_all(index, query, list(named), 5, lengths)
-        check_scores(index, query, list(named), lengths)
+        check_all(index, query, list(named), 5)
+        check_scores(index, query, list(named))
 
 
 @pytest.mark.parametrize("depth", [10, 1000])
@@ -153,7 +151,7 @@ def test_cells_agree_with_single_runs_on_cacm(data_root: Path, tmp_path: Path, d
     assert len(found) == 52
     for qid, query, docids in questions:
         for place in (0, 5, 7, 14):
-            expected = single_run(index, query, CELLS[place], depth, "lucene")
+            expected = single_run(index, query, CELLS[place], depth)
             ranks = found[qid][:, place].tolist()
             assert ranks == [expected.get(docid, 0) for docid in docids], (qid, CELLS[place])
 
@@ -175,7 +173,7 @@ def test_documents_that_are_settled_early_or_never_have_their_single_runs_ranks(
     index: LexicalIndex, depth: int
 ) -> None:
     docids = [f"d{number}" for number in range(0, 3000, 40)]
-    check_all(index, {"w1": 1.0, "w4": 3.0, "w5": 0.1}, docids, depth, "lucene")
+    check_all(index, {"w1": 1.0, "w4": 3.0, "w5": 0.1}, docids, depth)
 
 
 def questions_of(index: LexicalIndex) -> list[JudgedQuery]:
@@ -209,18 +207,18 @@ def test_a_grid_of_many_cells_is_the_same_in_portions(
     assert (GridBM25(index, CELLS).scores(questions[0]) == scores).all()
 
 
-def test_arrays_in_memory_and_exact_lengths_need_no_second_compilation(
+def test_arrays_in_memory_need_no_second_compilation(
     index: LexicalIndex, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def signatures(lengths: str) -> list[Any]:
-        grid = GridBM25(index, CELLS, lengths=lengths)
+    def signatures() -> list[Any]:
+        grid = GridBM25(index, CELLS)
         assert len(list(grid.ranks([JudgedQuery("q", ["w1"], ["d1"])]))) == 1
         return [*judged_scores.signatures, *rank_judged.signatures]  # type: ignore[attr-defined]
 
-    before = signatures("lucene")
+    before = signatures()
     monkeypatch.setattr(index, "_arrays", Arrays(*map(np.copy, index._arrays)))
     assert index._arrays.documents.flags.writeable
-    assert signatures("lucene") == signatures("exact") == before
+    assert signatures() == before
 
 
 def test_a_question_without_known_terms_or_documents_finds_nothing(index: LexicalIndex) -> None:

@@ -7,9 +7,9 @@ import pyterrier as pt
 import pytest
 from ir_measures import AP, P
 
-from pipelines.lexical import BM25, LexicalIndex
-from toolkit.contracts import Unit
-from toolkit.errors import InputError
+from soundingline.pipelines import BM25, LexicalIndex
+from soundingline.toolkit.data import Unit
+from soundingline.toolkit.errors import InputError
 
 TEXTS = ["alpha beta gamma", "alpha alpha delta", "beta", "omega omega", "", "alphas"]
 
@@ -73,7 +73,7 @@ def test_no_result_is_an_empty_frame_of_the_same_columns_and_types(
 
 
 def test_an_input_without_its_columns_is_refused(index: LexicalIndex) -> None:
-    for columns in (["qid"], ["query"], ["qid", "query", "docno"]):
+    for columns in (["qid"], ["query"], ["query", "docno"], ["qid", "docno"]):
         with pytest.raises(pt.validate.InputValidationError):
             index.bm25()(pd.DataFrame(columns=columns))
 
@@ -84,16 +84,15 @@ def test_a_transformer_equals_another_of_the_same_index_and_settings(index: Lexi
     assert hash(index.bm25(k1=2)) == hash(again.bm25(k1=2))
     for other in (index.bm25(), index.bm25(k1=2, b=1), index.bm25(k1=2, depth=5)):
         assert index.bm25(k1=2) != other
-    assert index.bm25(k1=2) != index.bm25(k1=2, lengths="exact")
 
 
 def test_the_settings_are_in_the_representation(index: LexicalIndex) -> None:
     assert repr(index.bm25(k1=25, b=1.0, depth=7)) == (
-        f"BM25(LexicalIndex({str(index.path)!r}), k1=25, b=1.0, depth=7, lengths='lucene')"
+        f"BM25(depth=7, index=LexicalIndex({str(index.path)!r}), k1=25, b=1.0, source=None)"
     )
 
 
-@pytest.mark.parametrize("setting", [{"k1": -1}, {"b": 1.5}, {"depth": 0}, {"lengths": "long"}])
+@pytest.mark.parametrize("setting", [{"k1": -1}, {"b": 1.5}, {"depth": 0}])
 def test_settings_without_meaning_are_refused(
     index: LexicalIndex, setting: dict[str, float]
 ) -> None:
@@ -106,7 +105,7 @@ def test_it_works_with_pyterriers_operators(index: LexicalIndex) -> None:
     piped = (upper >> index.bm25())(frame("alpha beta"))
     assert piped["docno"].tolist() == index.bm25()(frame("alpha beta"))["docno"].tolist()
     assert len((index.bm25() % 1)(frame("alpha", "beta"))) == 2
-    assert index.bm25(depth=10).fuse_rank_cutoff(2) == index.bm25(depth=2)
+    assert index.bm25(depth=10).fuse_rank_cutoff(2) == index.bm25(depth=2) % 2
     assert index.bm25(depth=2).fuse_rank_cutoff(10) is None
     assert len((index.bm25() | index.bm25(b=0))(frame("alpha"))) == 3
 
@@ -137,6 +136,6 @@ def test_it_needs_no_java(index: LexicalIndex) -> None:
 
 
 def test_it_is_made_from_an_open_index(index: LexicalIndex, tmp_path: Path) -> None:
-    assert isinstance(BM25(LexicalIndex.open(index.path), k1=25, b=1.0), pt.Transformer)
-    with pytest.raises(InputError, match=r"build it: python -m experiments\.index"):
+    assert isinstance(BM25(index=LexicalIndex.open(index.path), k1=25, b=1.0), pt.Transformer)
+    with pytest.raises(InputError, match="build it: soundingline index"):
         LexicalIndex.open(tmp_path / "none")

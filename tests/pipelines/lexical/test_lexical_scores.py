@@ -15,9 +15,10 @@ from effort import cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipelines.lexical import LexicalIndex
-from toolkit.contracts import Unit
-from toolkit.errors import InputError
+from soundingline.pipelines.lexical import LexicalIndex
+from soundingline.pipelines.lexical.grid import GridBM25, JudgedQuery
+from soundingline.toolkit.data import Unit
+from soundingline.toolkit.errors import InputError
 
 Corpus = list[dict[str, int]]
 
@@ -31,9 +32,7 @@ def cut_length(length: int) -> int:
     return 24 + (rest >> shift << shift)
 
 
-def brute_force(
-    corpus: Corpus, query: dict[str, float], k1: float, b: float, lengths: str
-) -> dict[int, float]:
+def brute_force(corpus: Corpus, query: dict[str, float], k1: float, b: float) -> dict[int, float]:
     sizes = [sum(document.values()) for document in corpus]
     filled = [size for size in sizes if size]
     average = sum(filled) / len(filled) if filled else 1.0
@@ -42,7 +41,7 @@ def brute_force(
         holders = [number for number, document in enumerate(corpus) if term in document]
         idf = math.log(1 + (len(filled) - len(holders) + 0.5) / (len(holders) + 0.5))
         for number in holders:
-            size = sizes[number] if lengths == "exact" else cut_length(sizes[number])
+            size = cut_length(sizes[number])
             tf = corpus[number][term]
             part = weight * idf * tf / (tf + k1 * (1 - b + b * size / average))
             if weight > 0:
@@ -55,7 +54,7 @@ def build(corpus: Corpus, folder: str | Path) -> LexicalIndex:
         " ".join(term for term, tf in document.items() for _ in range(tf)) for document in corpus
     ]
     units = [Unit(f"d{number}", "", text) for number, text in enumerate(texts)]
-    return LexicalIndex.build(units, Path(folder) / "index", analyzer="whitespace", processes=1)
+    return LexicalIndex.build(units, Path(folder) / "index", analyzer="whitespace")
 
 
 def check(
@@ -64,11 +63,10 @@ def check(
     query: dict[str, float],
     k1: float,
     b: float,
-    lengths: str,
     depth: int,
 ) -> None:
-    expected = brute_force(corpus, query, k1, b, lengths)
-    documents, scores = index.search(query, k1=k1, b=b, depth=depth, lengths=lengths)
+    expected = brute_force(corpus, query, k1, b)
+    documents, scores = index.search(query, k1=k1, b=b, depth=depth)
     assert documents.dtype == np.int32
     assert scores.dtype == np.float32
     assert len(documents) == min(depth, len(expected))
@@ -88,18 +86,17 @@ weights = st.one_of(st.integers(0, 3), st.floats(0.015625, 50, width=32))
 queries = st.dictionaries(st.one_of(terms, st.just("unknown")), weights, max_size=8)
 k1s = st.one_of(st.sampled_from([0.0, 0.9, 25.0, 32.0]), st.floats(0, 32))
 bs = st.one_of(st.sampled_from([0.0, 0.4, 1.0]), st.floats(0, 1))
-lengths = st.sampled_from(["lucene", "exact"])
 
 
 @settings(max_examples=cases(60), deadline=None)
-@given(corpora, st.lists(st.tuples(queries, k1s, bs, lengths, st.integers(1, 50)), max_size=8))
+@given(corpora, st.lists(st.tuples(queries, k1s, bs, st.integers(1, 50)), max_size=8))
 def test_scores_equal_brute_force(
-    corpus: Corpus, searches: list[tuple[dict[str, float], float, float, str, int]]
+    corpus: Corpus, searches: list[tuple[dict[str, float], float, float, int]]
 ) -> None:
     with tempfile.TemporaryDirectory() as folder:
         index = build(corpus, folder)
-        for query, k1, b, kind, depth in searches:
-            check(index, corpus, query, k1, b, kind, depth)
+        for query, k1, b, depth in searches:
+            check(index, corpus, query, k1, b, depth)
 
 
 @pytest.fixture(scope="module")
@@ -151,13 +148,10 @@ def test_scores_agree_with_lucenes_single_precision_arithmetic(
 
 
 @pytest.mark.parametrize("depth", [1, 7, 100, 1000, 3000, 10**7])
-@pytest.mark.parametrize("kind", ["lucene", "exact"])
-def test_any_depth_gives_the_best_documents(
-    large: tuple[LexicalIndex, Corpus], depth: int, kind: str
-) -> None:
+def test_any_depth_gives_the_best_documents(large: tuple[LexicalIndex, Corpus], depth: int) -> None:
     index, corpus = large
     for query in ({"t0": 1.0, "t1": 2.0, "t40": 1.0}, {"t399": 1.0}, {"t390": 1.0, "t398": 0.5}):
-        check(index, corpus, query, 0.9, 0.4, kind, depth)
+        check(index, corpus, query, 0.9, 0.4, depth)
 
 
 @pytest.mark.slow
@@ -166,10 +160,9 @@ def test_collections_beyond_one_block_of_documents_are_scored_whole(tmp_path: Pa
     words = np.minimum(chance.geometric(0.15, (34_000, 3)), 60).tolist()
     corpus: Corpus = [dict(Counter(f"t{word}" for word in row)) for row in words]
     index = build(corpus, tmp_path)
-    for kind in ("lucene", "exact"):
-        for query in ({"t1": 1.0, "t5": 1.0, "t30": 1.0}, {"t40": 1.0}, {"t1": 0.5, "t2": 3.0}):
-            check(index, corpus, query, 1.2, 0.75, kind, 500)
-            check(index, corpus, query, 1.2, 0.75, kind, 34_000)
+    for query in ({"t1": 1.0, "t5": 1.0, "t30": 1.0}, {"t40": 1.0}, {"t1": 0.5, "t2": 3.0}):
+        check(index, corpus, query, 1.2, 0.75, 500)
+        check(index, corpus, query, 1.2, 0.75, 34_000)
 
 
 def test_equal_scores_stand_in_the_order_of_the_documents(tmp_path: Path) -> None:
@@ -232,7 +225,6 @@ def test_many_threads_on_one_index_get_what_one_gets(large: tuple[LexicalIndex, 
         (["t1"], {"depth": 0}),
         (["t1"], {"depth": 2.5}),
         (["t1"], {"k1": "much"}),
-        (["t1"], {"lengths": "short"}),
         ("t1", {}),
         ({"t1": -1.0}, {}),
         ({"t1": math.nan}, {}),
@@ -243,3 +235,27 @@ def test_settings_without_meaning_are_refused(
 ) -> None:
     with pytest.raises(InputError, match="valid: "):
         large[0].search(query, **setting)  # type: ignore[arg-type]
+
+
+def test_frequencies_of_any_width_score_as_in_brute_force_and_in_the_grid(tmp_path: Path) -> None:
+    frequencies = [1, 2, 255, 256, 300, 65_535, 65_536, 70_000]
+    for most in (6, 8):  # 16 bits, and 32
+        corpus: Corpus = [
+            {"lead": tf, "line": 1 + tf % 7, **({"tide": 260} if tf % 2 else {})}
+            for tf in frequencies[:most]
+        ]
+        index = build(corpus, tmp_path / str(most))
+        assert index.postings("lead")[1].tolist() == frequencies[:most]
+        weights = {"lead": 1.0, "line": 0.5, "tide": 2.0}
+        names = [f"d{number}" for number in range(most)]
+        cells = [(0.9, 0.4), (25.0, 1.0), (0.0, 0.0)]
+        scores = GridBM25(index, cells, depth=most).scores(JudgedQuery("q", weights, names))
+        for place, (k1, b) in enumerate(cells):
+            expected = brute_force(corpus, weights, k1, b)
+            found = dict(zip(*map(np.ndarray.tolist, index.search(weights, k1, b)), strict=True))
+            assert found == pytest.approx(expected, rel=1e-5)
+            assert scores[:, place].tolist() == [found[number] for number in range(most)]
+        vectors = index.vectors(np.arange(most))
+        lead = index.vocabulary.find("lead")
+        of_lead = [int(values[terms == lead][0]) for terms, values in vectors]
+        assert of_lead == frequencies[:most]

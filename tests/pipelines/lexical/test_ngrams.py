@@ -7,9 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from effort import cases
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
-from pipelines.lexical import LexicalIndex, make_analyzer
-from toolkit.errors import InputError
+from soundingline.pipelines.lexical import LexicalIndex, make_analyzer
+from soundingline.pipelines.lexical.analyzers import SEPARATOR
+from soundingline.toolkit.errors import InputError
 
 
 def test_pairs_stand_on_terms_and_span_stop_words() -> None:
@@ -23,17 +27,37 @@ def test_pairs_stand_on_terms_and_span_stop_words() -> None:
     assert analyzer.terms("") == []
 
 
-@pytest.mark.parametrize("processes", [1, 2])
-def test_an_index_with_pairs_counts_words_alone_in_lengths(tmp_path: Path, processes: int) -> None:
+LETTERS = "ab9 _.,'\"\u202f\u200d\u0301\u05d0\u30a2\u4e00\u0e01\U0001f600\U0001f1e6\u2014\u00e9"
+
+
+@pytest.mark.parametrize(
+    "name", ["english", "standard", "whitespace", "sira", "english:3", "english:2:hashed", "sira:2"]
+)
+@settings(max_examples=cases(60), deadline=None)
+@given(parts=st.lists(st.text() | st.text(LETTERS) | st.just("a _" * 90), max_size=4))
+@example(parts=['\u05d0\u202f"', "\u05d0"])
+def test_no_term_spans_a_separator(name: str, parts: list[str]) -> None:
+    if name.startswith("sira"):
+        pytest.importorskip("snowballstemmer")
+    if name.endswith("hashed"):
+        pytest.importorskip("sklearn.utils")
+    analyzer = make_analyzer(name)
+    apart = [
+        term for part in parts for piece in part.split(SEPARATOR) for term in analyzer.terms(piece)
+    ]
+    assert analyzer.terms(SEPARATOR.join(parts)) == apart
+
+
+def test_an_index_with_pairs_counts_words_alone_in_lengths(tmp_path: Path) -> None:
     units = [{"docno": "d1", "text": "old lamp, old lamp"}, {"docno": "d2", "text": "lamp"}]
-    index = LexicalIndex.build(units, tmp_path / "index", analyzer="english:2", processes=processes)
+    index = LexicalIndex.build(units, tmp_path / "index", analyzer="english:2")
     assert list(index.vocabulary) == ["lamp", "lamp old", "old", "old lamp"]
     assert index.lengths.tolist() == [4, 1]
     assert index.statistics.tokens == 5
     numbers, frequencies = index.postings("old lamp")
     assert (numbers.tolist(), frequencies.tolist()) == ([0], [2])
     assert index.bm25().search("old lamp")["docno"].tolist() == ["d1", "d2"]
-    plain = LexicalIndex.build(units, tmp_path / "plain", processes=1)
+    plain = LexicalIndex.build(units, tmp_path / "plain")
     assert plain.lengths.tolist() == index.lengths.tolist()
     assert plain.analyzer.fingerprint != index.analyzer.fingerprint
 
@@ -45,7 +69,7 @@ def test_vectors_of_documents_have_all_terms_and_n_grams(tmp_path: Path, name: s
     # Hardly a word comes twice, so that a document has more terms than words.
     texts = [" ".join(f"word{(7 * n + d) % 23}" for n in range(20)) for d in range(40)]
     units = [{"docno": f"d{d}", "text": text} for d, text in enumerate(texts)]
-    index = LexicalIndex.build(units, tmp_path / "index", analyzer=name, processes=1)
+    index = LexicalIndex.build(units, tmp_path / "index", analyzer=name)
     vectors = index.vectors(np.arange(len(texts)))
     for text, (terms, frequencies) in zip(texts, vectors, strict=True):
         names = [index.vocabulary[int(term)] for term in terms]

@@ -21,15 +21,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from ir_measures import AP, P
 
-from pipelines.aggregation import MaxP
-from pipelines.lexical import RM3, LexicalIndex, vectors
-from toolkit.contracts import Unit
-from toolkit.errors import InputError
+from soundingline.pipelines.aggregation import MaxP
+from soundingline.pipelines.lexical import LexicalIndex, forward
+from soundingline.pipelines.lexical.rm3 import Feedback
+from soundingline.toolkit.data import Unit
+from soundingline.toolkit.errors import InputError
 
 
 def build(texts: list[str], folder: str | Path, analyzer: str = "whitespace") -> LexicalIndex:
     units = [Unit(f"d{number}", "", text) for number, text in enumerate(texts)]
-    return LexicalIndex.build(units, Path(folder) / "index", analyzer=analyzer, processes=1)
+    return LexicalIndex.build(units, Path(folder) / "index", analyzer=analyzer)
 
 
 def ranking(scores: dict[str, float], query: str = "q", qid: str = "1") -> pd.DataFrame:
@@ -101,7 +102,7 @@ def test_the_new_query_equals_that_computed_from_the_texts(
     scores = {f"d{number}": float(len(some) - place) for place, number in enumerate(some)}
     with tempfile.TemporaryDirectory() as folder:
         index = build(texts, folder)
-        rm3 = RM3(index, fb_terms=fb_terms, fb_docs=fb_docs, original_weight=weight)
+        rm3 = Feedback(index, fb_terms=fb_terms, fb_docs=fb_docs, original_weight=weight)
         found = rm3(ranking(scores, query))["query_toks"].iloc[0]
     expected = expected_query(texts, query, scores, fb_terms, fb_docs, weight)
     assert found == {term: pytest.approx(part, abs=1e-6) for term, part in expected.items()}
@@ -112,23 +113,23 @@ def test_terms_too_short_long_strange_or_frequent_are_no_feedback(tmp_path: Path
     dropped = ["o", "x" * 21, "no-dash", "naïve", "Case", "common"]
     texts = [" ".join([*kept, *dropped]), *["common"] * 2, *["pad"] * 17]
     index = build(texts, tmp_path)
-    out = RM3(index)(ranking({"d0": 2.0}, "o"))
+    out = Feedback(index)(ranking({"d0": 2.0}, "o"))
     third = pytest.approx(0.5 / 3)
     assert out["query_toks"].tolist() == [{"o": 0.5, "ok": third, "7th": third, "x" * 20: third}]
     texts[2] = "pad"  # now 2 of 20 hold it, just a tenth
     index = build(texts, tmp_path / "more")
-    assert "common" in RM3(index)(ranking({"d0": 2.0}, "o"))["query_toks"].iloc[0]
+    assert "common" in Feedback(index)(ranking({"d0": 2.0}, "o"))["query_toks"].iloc[0]
 
 
 def test_equal_terms_are_taken_in_alphabetical_order(tmp_path: Path) -> None:
     index = build(["zz mm aa qq", "cc bb", *["pad"] * 30], tmp_path)
-    out = RM3(index, fb_terms=2, original_weight=0)(ranking({"d0": 1.0, "d1": 1.0}))
+    out = Feedback(index, fb_terms=2, original_weight=0)(ranking({"d0": 1.0, "d1": 1.0}))
     assert {t for t, w in out["query_toks"].iloc[0].items() if w} == {"aa", "bb"}
 
 
 def test_a_document_counts_by_its_score_and_within_the_first_few(tmp_path: Path) -> None:
     index = build(["aa", "bb", "cc", *["pad"] * 40], tmp_path)
-    rm3 = RM3(index, fb_docs=2, original_weight=0.0)
+    rm3 = Feedback(index, fb_docs=2, original_weight=0.0)
     out = rm3(ranking({"d1": 3.0, "d0": 1.0, "d2": 1.0}))
     assert out["query_toks"].tolist() == [{"q": 0.0, "bb": 0.75, "aa": 0.25}]
     shuffled = ranking({"d1": 3.0, "d0": 1.0, "d2": 1.0}).iloc[[2, 0, 1]]
@@ -138,7 +139,7 @@ def test_a_document_counts_by_its_score_and_within_the_first_few(tmp_path: Path)
 def test_each_query_gets_feedback_from_its_own_documents(tmp_path: Path) -> None:
     index = build(["aa", "bb", *["pad"] * 20], tmp_path)
     inp = pd.concat([ranking({"d0": 1.0}, "x", "one"), ranking({"d1": 1.0}, "y", "two")])
-    out = RM3(index)(inp)
+    out = Feedback(index)(inp)
     assert out["qid"].tolist() == ["one", "two"]
     assert out["query_toks"].tolist() == [{"x": 0.5, "aa": 0.5}, {"y": 0.5, "bb": 0.5}]
 
@@ -146,7 +147,7 @@ def test_each_query_gets_feedback_from_its_own_documents(tmp_path: Path) -> None
 def test_the_query_stays_and_its_copies_move_on(tmp_path: Path) -> None:
     index = build(["aa", *["pad"] * 20], tmp_path)
     inp = ranking({"d0": 1.0}, "x").assign(query_0="older", reasoning="why", text="of d0", qx=1)
-    out = RM3(index)(inp)
+    out = Feedback(index)(inp)
     assert set(out.columns) == {"qid", "query", "query_0", "query_1", "query_toks"} | {
         *("reasoning", "qx")
     }
@@ -158,21 +159,21 @@ def test_weights_that_came_are_the_original_query(tmp_path: Path) -> None:
     index = build(["aa", *["pad"] * 20], tmp_path)
     inp = ranking({"d0": 1.0}).assign(query_toks=[{"u": 3.0, "v": 1.0}])
     wanted = {"u": 0.375, "v": 0.125, "aa": 0.5}
-    assert RM3(index)(inp)["query_toks"].tolist() == [wanted]
-    assert RM3(index)(inp.drop(columns="query"))["query_toks"].tolist() == [wanted]
+    assert Feedback(index)(inp)["query_toks"].tolist() == [wanted]
+    assert Feedback(index)(inp.drop(columns="query"))["query_toks"].tolist() == [wanted]
 
 
 def test_without_a_feedback_term_the_query_keeps_its_own_terms(tmp_path: Path) -> None:
     index = build(["é", "aa"], tmp_path)
     for scores in ({"d0": 1.0}, {"d1": 0.0}):
-        out = RM3(index)(ranking(scores, "u u v"))["query_toks"].iloc[0]
+        out = Feedback(index)(ranking(scores, "u u v"))["query_toks"].iloc[0]
         assert {term for term, part in out.items() if part > 0} == {"u", "v"}
         assert out["u"] == 2 * out["v"]
 
 
 def test_a_query_without_documents_is_not_in_the_result(tmp_path: Path) -> None:
     index = build(["aa aa", *["pad"] * 20], tmp_path)
-    pipeline = index.bm25() >> RM3(index) >> index.bm25()
+    pipeline = index.bm25() >> Feedback(index) >> index.bm25()
     inp = pd.DataFrame({"qid": ["1", "2"], "query": ["nothing", "aa"]})
     assert pipeline(inp)["qid"].tolist() == ["2"]
     none = pipeline(inp.head(1))
@@ -184,7 +185,7 @@ def test_the_short_form_is_the_pipeline(tmp_path: Path) -> None:
     index = build([f"aa w{n} w{n + 1}" for n in range(3)] + ["pad"] * 40, tmp_path)
     inp = pd.DataFrame({"qid": ["1"], "query": ["aa w1"]})
     for retriever in (index.bm25(k1=2, depth=30), index.ql(mu=50, depth=30)):
-        long = retriever >> RM3(index, fb_terms=3, fb_docs=2, original_weight=0.4) >> retriever
+        long = retriever >> Feedback(index, fb_terms=3, fb_docs=2, original_weight=0.4) >> retriever
         short = retriever.rm3(fb_terms=3, fb_docs=2, original_weight=0.4)
         assert short(inp).equals(long(inp))
         assert len(short(inp)) == 3
@@ -192,18 +193,18 @@ def test_the_short_form_is_the_pipeline(tmp_path: Path) -> None:
 
 def test_passages_are_units_and_aggregated_documents_are_refused(tmp_path: Path) -> None:
     units = [Unit(f"d%p{n}", "", text) for n, text in enumerate(["aa bb", "aa", *["pad"] * 30])]
-    index = LexicalIndex.build(units, tmp_path / "i", analyzer="whitespace", processes=1)
+    index = LexicalIndex.build(units, tmp_path / "i", analyzer="whitespace")
     inp = pd.DataFrame({"qid": ["1"], "query": ["bb"]})
     assert index.bm25().rm3()(inp)["docno"].tolist() == ["d%p0", "d%p1"]
     with pytest.raises(InputError, match=r"docno 'd' came to RM3.*before any aggregation"):
-        (index.bm25() >> MaxP() >> RM3(index))(inp)
+        (index.bm25() >> MaxP() >> Feedback(index))(inp)
 
 
 @pytest.mark.parametrize("score", [-1.0, float("nan"), float("inf")])
 def test_scores_that_are_no_weights_are_refused(score: float, tmp_path: Path) -> None:
     index = build(["aa"], tmp_path)
     with pytest.raises(InputError, match=f"score {score} came to RM3"):
-        RM3(index)(ranking({"d0": score}))
+        Feedback(index)(ranking({"d0": score}))
 
 
 @pytest.mark.parametrize(
@@ -217,7 +218,7 @@ def test_scores_that_are_no_weights_are_refused(score: float, tmp_path: Path) ->
 def test_settings_without_meaning_are_refused(setting: dict[str, float], tmp_path: Path) -> None:
     index = build(["aa"], tmp_path)
     with pytest.raises(InputError, match="valid: "):
-        RM3(index, **setting)  # type: ignore[arg-type]
+        Feedback(index, **setting)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="valid: "):
         index.bm25().rm3(**setting)  # type: ignore[arg-type]
 
@@ -225,18 +226,18 @@ def test_settings_without_meaning_are_refused(setting: dict[str, float], tmp_pat
 def test_it_equals_another_of_the_same_settings_and_can_be_inspected(tmp_path: Path) -> None:
     index = build(["aa"], tmp_path)
     again = LexicalIndex.open(index.path)
-    assert RM3(index, fb_docs=3) == RM3(again, fb_docs=3)
-    assert hash(RM3(index, fb_docs=3)) == hash(RM3(again, fb_docs=3))
+    assert Feedback(index, fb_docs=3) == Feedback(again, fb_docs=3)
+    assert hash(Feedback(index, fb_docs=3)) == hash(Feedback(again, fb_docs=3))
     for other in ({"fb_terms": 3}, {"fb_docs": 4}, {"original_weight": 0.1}):
-        assert RM3(index) != RM3(index, **other)  # type: ignore[arg-type]
-    assert repr(RM3(index, fb_terms=3)) == (
-        f"RM3({index!r}, fb_terms=3, fb_docs=10, original_weight=0.5)"
+        assert Feedback(index) != Feedback(index, **other)  # type: ignore[arg-type]
+    assert repr(Feedback(index, fb_terms=3)) == (
+        f"Feedback({index!r}, fb_terms=3, fb_docs=10, original_weight=0.5)"
     )
     columns = ["qid", "query", "docno", "score", "rank"]
-    made = pt.inspect.transformer_outputs(RM3(index), columns)
+    made = pt.inspect.transformer_outputs(Feedback(index), columns)
     assert {"qid", "query", "query_0", "query_toks"} == set(made)
     with pytest.raises(pt.validate.InputValidationError):
-        RM3(index)(pd.DataFrame({"qid": ["1"], "query": ["aa"]}))
+        Feedback(index)(pd.DataFrame({"qid": ["1"], "query": ["aa"]}))
 
 
 @pytest.fixture(scope="module")
@@ -253,8 +254,8 @@ def bags() -> list[Counter[str]]:
 @pytest.fixture
 def files_pay(monkeypatch: pytest.MonkeyPatch) -> None:
     """Terms by document are written for any index, in pieces of a few documents."""
-    monkeypatch.setattr(vectors, "_FILES_PAY", 0)
-    monkeypatch.setattr(vectors, "_PIECE", 100)
+    monkeypatch.setattr(forward, "_FILES_PAY", 0)
+    monkeypatch.setattr(forward, "_PIECE", 100)
 
 
 @pytest.mark.parametrize("files", [False, True])
@@ -320,7 +321,7 @@ def test_feedback_goes_on_where_its_files_cannot_be_written(
     def refused(folder: Path) -> Iterator[Path]:
         raise PermissionError(13, "Permission denied", str(folder))
 
-    monkeypatch.setattr(vectors, "folder_made_whole", refused)
+    monkeypatch.setattr(forward, "atomic_folder", refused)
     assert rare_terms(LexicalIndex.open(index.path)) == expected
     assert not (index.path / "forward").exists()
 
@@ -340,7 +341,7 @@ def topics(folder: Path) -> pd.DataFrame:
 @pytest.fixture(scope="module")
 def cacm(data_root: Path, tmp_path_factory: pytest.TempPathFactory) -> LexicalIndex:
     path = tmp_path_factory.mktemp("rm3") / "cacm"
-    return LexicalIndex.build(units(data_root / "cacm"), path, processes=1)
+    return LexicalIndex.build(units(data_root / "cacm"), path)
 
 
 def test_cacm_scores_as_anserini_publishes(cacm: LexicalIndex, data_root: Path) -> None:

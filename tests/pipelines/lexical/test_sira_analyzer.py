@@ -10,11 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipelines.lexical import LexicalIndex, make_analyzer
-from pipelines.lexical.analyzer import STOP_WORDS as LUCENES
-from pipelines.lexical.piece_table import PieceTable
-from pipelines.lexical.sira_analyzer import STOP_WORDS
-from pipelines.lexical.strings import to_bytes
+from soundingline.pipelines.lexical import LexicalIndex, make_analyzer
+from soundingline.pipelines.lexical.analyzers import SIRA_STOP_WORDS, STOP_WORDS
+from soundingline.pipelines.lexical.storage import to_bytes
+from soundingline.pipelines.lexical.word_table import WordTable
 
 pytest.importorskip("snowballstemmer")
 
@@ -52,8 +51,8 @@ def test_text_is_folded_before_it_is_cut(text: str, terms: list[str]) -> None:
 
 
 def test_it_leaves_out_lucenes_stop_words_and_more() -> None:
-    assert LUCENES < STOP_WORDS and len(STOP_WORDS) == 132
-    assert make_analyzer("sira").terms(" ".join(STOP_WORDS)) == []
+    assert STOP_WORDS < SIRA_STOP_WORDS and len(SIRA_STOP_WORDS) == 132
+    assert make_analyzer("sira").terms(" ".join(SIRA_STOP_WORDS)) == []
 
 
 ALPHABET = "aZs9_.'- \u00e9\u00a0\u2014\u00bd\u2026\u0301\ud800\u212a\u0130"
@@ -62,10 +61,10 @@ ALPHABET = "aZs9_.'- \u00e9\u00a0\u2014\u00bd\u2026\u0301\ud800\u212a\u0130"
 @given(st.text(alphabet=ALPHABET, max_size=60))
 def test_terms_of_the_pieces_are_those_of_the_text(text: str) -> None:
     analyzer = make_analyzer("sira")
-    assert analyzer.byte_roles is not None
-    table = PieceTable(analyzer.byte_roles)
+    assert analyzer.byte_classes is not None
+    table = WordTable(analyzer.byte_classes)
     numbers, _ = table.numbers([to_bytes(text)])
-    pieces = [table.pieces(0)[number] for number in numbers.tolist()]
+    pieces = [table.forms(0)[number] for number in numbers.tolist()]
     parts = [term for piece in pieces for term in analyzer.terms(piece)]
     terms = analyzer.terms(text)
     assert parts == terms
@@ -77,7 +76,7 @@ def test_terms_of_the_pieces_are_those_of_the_text(text: str) -> None:
 def test_an_index_is_of_its_analyzer_and_takes_pairs(tmp_path: Path) -> None:
     units = [{"docno": "d1", "text": "The r\u00e9sum\u00e9s of both knightly houses"}]
     path = tmp_path / "index"
-    index = LexicalIndex.build(units, path, analyzer="sira:2", processes=1)
+    index = LexicalIndex.build(units, path, analyzer="sira:2")
     assert list(index.vocabulary) == ["hous", "knight", "knight hous", "resum", "resum knight"]
     assert index.bm25().search("resume knights")["docno"].tolist() == ["d1"]
     assert index.analyzer.fingerprint != make_analyzer("english:2").fingerprint

@@ -9,7 +9,7 @@ import pytest
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-from pipelines.neural.token_states import PackedBert, Padded, token_states  # noqa: E402
+from soundingline.pipelines.neural.token_states import PackedBert, Padded, token_states  # noqa: E402
 
 CPU = torch.device("cpu")
 SIZES = {
@@ -38,18 +38,18 @@ def network(kind: str) -> Any:
             max_position_embeddings=80,
             initializer_range=0.3,
         )
-        made = transformers.DistilBertModel(config)
+        network = transformers.DistilBertModel(config)
     elif kind == "roberta":
         config = transformers.RobertaConfig(pad_token_id=1, **SIZES)
-        made = transformers.RobertaModel(config)
+        network = transformers.RobertaModel(config)
     elif kind == "albert":
-        made = transformers.AlbertModel(transformers.AlbertConfig(embedding_size=16, **SIZES))
+        network = transformers.AlbertModel(transformers.AlbertConfig(embedding_size=16, **SIZES))
     else:
-        made = transformers.BertModel(transformers.BertConfig(**SIZES))
-    for name, weight in made.named_parameters():
+        network = transformers.BertModel(transformers.BertConfig(**SIZES))
+    for name, weight in network.named_parameters():
         if "norm" in name.lower() or name.endswith("bias"):
             torch.nn.init.uniform_(weight, 0.2, 1.2)
-    return made.eval()
+    return network.eval()
 
 
 def texts() -> list[list[int]]:

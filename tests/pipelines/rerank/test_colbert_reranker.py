@@ -9,12 +9,11 @@ import pandas as pd
 import pytest
 import tiny_embedder
 
-from pipelines.learned.colbert_encoder import ColbertEncoder
-from pipelines.rerank.base import Pair
-from pipelines.rerank.colbert import ColBERT, ColbertScorer
-from pipelines.stage import Collection
-from toolkit.contracts import Unit
-from toolkit.errors import InputError
+from soundingline.pipelines.learned.colbert_encoder import ColbertEncoder
+from soundingline.pipelines.rerank.colbert import ColBERT
+from soundingline.pipelines.rerank.reranker import Pair
+from soundingline.pipelines.stage import Collection
+from soundingline.toolkit.data import Unit
 
 EXACT = {"dtype": "float32", "device": "cpu"}
 TEXTS = ["the old mill.", "", "by the river " * 9, "who built the bridge", "town ,", "x\ud800"]
@@ -35,6 +34,10 @@ def encoder(model: Path, **changed: Any) -> ColbertEncoder:
     return ColbertEncoder(str(model), **{**EXACT, "storage": "float32", **changed})
 
 
+def stage_of(model: Path, **changed: Any) -> ColBERT:
+    return ColBERT(str(model), **{**EXACT, **changed})
+
+
 def loops(model: Path, pair: Pair) -> float:
     made = encoder(model)
     query, text = made.encode_queries([pair.query])[0], made.encode([pair.text])[0]
@@ -42,7 +45,7 @@ def loops(model: Path, pair: Pair) -> float:
 
 
 def test_scores_are_those_of_loops_and_of_each_pair_alone(model: Path):
-    scorer = ColbertScorer(encoder(model))
+    scorer = stage_of(model)
     together = scorer.score(PAIRS)
     np.testing.assert_allclose(together, [loops(model, pair) for pair in PAIRS], atol=1e-4)
     np.testing.assert_allclose(together, [scorer.score([pair])[0] for pair in PAIRS], atol=1e-4)
@@ -51,21 +54,16 @@ def test_scores_are_those_of_loops_and_of_each_pair_alone(model: Path):
 
 
 def test_a_text_of_several_queries_is_encoded_once_and_cut_ones_are_counted(model: Path):
-    scorer = ColbertScorer(encoder(model, max_length=16))
+    scorer = stage_of(model, max_length=16)
     scorer.score(PAIRS)
-    assert scorer.counts == {"pairs": 12, "encoded": 6, "truncated": 1}
+    assert scorer.count() == {"pairs": 12, "encoded": 6, "truncated": 1}
 
 
 def test_the_fingerprint_tells_settings_that_change_a_score(model: Path):
-    own = ColbertScorer(encoder(model)).fingerprint
-    assert ColbertScorer(encoder(model, batch_tokens=64)).fingerprint == own
-    assert ColbertScorer(encoder(model, max_length=16)).fingerprint != own
-    assert ColbertScorer(encoder(model, query_max_length=16)).fingerprint != own
-
-
-def test_vectors_of_half_precision_are_refused(model: Path):
-    with pytest.raises(InputError, match="storage='float16'"):
-        ColbertScorer(encoder(model, storage="float16"))
+    own = stage_of(model).fingerprint
+    assert stage_of(model, batch_tokens=64).fingerprint == own
+    assert stage_of(model, max_length=16).fingerprint != own
+    assert stage_of(model, query_max_length=16).fingerprint != own
 
 
 def test_the_head_of_a_ranking_comes_in_the_order_of_maxsim(model: Path, tmp_path: Path):
@@ -85,7 +83,6 @@ def test_the_head_of_a_ranking_comes_in_the_order_of_maxsim(model: Path, tmp_pat
         texts=lambda ids: [units[docno] for docno in ids],
         cache=tmp_path,
         depth=4,
-        max_wait_ms=0.0,
         **EXACT,
     )
     exact = {f"d{n}": loops(model, Pair(QUERIES[0], text)) for n, text in enumerate(TEXTS)}
@@ -107,11 +104,12 @@ def test_a_whole_document_scores_as_its_best_window(model: Path):
     ranking = pd.DataFrame(
         {"qid": ["1"], "query": [window], "docno": ["d"], "score": [1.0], "text": [text]}
     )
-    stage = ColBERT(str(model), max_wait_ms=0.0, max_length=20, **EXACT)
+    stage = ColBERT(str(model), max_length=20, **EXACT)
     whole = stage.bind(Collection("documents", whole_documents=True))(ranking)
     cut = stage.bind(Collection("passages"))(ranking)
-    scorer = ColbertScorer(encoder(model, max_length=20))
-    windows = [loops(model, pair) for pair in scorer.split(Pair(window, text))]
+    scorer = stage_of(model, max_length=20)
+    parts = scorer.windows(Pair(window, text))
+    windows = [loops(model, Pair(window, part)) for part in parts]
     assert len(windows) > 5
     assert whole["score"].iloc[0] == pytest.approx(max(windows), abs=1e-4)
     assert cut["score"].iloc[0] == pytest.approx(windows[0], abs=1e-4)

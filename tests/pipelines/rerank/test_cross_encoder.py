@@ -11,14 +11,12 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from experiments.train_reranker import CrossEncoderLearner, small_bert
-from pipelines.neural.token_states import Padded
-from pipelines.rerank import cross_encoder
-from pipelines.rerank.base import Pair
-from pipelines.rerank.cross_encoder import CrossEncoder, CrossEncoderScorer
-from pipelines.stage import Collection
-from toolkit.contracts import Unit
-from toolkit.errors import InputError
+from soundingline.experiments.train_reranker import CrossEncoderLearner, small_bert
+from soundingline.pipelines.rerank.cross_encoder import CrossEncoder
+from soundingline.pipelines.rerank.reranker import Pair
+from soundingline.pipelines.stage import Collection
+from soundingline.toolkit.data import Unit
+from soundingline.toolkit.errors import InputError
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -87,9 +85,9 @@ def two_labels(tmp_path_factory: pytest.TempPathFactory, tokenizer: Any) -> Path
     return bert(tmp_path_factory.mktemp("bert") / "two", tokenizer, num_labels=2)
 
 
-def scorer(model: Path, **arguments: Any) -> CrossEncoderScorer:
+def scorer(model: Path, **arguments: Any) -> CrossEncoder:
     settings = {"device": "cpu", "dtype": "float32", "max_length": 64}
-    return CrossEncoderScorer(str(model), **{**settings, **arguments})
+    return CrossEncoder(str(model), **{**settings, **arguments})
 
 
 def alone(folder: Path, pairs: Sequence[Pair]) -> list[float]:
@@ -135,17 +133,6 @@ def test_neighbours_in_a_batch_do_not_change_a_score(model: Path, batch_tokens: 
     for pair, score in zip(shuffled, it.score(shuffled), strict=True):
         assert score == pytest.approx(expected[pair], abs=1e-5)
     assert it.score([]) == []
-
-
-def test_where_nothing_is_packed_a_score_is_the_same(
-    model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # As on a GPU.
-    monkeypatch.setattr(cross_encoder, "token_states", Padded)
-    assert scorer(model).score(PAIRS) == pytest.approx(alone(model, PAIRS), abs=1e-5)
-    rounded = scorer(model, dtype="bfloat16").score(PAIRS)
-    assert rounded == pytest.approx(alone(model, PAIRS), abs=0.3)
-    assert any(score != float(torch.tensor(score).bfloat16()) for score in rounded)
 
 
 def distilbert(vocabulary: int) -> Any:
@@ -229,24 +216,24 @@ def test_counts_tell_which_pairs_were_cut(model: Path) -> None:
     it = scorer(model)
     exact = Pair("the mill", text_of(64 - 5))  # and [CLS], two [SEP]
     it.score([exact, Pair(exact.query, f"{exact.text} river"), Pair(text_of(70), "mill")])
-    assert it.counts == {"truncated": 2}
+    assert it.count() == {"truncated": 2}
 
 
 def test_windows_hold_every_word_once_and_fit_whole(model: Path) -> None:
     words = random.Random(5).choices([*WORDS, "Zürich", "x" * 9], k=400)
     pair = Pair("who built the old mill", "\n".join(words))
     it = scorer(model)
-    windows = it.split(pair)
-    assert len(windows) > 3
-    assert "".join(window.text for window in windows).split() == words
-    assert {window.query for window in windows} == {pair.query}
+    texts = it.windows(pair)
+    assert len(texts) > 3
+    assert "".join(texts).split() == words
+    windows = [Pair(pair.query, text) for text in texts]
     it.score(windows)
     assert it.counts["truncated"] == 0
     sizes = [len(one.row["input_ids"]) for one in it._inputs.encode(windows[:-1])]
     assert min(sizes) > 64 - 12  # the longest word
     # One that fits, and one whose query leaves less than an eighth.
     for whole in (Pair("mill", "the river"), Pair(text_of(54), text_of(99)), Pair("mill", "")):
-        assert it.split(whole) == [whole]
+        assert it.windows(whole) == [whole.text]
 
 
 def test_bfloat16_keeps_the_scores_apart(model: Path, tmp_path: Path) -> None:
@@ -320,11 +307,10 @@ def test_a_document_scores_as_its_best_window_and_the_tail_stays(model: Path) ->
         texts=lambda docnos: [Unit(docno, "", texts[docno]) for docno in docnos],
         whole_documents=True,
     )
-    stage = CrossEncoder(
-        str(model), depth=2, max_length=64, device="cpu", dtype="float32", max_wait_ms=0.0
-    )
+    stage = CrossEncoder(str(model), depth=2, max_length=64, device="cpu", dtype="float32")
     ranked = stage.bind(collection)(ranking).set_index("docno")
-    windows = scorer(model).split(Pair("old mill", texts["long"]))
+    parts = scorer(model).windows(Pair("old mill", texts["long"]))
+    windows = [Pair("old mill", part) for part in parts]
     assert len(windows) > 4
     assert ranked["score"]["long"] == pytest.approx(max(alone(model, windows)), abs=1e-5)
     short = alone(model, [Pair("old mill", texts["short"])])

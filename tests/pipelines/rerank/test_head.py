@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipelines.rerank.head_and_tail import rejoin, split_head
-from toolkit.errors import InputError
+from soundingline.pipelines.rerank.reranker import merge_head_and_tail, split_head
+from soundingline.toolkit.errors import InputError
 
 
 def ranking(*rows: tuple[str, str, float], **columns: list[object]) -> pd.DataFrame:
@@ -20,7 +20,7 @@ FIVE = ranking(*((("q", f"d{n}", 9.0 - n)) for n in range(5)))
 
 def new_order(frame: pd.DataFrame, depth: int, scores: list[float]) -> pd.DataFrame:
     head, tail = split_head(frame, depth)
-    return rejoin(head.assign(score=scores), tail)
+    return merge_head_and_tail(head.assign(score=scores), tail)
 
 
 def test_the_head_comes_in_its_new_order_and_the_tail_below_it() -> None:
@@ -135,7 +135,7 @@ def test_nothing_is_lost_and_every_order_is_kept(
         frame["rank"] = frame.groupby("qid").cumcount()
     new = dict(zip(frame["docno"], [new for _, _, new in rows], strict=True))
     head, tail = split_head(frame, depth)
-    got = rejoin(head.assign(score=[new[docno] for docno in head["docno"]]), tail)
+    got = merge_head_and_tail(head.assign(score=[new[docno] for docno in head["docno"]]), tail)
 
     assert got["qid"].drop_duplicates().tolist() == frame["qid"].drop_duplicates().tolist()
     assert np.isfinite(got["score"]).all()

@@ -12,12 +12,18 @@ import pytest
 from scripted_model import ScriptedModel, saying
 from scripted_prompts import ScriptedPrompts
 
-from pipelines.rerank.listwise import Listwise
-from pipelines.stage import Collection
-from toolkit.contracts import Unit
-from toolkit.errors import InputError
-from toolkit.llm.blocking import BlockingModel
-from toolkit.llm.errors import ContextOverflow, ModelError, Refused, ServerGone, Truncated
+from soundingline.pipelines.rerank.listwise import Listwise
+from soundingline.pipelines.stage import Collection
+from soundingline.toolkit.data import Unit
+from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.llm.blocking import BlockingModel
+from soundingline.toolkit.llm.errors import (
+    ContextOverflow,
+    ModelError,
+    Refused,
+    ServerGone,
+    Truncated,
+)
 
 _PASSAGE = re.compile(r"^\[(\d+)\] (.*)$", re.MULTILINE)
 

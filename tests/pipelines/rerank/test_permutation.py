@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipelines.rerank.permutation import (
+from soundingline.pipelines.rerank.listwise import (
     identifiers,
     read_permutation,
     sliding,

@@ -12,12 +12,12 @@ import pytest
 from scripted_peer import Peer, Request, Say, running_peer
 from scripted_prompts import ScriptedPrompts
 
-from pipelines.rerank.answer_tokens import expected_digit
-from pipelines.rerank.pointwise import Pointwise, read_score
-from toolkit.errors import InputError
-from toolkit.llm.blocking import BlockingModel
-from toolkit.llm.errors import ModelError, OutOfMoney, Refused, ServerGone, Truncated
-from toolkit.llm.openai_chat import OpenAIChat
+from soundingline.pipelines.rerank.answer_tokens import expected_digit
+from soundingline.pipelines.rerank.pointwise import Pointwise, read_score
+from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.llm.blocking import BlockingModel
+from soundingline.toolkit.llm.errors import ModelError, OutOfMoney, Refused, ServerGone, Truncated
+from soundingline.toolkit.llm.openai_chat import OpenAIChat
 
 
 @pytest.mark.parametrize(

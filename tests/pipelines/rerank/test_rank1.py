@@ -5,6 +5,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -12,17 +13,23 @@ import pandas as pd
 import pytest
 from scripted_peer import Fail, Peer, Raw, running_peer
 
-from pipelines.rerank.base import Pair
-from pipelines.rerank.rank1 import Rank1, Rank1Scorer
-from pipelines.rerank.rank1_prompt import Rank1Prompts, estimated_tokens, forced
-from pipelines.rerank.rank1_relevance import closing_token, verdict
-from pipelines.search_notes import collecting
-from pipelines.stage import Collection
-from toolkit.errors import InputError
-from toolkit.llm import errors
-from toolkit.llm.completions import Token
-from toolkit.llm.ledger import Ledger
-from toolkit.llm.prices import Price
+from soundingline.pipelines.rerank.rank1 import (
+    Rank1,
+    Rank1Prompts,
+    closing_token,
+    estimated_tokens,
+    forced,
+    verdict,
+)
+from soundingline.pipelines.rerank.reranker import Pair
+from soundingline.pipelines.search_notes import collecting
+from soundingline.pipelines.stage import Collection
+from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.llm import errors
+from soundingline.toolkit.llm.blocking import BlockingModel
+from soundingline.toolkit.llm.ledger import Ledger
+from soundingline.toolkit.llm.openai_chat import OpenAICompletions, Token
+from soundingline.toolkit.llm.prices import UNKNOWN, Price
 
 PROMPT = (
     "Determine if the following passage is relevant to the query. "
@@ -89,16 +96,24 @@ def peer(server: Peer) -> Peer:
 
 
 @pytest.fixture
-def make(peer: Peer) -> Iterator[Callable[..., Rank1Scorer]]:
-    made = []
+def make(peer: Peer) -> Iterator[Callable[..., Rank1]]:
+    with ExitStack() as models:
 
-    def scorer(**arguments: Any) -> Rank1Scorer:
-        made.append(Rank1Scorer("m", **{"base_url": peer.openai_url, "attempts": 1, **arguments}))
-        return made[-1]
+        def scorer(**arguments: Any) -> Rank1:
+            model = running({"base_url": peer.openai_url, "attempts": 1}, arguments, models)
+            return Rank1(model, **arguments)
 
-    yield scorer
-    for each in made:
-        each.close()
+        yield scorer
+
+
+def running(client: dict[str, Any], arguments: dict[str, Any], models: ExitStack) -> BlockingModel:
+    """A model that runs until `models` end; what concerns it is taken from the `arguments`."""
+    ours = ("model", "base_url", "attempts", "concurrency", "price", "ledger")
+    settings = {**client, **{name: arguments.pop(name) for name in ours if name in arguments}}
+    ledger, price = settings.pop("ledger", None), settings.pop("price", UNKNOWN)
+    model = OpenAICompletions(**{"model": "m", "kept_tokens": 16, **settings})
+    blocking = BlockingModel(model.name, role="reranker", price=price)
+    return models.enter_context(blocking.started(model, ledger))
 
 
 def answering(peer: Peer, choose: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,7 +131,7 @@ PAIR = Pair("who built the mill", "The mill\nstands by the river.")
 
 
 def test_the_score_is_the_share_of_true_at_the_verdict(
-    peer: Peer, make: Callable[..., Rank1Scorer]
+    peer: Peer, make: Callable[..., Rank1]
 ) -> None:
     peer.script.append(reasoned(probable(true=0.6, false=0.2)))
     assert make().score([PAIR]) == pytest.approx([0.75])
@@ -125,7 +140,7 @@ def test_the_score_is_the_share_of_true_at_the_verdict(
 
 
 def test_the_request_is_the_published_prompt_read_greedily(
-    peer: Peer, make: Callable[..., Rank1Scorer]
+    peer: Peer, make: Callable[..., Rank1]
 ) -> None:
     peer.script.append(reasoned(probable(true=0.6, false=0.2)))
     make(max_tokens=1234).score([PAIR])
@@ -142,7 +157,7 @@ def test_the_request_is_the_published_prompt_read_greedily(
 
 @pytest.mark.parametrize("spelled", [" true", "true", "True", " TRUE", "Ġtrue", "▁true", "\ntrue"])
 def test_every_spelling_of_the_verdict_is_read(
-    peer: Peer, make: Callable[..., Rank1Scorer], spelled: str
+    peer: Peer, make: Callable[..., Rank1], spelled: str
 ) -> None:
     top = {spelled: math.log(0.6), " false": math.log(0.2), " maybe": math.log(0.1)}
     peer.script.append(reasoned(top, says=spelled))
@@ -211,7 +226,7 @@ def test_the_verdict_is_the_word_right_behind_the_closed_tag(
 
 
 def test_reasoning_that_is_not_closed_is_closed_once_and_counted(
-    peer: Peer, make: Callable[..., Rank1Scorer]
+    peer: Peer, make: Callable[..., Rank1]
 ) -> None:
     peer.script.extend([unclosed(), said(probable(true=0.8, false=0.2))])
     it = make()
@@ -228,7 +243,7 @@ def test_reasoning_that_is_not_closed_is_closed_once_and_counted(
     }
     counts = it.counts
     assert (counts["forced"], counts["undecided"]) == (1, 0)
-    assert (counts["input_tokens"], counts["output_tokens"]) == (250, 41)
+    assert (counts["reply_input_tokens"], counts["reply_output_tokens"]) == (250, 41)
 
 
 @pytest.mark.parametrize(
@@ -246,7 +261,7 @@ def test_a_forced_close_keeps_whole_sentences(reasoning: str, kept: str) -> None
 
 
 def test_a_verdict_in_other_words_is_asked_for_again(
-    peer: Peer, make: Callable[..., Rank1Scorer]
+    peer: Peer, make: Callable[..., Rank1]
 ) -> None:
     perhaps = completion("It is.\n</think> perhaps", ["It", *CLOSING, " perhaps"], {" perhaps": 0})
     peer.script.extend([perhaps, said(probable(false=0.75, true=0.25), " false")])
@@ -259,7 +274,7 @@ def test_a_verdict_in_other_words_is_asked_for_again(
     "answer", [said({" well": -0.1}, " well"), completion("", [], None), unclosed("")]
 )
 def test_without_a_verdict_the_score_is_a_half_and_counted(
-    peer: Peer, make: Callable[..., Rank1Scorer], answer: Raw
+    peer: Peer, make: Callable[..., Rank1], answer: Raw
 ) -> None:
     peer.script.extend([unclosed(), answer])
     it = make()
@@ -268,7 +283,7 @@ def test_without_a_verdict_the_score_is_a_half_and_counted(
 
 
 def test_many_pairs_keep_their_places_and_share_the_connections(
-    peer: Peer, make: Callable[..., Rank1Scorer], monkeypatch: pytest.MonkeyPatch
+    peer: Peer, make: Callable[..., Rank1], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     peer.gathered = 8
 
@@ -291,7 +306,7 @@ def test_many_pairs_keep_their_places_and_share_the_connections(
     assert (it.counts["forced"], len(peer.requests)) == (20, 80)
 
 
-def test_a_server_error_is_asked_again(peer: Peer, make: Callable[..., Rank1Scorer]) -> None:
+def test_a_server_error_is_asked_again(peer: Peer, make: Callable[..., Rank1]) -> None:
     peer.script.extend([Fail(503, headers={"retry-after": "0"}), Fail(500, raw="")])
     peer.script.append(reasoned(probable(true=0.6, false=0.2)))
     assert make(attempts=3).score([PAIR]) == pytest.approx([0.75])
@@ -299,21 +314,23 @@ def test_a_server_error_is_asked_again(peer: Peer, make: Callable[..., Rank1Scor
 
 
 def test_a_server_that_is_not_there_is_told_in_a_line() -> None:
-    it = Rank1Scorer("m", base_url="http://127.0.0.1:9/v1", attempts=1)
-    with pytest.raises(errors.ServerGone, match=r"m at 127\.0\.0\.1:9.*`vllm serve m`") as told:
-        it.score([PAIR])
-    it.close()
+    with ExitStack() as models:
+        it = Rank1(running({"base_url": "http://127.0.0.1:9/v1"}, {}, models))
+        with pytest.raises(
+            errors.Unreachable, match=r"m at http://127.0.0.1:9/v1.*`vllm serve m`"
+        ) as told:
+            it.score([PAIR])
     assert "\n" not in str(told.value)
 
 
-def test_another_error_keeps_its_kind(peer: Peer, make: Callable[..., Rank1Scorer]) -> None:
+def test_another_error_keeps_its_kind(peer: Peer, make: Callable[..., Rank1]) -> None:
     peer.script.append(Fail(404, "The model `m` does not exist."))
     with pytest.raises(errors.UnknownModel):
         make().score([PAIR])
 
 
 def test_a_server_without_log_probabilities_is_refused(
-    peer: Peer, make: Callable[..., Rank1Scorer]
+    peer: Peer, make: Callable[..., Rank1]
 ) -> None:
     peer.script.append(Raw(json.dumps({"choices": [{"text": "It is.", "finish_reason": "stop"}]})))
     with pytest.raises(InputError, match="gives no log-probabilities"):
@@ -322,7 +339,7 @@ def test_a_server_without_log_probabilities_is_refused(
 
 @pytest.mark.parametrize("text", ["word " * 4000, "word " * 400])
 def test_a_prompt_that_is_too_long_for_the_server_loses_half_of_the_document(
-    peer: Peer, make: Callable[..., Rank1Scorer], text: str
+    peer: Peer, make: Callable[..., Rank1], text: str
 ) -> None:
     overflow = Fail(400, "This model's maximum context length is 4000 tokens")
     peer.script.extend([overflow, overflow, reasoned(probable(true=0.6, false=0.2))])
@@ -334,7 +351,7 @@ def test_a_prompt_that_is_too_long_for_the_server_loses_half_of_the_document(
     assert (it.counts["shortened"], it.counts["truncated"]) == (1, 1)
 
 
-def test_a_prompt_that_never_fits_is_told(peer: Peer, make: Callable[..., Rank1Scorer]) -> None:
+def test_a_prompt_that_never_fits_is_told(peer: Peer, make: Callable[..., Rank1]) -> None:
     peer.default = Fail(400, "This model's maximum context length is 10 tokens")
     with pytest.raises(errors.ContextOverflow):
         make().score([PAIR])
@@ -368,30 +385,29 @@ def test_braces_and_half_characters_in_texts_do_no_harm() -> None:
     assert found.text == PROMPT.format(query="{query}", passage="{passage} �")
 
 
-def test_windows_hold_every_word_once_and_fit_whole(make: Callable[..., Rank1Scorer]) -> None:
+def test_windows_hold_every_word_once_and_fit_whole(make: Callable[..., Rank1]) -> None:
     words = [f"word{number}" for number in range(5000)]
-    windows = make().split(Pair("which", " ".join(words)))
-    assert len(windows) > 2
-    assert " ".join(window.text for window in windows).split() == words
+    texts = make().windows(Pair("which", " ".join(words)))
+    assert len(texts) > 2
+    assert " ".join(texts).split() == words
+    windows = [Pair("which", text) for text in texts]
     assert not any(Rank1Prompts(2000, 4000).prompt(window).truncated for window in windows)
 
 
 @pytest.mark.parametrize("arguments", [{"max_tokens": 0}, {"max_tokens": 3900}])
 def test_reasoning_that_leaves_no_room_is_refused(
-    make: Callable[..., Rank1Scorer], arguments: dict[str, Any]
+    make: Callable[..., Rank1], arguments: dict[str, Any]
 ) -> None:
     with pytest.raises(InputError, match="context_window"):
         make(**arguments)
 
 
-def test_nothing_is_asked_for_no_pairs(peer: Peer, make: Callable[..., Rank1Scorer]) -> None:
+def test_nothing_is_asked_for_no_pairs(peer: Peer, make: Callable[..., Rank1]) -> None:
     assert make().score([]) == []
     assert peer.requests == []
 
 
-def test_requests_are_on_the_ledger_that_is_given(
-    peer: Peer, make: Callable[..., Rank1Scorer]
-) -> None:
+def test_requests_are_on_the_ledger_that_is_given(peer: Peer, make: Callable[..., Rank1]) -> None:
     peer.script.extend([unclosed(), said(probable(true=0.8, false=0.2))])
     ledger = Ledger()
     make(ledger=ledger).score([PAIR])
@@ -400,32 +416,27 @@ def test_requests_are_on_the_ledger_that_is_given(
 
 
 def test_requests_are_priced_and_on_the_account_of_the_question_that_searches(
-    peer: Peer, make: Callable[..., Rank1Scorer]
+    peer: Peer, make: Callable[..., Rank1]
 ) -> None:
     peer.default = reasoned(probable(true=0.6, false=0.2))
-    own, other = Ledger(), Ledger()
-    it = make(ledger=own, price=Price(input=1000.0, output=0.0))
-    it.score([PAIR])
-    with it.asking(other), collecting("q7"):
+    other = Ledger()
+    it = make(price=Price(input=1000.0, output=0.0), ledger=other)
+    with collecting("q7"):
         it.score([PAIR, PAIR])
     it.score([PAIR])
-    assert own.by_role("")["reranker"].calls == 2
     assert other.by_role("q7")["reranker"].calls == 2
     assert other.by_role("q7")["reranker"].dollars == pytest.approx(0.2)
 
 
-def test_it_can_be_used_again_after_closing(peer: Peer, make: Callable[..., Rank1Scorer]) -> None:
-    peer.default = reasoned(probable(true=0.6, false=0.2))
-    it = make()
-    for _ in range(2):
-        assert it.score([PAIR]) == pytest.approx([0.75])
-        it.close()
+def test_without_a_model_it_cannot_score() -> None:
+    with pytest.raises(InputError, match="Rank1 is not bound"):
+        Rank1().score([PAIR])
 
 
-def test_the_fingerprint_follows_what_changes_scores(make: Callable[..., Rank1Scorer]) -> None:
+def test_the_fingerprint_follows_what_changes_scores(make: Callable[..., Rank1]) -> None:
     plain = make()
     assert make(concurrency=3).fingerprint == plain.fingerprint
-    changed = [make(max_tokens=1000), make(context_window=8000), Rank1Scorer("other")]
+    changed = [make(max_tokens=1000), make(context_window=8000), make(model="other")]
     assert len({each.fingerprint for each in [plain, *changed]}) == 4
 
 
@@ -435,12 +446,15 @@ def test_the_factory_ranks_and_asks_once(peer: Peer, tmp_path: Path) -> None:
     ).assign(score=[3.0, 2.0, 1.0], rank=[0, 1, 2])
     peer.script.append(reasoned(probable(true=0.2, false=0.8), " false"))
     peer.script.append(reasoned(probable(true=0.9, false=0.1)))
-    arguments: Any = {"model": "m", "base_url": peer.openai_url, "depth": 2, "concurrency": 1}
+    client: Any = {"base_url": peer.openai_url, "concurrency": 1}
     for _ in range(2):
-        collection = Collection("c", whole_documents=True, caches=tmp_path)
-        stage = Rank1(**arguments).bind(collection)
-        ranked = stage(frame)
+        with ExitStack() as models:
+            model = running(client, {}, models)
+            collection = Collection("c", whole_documents=True, caches=tmp_path, model=model)
+            stage = Rank1(depth=2).bind(collection)
+            ranked = stage(frame)
         assert ranked["docno"].tolist() == ["b", "a", "c"]
         assert ranked["score"].tolist()[:2] == pytest.approx([0.9, 0.2])
     assert len(peer.requests) == 2
+    assert (stage.counts["cache_hits"], stage.counts["reply_unmetered"]) == (2, 2)
     assert stage.long_documents == "truncate"

@@ -10,13 +10,12 @@ import pandas as pd
 import pytest
 import tiny_llama
 
-from pipelines.neural import checkpoints
-from pipelines.rerank.base import Pair
-from pipelines.rerank.rankllama import RankLLaMA, RankLlamaScorer
-from pipelines.rerank.rankllama_prompt import RankLlamaPrompts
-from pipelines.stage import Collection
-from toolkit.contracts import Unit
-from toolkit.errors import InputError
+from soundingline.pipelines import models
+from soundingline.pipelines.rerank.rankllama import RankLLaMA, RankLlamaPrompts
+from soundingline.pipelines.rerank.reranker import Pair
+from soundingline.pipelines.stage import Collection
+from soundingline.toolkit.data import Unit
+from soundingline.toolkit.errors import InputError
 
 torch = pytest.importorskip("torch")
 
@@ -46,8 +45,8 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_llama.save_base(tmp_path_factory.mktemp("base") / "llama")
 
 
-def scorer(model: Path, **arguments: Any) -> RankLlamaScorer:
-    return RankLlamaScorer(str(model), **{"device": "cpu", "dtype": "float32", **arguments})
+def scorer(model: Path, **arguments: Any) -> RankLLaMA:
+    return RankLLaMA(str(model), **{"device": "cpu", "dtype": "float32", **arguments})
 
 
 def card_score(model: Any, tokenizer: Any, pair: Pair) -> float:
@@ -206,33 +205,34 @@ def test_windows_hold_every_word_once_and_fit_whole(retriever: Path) -> None:
     pair = Pair("who built the old mill", "\n".join(words))
     for layout in ("pair", "joined"):
         it = scorer(retriever, max_length=96, layout=layout, end_of_sequence=True)
-        windows = it.split(pair)
-        assert len(windows) > 3
-        assert " ".join(window.text for window in windows).split() == words
+        texts = it.windows(pair)
+        assert len(texts) > 3
+        assert " ".join(texts).split() == words
+        windows = [Pair(pair.query, text) for text in texts]
         it.score(windows)
         assert it.counts["truncated"] == 0
-        sizes = [it._prompt.encode(window).ids for window in windows[:-1]]
+        sizes = [it._prompts.encode(window).ids for window in windows[:-1]]
         assert min(map(len, sizes)) > 96 - 12
 
 
 def test_a_text_without_white_space_is_cut_anyway(retriever: Path) -> None:
     it = scorer(retriever, max_length=64)
-    windows = it.split(Pair("mill", "x" * 500))
-    assert "".join(window.text for window in windows) == "x" * 500
-    it.score(windows)
+    windows = it.windows(Pair("mill", "x" * 500))
+    assert "".join(windows) == "x" * 500
+    it.score([Pair("mill", window) for window in windows])
     assert it.counts["truncated"] == 0
 
 
 @pytest.mark.parametrize("text", ["", "  \n", "the old mill"])
 def test_a_short_text_is_its_own_window(retriever: Path, text: str) -> None:
-    assert scorer(retriever).split(Pair("mill", text)) == [Pair("mill", text.strip())]
+    assert scorer(retriever).windows(Pair("mill", text)) == [text.strip()]
 
 
 def test_counts_tell_what_was_cut(retriever: Path) -> None:
     it = scorer(retriever, max_length=64)
     assert it.score([]) == []
     it.score([Pair("mill", "river"), Pair("mill", "river " * 99), Pair("mill " * 99, "river")])
-    assert it.counts == {"truncated": 1, "queries_truncated": 1}
+    assert it.count() == {"truncated": 1, "queries_truncated": 1}
 
 
 def test_bfloat16_keeps_the_scores_apart(retriever: Path) -> None:
@@ -257,7 +257,7 @@ def test_weights_are_loaded_once_by_many_threads(
     it = scorer(retriever)
     assert not loads
     with ThreadPoolExecutor(8) as pool:
-        found = list(pool.map(lambda _: it.score(PAIRS), range(8)))
+        found = list(pool.map(lambda _: it.score_pairs(PAIRS), range(8)))
     assert len(loads) == 1
     assert all(scores == pytest.approx(found[0], abs=2e-5) for scores in found)
 
@@ -294,7 +294,7 @@ def test_a_model_that_is_not_here_is_told_in_one_line(monkeypatch: pytest.Monkey
     constants = pytest.importorskip("huggingface_hub.constants")
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     with pytest.raises(InputError, match="hf download castorini/rankllama") as told:
-        _ = RankLlamaScorer().fingerprint
+        _ = RankLLaMA().fingerprint
     assert "\n" not in str(told.value)
 
 
@@ -308,9 +308,9 @@ def test_too_little_memory_is_told_with_the_sizes(
     retriever: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     weights = sum(each.numel() for each in whole_model(retriever).parameters())
-    monkeypatch.setattr(checkpoints, "free_bytes", lambda device: 2 * weights)
+    monkeypatch.setattr(models, "free_bytes", lambda device: 2 * weights)
     scorer(retriever, dtype="bfloat16").score(PAIRS[:1])
-    monkeypatch.setattr(checkpoints, "free_bytes", lambda device: 4 * weights - 1)
+    monkeypatch.setattr(models, "free_bytes", lambda device: 4 * weights - 1)
     with pytest.raises(InputError, match=r"needs 0\.0 GB and cpu has 0\.0 GB free"):
         scorer(retriever).score(PAIRS[:1])
 

@@ -1,4 +1,4 @@
-"""From labels to scores: what `experiments.train_reranker` begins from nothing is trained on
+"""From labels to scores: what `soundingline train_reranker` begins from nothing is trained on
 judgements, saved, and loaded by its path."""
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from experiments.train_reranker import LEARNERS, examples, train
-from pipelines import CrossEncoder, MonoT5
-from pipelines.lexical import LexicalIndex
-from pipelines.rerank.stage import Reranker
-from toolkit.benchmarks.beir import BeirBenchmark
-from toolkit.contracts import Unit
-from toolkit.evaluation.retrieval import measure_rankings
+from soundingline.experiments.train_reranker import LEARNERS, examples, train
+from soundingline.pipelines import CrossEncoder, MonoT5
+from soundingline.pipelines.lexical import LexicalIndex
+from soundingline.pipelines.rerank.reranker import Reranker
+from soundingline.toolkit.benchmarks.beir import BeirBenchmark
+from soundingline.toolkit.data import Unit
+from soundingline.toolkit.evaluation.retrieval import measure_rankings
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
@@ -31,9 +31,9 @@ class Collection:
         self.units = {each.docid: Unit(each.docid, "", each.text) for each in benchmark.documents()}
         topics = benchmark.topics[:QUESTIONS]
         questions = pd.DataFrame([{"qid": each.qid, "query": each.text} for each in topics])
-        index = LexicalIndex.build(self.units.values(), folder, processes=1)
+        index = LexicalIndex.build(self.units.values(), folder)
         self.ranking = index.bm25(depth=DEPTH)(questions)
-        self.judgements = {each.qid: benchmark.judgements["evidence"][each.qid] for each in topics}
+        self.qrels = {each.qid: benchmark.qrels["evidence"][each.qid] for each in topics}
 
     def texts(self, docnos: Sequence[str]) -> list[Unit]:
         return [self.units[each] for each in docnos]
@@ -41,13 +41,13 @@ class Collection:
     def ndcg(self, ranking: pd.DataFrame) -> float:
         ordered = ranking.sort_values(["qid", "rank"])
         rankings = {str(qid): rows["docno"].tolist() for qid, rows in ordered.groupby("qid")}
-        found = measure_rankings(rankings, self.judgements, ["nDCG@10"])["nDCG@10"]
+        found = measure_rankings(rankings, self.qrels, ["nDCG@10"])["nDCG@10"]
         return sum(found.values()) / len(found)
 
     def best_ndcg(self) -> float:
         """With the same candidates in the order of their judgements."""
         grades = [
-            self.judgements[qid].get(docno, 0)
+            self.qrels[qid].get(docno, 0)
             for qid, docno in zip(self.ranking["qid"], self.ranking["docno"], strict=True)
         ]
         return self.ndcg(self.ranking.assign(rank=[-grade for grade in grades]))
@@ -71,7 +71,7 @@ def test_a_model_trained_on_judgements_beats_bm25s_order_on_its_questions(
     tmp_path: Path,
 ) -> None:
     torch.set_num_threads(1)
-    learnt = examples(collection.ranking, collection.judgements, collection.texts)
+    learnt = examples(collection.ranking, collection.qrels, collection.texts)
     learner = LEARNERS[kind]
     model = learner.from_nothing([text for example in learnt for text in example.pair], seed=0)
     ndcg = {}

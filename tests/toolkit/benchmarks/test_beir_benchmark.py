@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
-from toolkit.benchmarks import BeirBenchmark
-from toolkit.contracts import Benchmark, Document, Link, Topic, document_sets, links_of
-from toolkit.errors import InputError
+from soundingline.toolkit.benchmarks.beir import BeirBenchmark
+from soundingline.toolkit.benchmarks.benchmark import Benchmark
+from soundingline.toolkit.corpus.store import SqliteStore
+from soundingline.toolkit.data import Document, Link, Topic
+from soundingline.toolkit.errors import InputError
 
 CORPUS: list[dict[str, Any]] = [
     {
@@ -67,29 +69,28 @@ def test_it_is_a_benchmark_named_like_its_folder(folder: Path) -> None:
 def test_a_named_split_selects_the_questions_its_qrels_name_in_file_order(folder: Path) -> None:
     benchmark = BeirBenchmark(folder, split="test")
     assert benchmark.topics == [Topic("q3", "three?"), Topic("q1", "one?")]
-    assert benchmark.judgements == {"evidence": {"q1": {"d1": 1}, "q3": {"d2": 0}}}
+    assert benchmark.qrels == {"evidence": {"q1": {"d1": 1}, "q3": {"d2": 0}}}
     assert benchmark.answers == {"q3": ["3", "three"]}
-    assert benchmark.unknown_questions == ["ghost"]
 
 
 def test_trec_qrels_gold_tier_and_odd_qids_are_read(folder: Path) -> None:
     benchmark = BeirBenchmark(folder, split="dev")
     assert [topic.qid for topic in benchmark.topics] == ["../../x"]
-    assert benchmark.judgements["evidence"] == {"../../x": {"d3": 2, "nowhere": 1}}
-    assert benchmark.judgements["gold"] == {"../../x": {"d3": 1}}
+    assert benchmark.qrels["evidence"] == {"../../x": {"d3": 2, "nowhere": 1}}
+    assert benchmark.qrels["gold"] == {"../../x": {"d3": 1}}
 
 
 def test_no_split_selects_all_questions_and_the_union_of_qrels(folder: Path) -> None:
     benchmark = BeirBenchmark(folder, split=None)
     assert [topic.qid for topic in benchmark.topics] == ["q3", "../../x", "q1"]
-    assert set(benchmark.judgements["evidence"]) == {"q3", "../../x", "q1"}
-    assert set(benchmark.judgements["gold"]) == {"../../x"}
+    assert set(benchmark.qrels["evidence"]) == {"q3", "../../x", "q1"}
+    assert set(benchmark.qrels["gold"]) == {"../../x"}
 
 
 def test_limit_keeps_the_first_questions_and_their_judgements(folder: Path) -> None:
     benchmark = BeirBenchmark(folder, split=None, limit=1)
     assert [topic.qid for topic in benchmark.topics] == ["q3"]
-    assert benchmark.judgements["evidence"] == {"q3": {"d2": 0}}
+    assert benchmark.qrels["evidence"] == {"q3": {"d2": 0}}
 
 
 def test_documents_keep_text_title_and_url(folder: Path) -> None:
@@ -109,24 +110,32 @@ def test_documents_are_streamed(folder: Path) -> None:
         next(documents)
 
 
-def test_report_counts_what_does_not_fit_and_raises_nothing(folder: Path) -> None:
-    report = BeirBenchmark(folder, split=None).report()
-    assert (report.documents, report.questions, report.judged) == (3, 3, 3)
-    assert report.unknown_judged == [("../../x", "nowhere")]
-    assert report.unknown_questions == ["ghost"]
-    assert report.unjudged == []
+def test_judgements_of_documents_that_the_corpus_lacks_are_listed(folder: Path) -> None:
+    benchmark = BeirBenchmark(folder, split=None)
+    docids = {document.docid for document in benchmark.documents()}
+    assert benchmark.unknown_judged(docids) == [("../../x", "nowhere")]
+    assert benchmark.unjudged == []
+
+
+def test_documents_are_looked_up_in_the_corpus(folder: Path) -> None:
+    benchmark = BeirBenchmark(folder)
+    assert benchmark.missing_documents(["d1", "nowhere", "d3"]) == {"nowhere"}
+    assert benchmark.missing_documents([]) == set()
+    assert list(benchmark.document_texts(["d2", "nowhere", "d1"])) == [
+        ("d1", "One\nfirst\u2028still first"),
+        ("d2", "\nsecond"),
+    ]
 
 
 def test_questions_without_judgements_are_counted(tmp_path: Path) -> None:
     benchmark = BeirBenchmark(write(tmp_path), split=None)
     assert benchmark.unjudged == ["../../x"]
-    assert benchmark.report().judged == 2
 
 
 def test_a_folder_without_qrels_serves_all_questions(tmp_path: Path) -> None:
     (write(tmp_path) / "qrels" / "test.tsv").unlink()
     benchmark = BeirBenchmark(tmp_path, split=None)
-    assert benchmark.judgements == {"evidence": {}}
+    assert benchmark.qrels == {"evidence": {}}
     assert len(benchmark.unjudged) == 3
 
 
@@ -175,7 +184,7 @@ def test_malformed_qrels_are_refused_with_file_and_line(
 
 def test_qrels_without_a_header_lose_no_row(tmp_path: Path) -> None:
     benchmark = BeirBenchmark(write(tmp_path, test="q1 d1 1\nq3 d2 1\n"))
-    assert benchmark.judgements["evidence"] == {"q1": {"d1": 1}, "q3": {"d2": 1}}
+    assert benchmark.qrels["evidence"] == {"q1": {"d1": 1}, "q3": {"d2": 1}}
 
 
 @pytest.mark.parametrize(
@@ -183,9 +192,12 @@ def test_qrels_without_a_header_lose_no_row(tmp_path: Path) -> None:
     [
         ([{"_id": "q1"}], r"queries\.jsonl:1 has no field 'text'\. valid: its fields: _id"),
         ([{"_id": "q1", "text": "a"}] * 2, r"queries\.jsonl:2 has the qid 'q1' a second time"),
-        ([{"_id": "", "text": "a"}], r"queries\.jsonl:1 has an empty '_id'"),
-        ([{"_id": "q1", "text": "a", "answers": "b"}], r"queries\.jsonl:1 has 'answers'"),
-        ([{"_id": "q1", "text": ["a"]}], r"queries\.jsonl:1 has 'text' of type list"),
+        ([{"_id": "", "text": "a"}], r"queries\.jsonl:1: _id is an empty string"),
+        ([{"_id": "q1", "text": "a", "answers": "b"}], r"queries\.jsonl:1: answers is .*list"),
+        (
+            [{"_id": "q1", "text": ["a"]}],
+            r"queries\.jsonl:1: text is a value of type list\. valid: a valid string",
+        ),
     ],
 )
 def test_malformed_questions_are_refused(
@@ -198,13 +210,11 @@ def test_malformed_questions_are_refused(
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b'{"_id": "d1", "text": "a"}\n' * 2, r"corpus\.jsonl:2 has the docid 'd1' a second time"),
         (b'{"_id": "d1"}\n', r"corpus\.jsonl:1 has no field 'text'"),
         (b'\n{"_id": "d1", "text"\n', r"corpus\.jsonl:2 is not JSON"),
         (b'["d1"]\n', r"corpus\.jsonl:1 is a JSON list"),
         (b'{"_id": "d1", "text": "\xff"}\n', r"corpus\.jsonl:1 is not UTF-8"),
-        (b'{"_id": "d1", "text": "\\ud800"}\n', r"corpus\.jsonl:1 has half a surrogate pair"),
-        (b"\n\n", r"corpus\.jsonl holds no document"),
+        (b'{"_id": "d1", "text": "\\ud800"}\n', r"corpus\.jsonl:1: text: half a surrogate pair"),
     ],
 )
 def test_malformed_documents_are_refused(tmp_path: Path, content: bytes, message: str) -> None:
@@ -214,12 +224,19 @@ def test_malformed_documents_are_refused(tmp_path: Path, content: bytes, message
     assert "\n" not in str(caught.value)
 
 
-def test_a_docid_that_comes_again_far_behind_is_refused_with_its_place(tmp_path: Path) -> None:
+def test_the_store_refuses_a_docid_that_comes_twice_and_an_empty_corpus(tmp_path: Path) -> None:
     rows = [f'{{"_id": "d{n}", "text": "a"}}\n' for n in range(70_000)]
     corpus = write(tmp_path) / "corpus.jsonl"
-    corpus.write_text("".join([*rows, "\n", rows[5]]))
-    with pytest.raises(InputError, match=r"corpus\.jsonl:70002 has the docid 'd5' a second time"):
-        list(BeirBenchmark(tmp_path).documents())
+    wrong = {
+        "".join([*rows, "\n", rows[5]]): r"docid 'd5' comes twice \(again as document 70001\)",
+        "\n\n": "the corpus holds no document",
+    }
+    for content, message in wrong.items():
+        corpus.write_text(content)
+        benchmark = BeirBenchmark(tmp_path)
+        with pytest.raises(InputError, match=message):
+            SqliteStore.build(tmp_path / "store", benchmark.documents(), corpus_fingerprint="x")
+        assert not (tmp_path / "store").exists()
 
 
 def test_a_byte_order_mark_and_windows_line_ends_are_accepted(tmp_path: Path) -> None:
@@ -269,16 +286,16 @@ def test_real_collections_have_their_published_sizes(
     data_root: Path, name: str, split: str | None, documents: int, questions: int, rows: int
 ) -> None:
     benchmark = BeirBenchmark(data_root / name, split=split)
-    report = benchmark.report()
-    assert (report.documents, report.questions) == (documents, questions)
-    assert sum(map(len, benchmark.judgements["evidence"].values())) == rows
+    assert sum(1 for _ in benchmark.documents()) == documents
+    assert len(benchmark.topics) == questions
+    assert sum(map(len, benchmark.qrels["evidence"].values())) == rows
 
 
 def test_cacm_keeps_its_judgements_of_absent_documents(data_root: Path) -> None:
     benchmark = BeirBenchmark(data_root / "cacm", split=None)
-    report = benchmark.report()
-    assert (report.questions, report.judged) == (64, 52)
-    assert len(report.unknown_judged) == 55
+    assert (len(benchmark.topics), len(benchmark.unjudged)) == (64, 64 - 52)
+    docids = {document.docid for document in benchmark.documents()}
+    assert len(benchmark.unknown_judged(docids)) == 55
 
 
 SET_QUERIES: list[dict[str, Any]] = [
@@ -294,13 +311,13 @@ def test_questions_with_a_checklist_or_targets_ask_for_documents(tmp_path: Path)
     (folder / "satisfaction.jsonl").write_text(
         '{"query-id": "q1", "corpus-id": "d2", "satisfied": [true, false]}\n', encoding="utf-8"
     )
-    asked = document_sets(BeirBenchmark(folder, split=None))
+    asked = BeirBenchmark(folder, split=None)
     assert asked.targets == {"q1": {"d1"}, "q2": {"d2", "d3"}, "q4": set()}
     assert asked.checklists == {"q1": ["It is first.", "It is old."]}
     assert asked.satisfaction == {"q1": {"d2": (True, False)}}
     test = BeirBenchmark(folder)
     assert [topic.qid for topic in test.topics] == ["q1", "q3"]
-    assert document_sets(test).targets == {"q1": {"d1"}}
+    assert test.targets == {"q1": {"d1"}}
 
 
 def test_a_list_of_targets_needs_no_qrels(tmp_path: Path) -> None:
@@ -308,14 +325,14 @@ def test_a_list_of_targets_needs_no_qrels(tmp_path: Path) -> None:
     folder = write(tmp_path, queries=SET_QUERIES[1:2], test=HEADER)
     (folder / "qrels" / "test.tsv").unlink()
     benchmark = BeirBenchmark(folder, split=None)
-    assert benchmark.judgements["evidence"] == {"q2": {"d3": 1, "d2": 1}}
+    assert benchmark.qrels["evidence"] == {"q2": {"d3": 1, "d2": 1}}
     assert benchmark.targets == {"q2": {"d2", "d3"}}
 
 
 def test_a_folder_of_judgements_alone_asks_for_documents_where_it_is_told_to(folder: Path) -> None:
-    assert not document_sets(BeirBenchmark(folder)).targets
+    assert not BeirBenchmark(folder).targets
     benchmark = BeirBenchmark(folder, sets=True)
-    assert document_sets(benchmark).targets == {"q1": {"d1"}, "q3": set()}
+    assert benchmark.targets == {"q1": {"d1"}, "q3": set()}
     assert benchmark.fingerprint != BeirBenchmark(folder).fingerprint
     assert benchmark.corpus_fingerprint == BeirBenchmark(folder).corpus_fingerprint
 
@@ -323,8 +340,8 @@ def test_a_folder_of_judgements_alone_asks_for_documents_where_it_is_told_to(fol
 @pytest.mark.parametrize(
     ("field", "value", "message"),
     [
-        ("checklist", [], "with 0 items"),
-        ("checklist", ["x"] * 200, "with 200 items"),
+        ("checklist", [], "checklist is an empty list.*at least 1 item"),
+        ("checklist", ["x"] * 200, "checklist .*at most 100 items.*not 200"),
         ("checklist", ["  "], "checklist"),
         ("checklist", "one", "checklist"),
         ("targets", "d1", "targets"),
@@ -361,8 +378,16 @@ def test_a_target_that_the_qrels_grade_irrelevant_is_refused(tmp_path: Path) -> 
 
 
 def test_links_are_an_optional_file(folder: Path) -> None:
-    assert links_of(BeirBenchmark(folder)) is None
+    assert BeirBenchmark(folder).links() is None
     before = BeirBenchmark(folder).fingerprint
     (folder / "links.tsv").write_text("docid\tlinked\nd1\td2\n", encoding="utf-8")
-    assert list(links_of(BeirBenchmark(folder)) or ()) == [Link("d1", "d2")]
+    assert list(BeirBenchmark(folder).links() or ()) == [Link("d1", "d2")]
     assert BeirBenchmark(folder).fingerprint == before
+
+
+@pytest.mark.parametrize("line", ["a", "a\tb\tc", "\tb", "a\t"])
+def test_a_line_that_is_no_link_is_refused_with_its_place(folder: Path, line: str) -> None:
+    text = f"docid\tlinked\na\tb\n{line}\n"
+    (folder / "links.tsv").write_text(text, encoding="utf-8")
+    with pytest.raises(InputError, match=r"links\.tsv:3 is no link"):
+        list(BeirBenchmark(folder).links() or ())

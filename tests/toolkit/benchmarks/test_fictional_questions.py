@@ -12,17 +12,16 @@ from typing import Any
 
 import pytest
 
-from toolkit.benchmarks import FictionalWorld
-from toolkit.benchmarks.fictional.benchmark import WordedQuestion
-from toolkit.benchmarks.fictional.questions import Question
-from toolkit.benchmarks.fictional.schema import (
+from soundingline.toolkit.benchmarks.fictional import FictionalWorld
+from soundingline.toolkit.benchmarks.fictional.benchmark import WordedQuestion
+from soundingline.toolkit.benchmarks.fictional.questions import Clue, Hop, Question
+from soundingline.toolkit.benchmarks.fictional.world import (
     LEXICONS,
     Choice,
     Number,
     Year,
     attribute_of,
 )
-from toolkit.benchmarks.fictional.solving import Clue, Link
 
 Facts = dict[str, dict[str, str]]
 SETTINGS = [(1, 7), (2, 7), (3, 8), (4, 7)]
@@ -69,18 +68,18 @@ def candidates(facts: Facts, question: Question, clues: list[Clue]) -> list[list
 
 
 def paths(
-    facts: Facts, names: list[list[str]], links: list[Link], path: tuple[str, ...] = ()
+    facts: Facts, names: list[list[str]], hops: list[Hop], path: tuple[str, ...] = ()
 ) -> Iterator[tuple[str, ...]]:
-    """Every choice of one name a place that the links allow."""
+    """Every choice of one name a place that the hops allow."""
     new = len(path)
     if new == len(names):
         yield path
         return
-    joining = [link for link in links if max(link.subject, link.object) == new]
+    joining = [hop for hop in hops if max(hop.subject, hop.object) == new]
     for name in names[new]:
         longer = (*path, name)
         if all(facts[longer[it.subject]][it.relation] == longer[it.object] for it in joining):
-            yield from paths(facts, names, links, longer)
+            yield from paths(facts, names, hops, longer)
 
 
 def answer(facts: Facts, question: Question, name: str) -> str:
@@ -98,12 +97,12 @@ def open_answers(
     """Answers that remain possible when, of the path, only the documents at some places (the last
     one among them) are known; stops at `enough` of them."""
     clues = [clue for clue in question.clues if told_at(clue.position)]
-    links = [link for link in question.links if told_at(link.subject)]
+    hops = [hop for hop in question.hops if told_at(hop.subject)]
     names = candidates(facts, question, clues)
-    joined = {max(link.subject, link.object) for link in links}
+    joined = {max(hop.subject, hop.object) for hop in hops}
     start = max(place for place in range(len(names)) if place not in joined)
-    shifted = [Link(it.subject - start, it.relation, it.object - start) for it in links]
-    kept = [link for link in shifted if min(link.subject, link.object) >= 0]
+    shifted = [Hop(it.subject - start, it.relation, it.object - start) for it in hops]
+    kept = [hop for hop in shifted if min(hop.subject, hop.object) >= 0]
     found: set[str] = set()
     for path in paths(facts, names[start:], kept):
         found.add(answer(facts, question, path[-1]))
@@ -118,13 +117,11 @@ def test_brute_force_finds_one_path_and_the_given_answer(
     for worded in world.worded_questions:
         question = worded.question
         names = candidates(facts, question, list(question.clues))
-        (path,) = paths(facts, names, list(question.links))
+        (path,) = paths(facts, names, list(question.hops))
         accepted = {text.replace(",", "") for text in worded.answers}
         assert accepted == {answer(facts, question, path[-1])}
-        assert world.judgements["evidence"][worded.qid] == {
-            facts[name]["docid"]: 1 for name in path
-        }
-        assert world.judgements["gold"][worded.qid] == {facts[path[-1]]["docid"]: 1}
+        assert world.qrels["evidence"][worded.qid] == {facts[name]["docid"]: 1 for name in path}
+        assert world.qrels["gold"][worded.qid] == {facts[path[-1]]["docid"]: 1}
 
 
 def test_no_document_alone_determines_the_answer(world: FictionalWorld, facts: Facts) -> None:
@@ -225,9 +222,7 @@ def test_splits_halve_the_questions_and_share_no_answering_entity() -> None:
     whole, dev, test = (small(640, 31, split=split) for split in (None, "dev", "test"))
     assert sorted([*dev.topics, *test.topics]) == sorted(whole.topics)
     assert (len(dev.topics), len(test.topics)) == (16, 15)
-    gold = [
-        {docid for row in half.judgements["gold"].values() for docid in row} for half in (dev, test)
-    ]
+    gold = [{docid for row in half.qrels["gold"].values() for docid in row} for half in (dev, test)]
     assert not gold[0] & gold[1]
     names = [
         {worded.answers[0] for worded in half.worded_questions if worded.question.kind == "name"}

@@ -12,39 +12,40 @@ from typing import Any
 import numpy as np
 import pytest
 
-from toolkit.benchmarks import FictionalWorld
-from toolkit.benchmarks.fictional.hashing import Draws, mix
-from toolkit.benchmarks.fictional.names import (
+from soundingline.toolkit.benchmarks.benchmark import Benchmark
+from soundingline.toolkit.benchmarks.fictional import FictionalWorld
+from soundingline.toolkit.benchmarks.fictional.world import (
     BASE_RHYMES,
-    CAPACITY,
-    TWIN_RHYMES,
-    Permutation,
-    stem,
-)
-from toolkit.benchmarks.fictional.schema import (
     BY_NAME,
+    CAPACITY,
     LEXICONS,
+    TWIN_DIFFERENCES,
+    TWIN_RHYMES,
     TYPES,
     Choice,
+    Entity,
+    Permutation,
     Quantity,
+    Random,
     Relation,
+    World,
     Year,
+    splitmix64,
+    stem,
 )
-from toolkit.benchmarks.fictional.world import TWIN_DIFFERENCES, Entity, World
-from toolkit.contracts import Benchmark
-from toolkit.errors import InputError
+from soundingline.toolkit.errors import InputError
 
 ROOT = Path(__file__).resolve().parents[3]
 SMALL: dict[str, Any] = {"documents": 160, "questions": 8, "median_words": 60, "p90_words": 200}
 PROGRAM = f"""
 import hashlib
-from toolkit.benchmarks import FictionalWorld
+from soundingline.toolkit.benchmarks.fictional import FictionalWorld
 world = FictionalWorld(**{SMALL!r})
 whole = hashlib.sha256()
 for document in world.documents():
     whole.update(repr(tuple(document)).encode())
 whole.update(repr([tuple(topic) for topic in world.topics]).encode())
-whole.update(repr(world.judgements).encode() + repr(world.answers).encode())
+whole.update(repr(world.qrels).encode() + repr(world.answers).encode())
 print(whole.hexdigest())
 """
 
@@ -67,7 +68,7 @@ def test_it_is_a_benchmark() -> None:
     assert isinstance(world, Benchmark)
     assert world.name == "elsewhere"
     assert [topic.qid for topic in world.topics] == [f"q{number:04d}" for number in range(1, 9)]
-    assert set(world.answers) == set(world.judgements["evidence"]) == set(world.judgements["gold"])
+    assert set(world.answers) == set(world.qrels["evidence"]) == set(world.qrels["gold"])
 
 
 @pytest.mark.slow
@@ -154,6 +155,11 @@ def test_a_world_too_small_for_its_questions_says_how_many_it_holds() -> None:
 def test_facts_of_an_unknown_document_are_a_key_error(docid: str) -> None:
     with pytest.raises(KeyError):
         FictionalWorld(**SMALL).facts(docid)
+
+
+def test_ids_of_documents_are_known_without_making_them() -> None:
+    world = FictionalWorld(**SMALL)
+    assert world.missing_documents(["fw0000000", "fw0000160", "x"]) == {"fw0000160", "x"}
 
 
 @pytest.mark.parametrize(("size", "twins"), [(64, 0.5), (20_000, 0.5), (50_000, 0.2), (999, 0.0)])
@@ -262,24 +268,25 @@ def test_every_wording_has_its_slots() -> None:
                 assert attribute.clues[0] != attribute.clues[1]
 
 
-def test_mix_is_splitmix64() -> None:
+def test_splitmix64_gives_the_published_outputs() -> None:
     """Outputs for seed 0 as published with the reference implementation (Vigna)."""
     gamma = 0x9E3779B97F4A7C15
-    outputs = [mix(gamma * turn % 2**64) for turn in range(3)]
+    outputs = [splitmix64(gamma * turn % 2**64) for turn in range(3)]
     assert outputs == [0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4, 0x06C45D188009454F]
 
 
-def test_mix_of_arrays_is_mix_of_elements() -> None:
+def test_splitmix64_of_an_array_is_that_of_its_elements() -> None:
     values = [0, 1, 2**63, 2**64 - 1, 123456789]
-    assert mix(np.array(values, dtype=np.uint64)).tolist() == [mix(value) for value in values]
+    outputs = splitmix64(np.array(values, dtype=np.uint64))
+    assert outputs.tolist() == [splitmix64(value) for value in values]
 
 
-def test_draws_are_even() -> None:
-    draws = Draws("test")
-    counts = np.bincount([draws.below(6) for _ in range(12_000)], minlength=6)
+def test_random_choices_are_even() -> None:
+    random = Random("test")
+    counts = np.bincount([random.below(6) for _ in range(12_000)], minlength=6)
     assert np.all(np.abs(counts - 2000) < 200)
-    assert sorted(draws.shuffled(range(20))) == list(range(20))
-    assert sum(draws.chance(0.3) for _ in range(10_000)) == pytest.approx(3000, abs=200)
+    assert sorted(random.shuffled(range(20))) == list(range(20))
+    assert sum(random.chance(0.3) for _ in range(10_000)) == pytest.approx(3000, abs=200)
 
 
 def test_statistics_describe_the_pages() -> None:

@@ -25,10 +25,10 @@ from ir_datasets.formats import (
 from ir_datasets.util import LocalDownload, RequestsDownload
 from irds_home import HARBOUR, prepare_beir, prepare_vaswani
 
-from toolkit.benchmarks import IrDatasetsBenchmark
-from toolkit.benchmarks.ir_datasets_catalogue import library
-from toolkit.contracts import Benchmark, Document, Topic
-from toolkit.errors import InputError
+from soundingline.toolkit.benchmarks.benchmark import Benchmark
+from soundingline.toolkit.benchmarks.ir_datasets import IrDatasetsBenchmark
+from soundingline.toolkit.data import Document, Topic
+from soundingline.toolkit.errors import InputError
 
 ROOT = Path(__file__).resolve().parents[3]
 TOP = "soundingline-tests"
@@ -122,14 +122,13 @@ def test_a_dataset_is_a_benchmark_of_its_documents_queries_and_judgements(
     assert isinstance(benchmark, Benchmark)
     assert benchmark.name == f"{TOP}-plain"
     assert benchmark.topics == [Topic("q2", "two?"), Topic("q1", "one?")]
-    assert benchmark.judgements == {"evidence": {"q1": {"d1": 2}, "q2": {"gone": 0}}}
+    assert benchmark.qrels == {"evidence": {"q1": {"d1": 2}, "q2": {"gone": 0}}}
     assert list(benchmark.documents()) == [
         Document("d1", "", "first"),
         Document("d2", "", "second"),
     ]
     assert benchmark.unknown_judged({"d1", "d2"}) == [("q2", "gone")]
-    report = benchmark.report()
-    assert (report.documents, report.questions, report.judged) == (2, 2, 2)
+    assert benchmark.unjudged == []
 
 
 def test_titles_urls_and_answers_are_read_where_a_dataset_has_them(register: Register) -> None:
@@ -142,13 +141,12 @@ def test_titles_urls_and_answers_are_read_where_a_dataset_has_them(register: Reg
         Document("d1", "Brel", "a  town", "http://a"),
         Document("d2", "", "b"),
     ]
-    assert benchmark.unknown_questions == ["q2"]
 
 
 def test_subtopics_of_a_pair_count_by_their_highest_grade(register: Register) -> None:
     rows = [TrecSubQrel("q1", "d1", grade, str(n)) for n, grade in enumerate([0, 2, 1])]
     benchmark = IrDatasetsBenchmark(register("sub", Docs(DOCS), QUERIES, Qrels(*rows)))
-    assert benchmark.judgements == {"evidence": {"q1": {"d1": 2}}}
+    assert benchmark.qrels == {"evidence": {"q1": {"d1": 2}}}
 
 
 def test_a_dataset_asks_for_documents_where_it_is_told_to(register: Register) -> None:
@@ -164,7 +162,7 @@ def test_limit_keeps_the_first_questions_and_the_corpus(register: Register) -> N
     dataset = register("plain", Docs(DOCS), QUERIES, QRELS)
     whole, part = IrDatasetsBenchmark(dataset), IrDatasetsBenchmark(dataset, limit=1)
     assert [topic.qid for topic in part.topics] == ["q2"]
-    assert part.judgements == {"evidence": {"q2": {"gone": 0}}}
+    assert part.qrels == {"evidence": {"q2": {"gone": 0}}}
     assert part.corpus_fingerprint == whole.corpus_fingerprint
     assert part.fingerprint != whole.fingerprint
 
@@ -231,7 +229,7 @@ def test_a_dataset_that_does_not_exist_or_lacks_a_part_is_told_with_alternatives
             QRELS.rows,
             "query 2 of .* has the qid 'q1' a second",
         ),
-        (DOCS, [GenericQuery("", "a")], QRELS.rows, "query 1 of .* has an empty 'query_id'"),
+        (DOCS, [GenericQuery("", "a")], QRELS.rows, "query 1 of .*: query_id is an empty string"),
         (DOCS, [], QRELS.rows, "holds no question"),
         (
             DOCS,
@@ -239,16 +237,19 @@ def test_a_dataset_that_does_not_exist_or_lacks_a_part_is_told_with_alternatives
             [TrecQrel("q1", "d1", g, "0") for g in (0, 1)],
             "judgement 2 of .* grade",
         ),
-        (DOCS, QUERIES.rows, [TrecQrel("q1", "d1", "1", "0")], "judgement 1 .* relevance '1'"),
         (
-            DOCS[:1] * 2,
+            DOCS,
+            QUERIES.rows,
+            [TrecQrel("q1", "d1", "1", "0")],
+            "judgement 1 of .*: relevance is .*string.*valid integer",
+        ),
+        ([GenericDoc("d1", None)], QUERIES.rows, QRELS.rows, "document 1 of .*: text is null"),
+        (
+            [GenericDoc("d1", "\ud800")],
             QUERIES.rows,
             QRELS.rows,
-            "document 2 of .* has the docid 'd1' a second time",
+            "document 1 of .*: text: half a surrogate pair",
         ),
-        ([], QUERIES.rows, QRELS.rows, "holds no document"),
-        ([GenericDoc("d1", None)], QUERIES.rows, QRELS.rows, "document 1 of .* no field"),
-        ([GenericDoc("d1", "\ud800")], QUERIES.rows, QRELS.rows, "half a surrogate pair"),
         ([OddDoc("d1", "...")], QUERIES.rows, QRELS.rows, "no field 'text'.*doc_id, pixels"),
     ],
 )
@@ -278,7 +279,7 @@ def test_a_corpus_that_a_user_must_bring_is_told_with_its_path(
     path = tmp_path / "licensed.tsv"
     dataset = register("licensed", TsvDocs(LocalDownload(path)), QUERIES, QRELS)
     told = message(lambda: IrDatasetsBenchmark(dataset).corpus_fingerprint)
-    assert f"FileNotFoundError: {path}" in told and "tells where the files come from" in told
+    assert f"FileNotFoundError: {path}" in told and "says where the files come from" in told
 
 
 @pytest.fixture
@@ -338,12 +339,12 @@ def test_documents_in_memory_are_never_taken_for_known(register: Register) -> No
 
 READ = """
 import json, sys
-from toolkit.benchmarks import IrDatasetsBenchmark
+from soundingline.toolkit.benchmarks.ir_datasets import IrDatasetsBenchmark
 rows = []
 for arguments in ({"dataset": "vaswani"}, {"dataset": "beir/scifact/test"},
                   {"dataset": "beir/scifact/test", "split": "train"}):
     b = IrDatasetsBenchmark(**arguments)
-    rows.append([b.name, b.topics, b.judgements["evidence"], list(b.documents()),
+    rows.append([b.name, b.topics, b.qrels["evidence"], list(b.documents()),
                  b.corpus_fingerprint, "ir_datasets" in sys.modules])
 print(json.dumps(rows))
 """
@@ -354,12 +355,11 @@ def test_downloads_of_real_datasets_are_read_in_their_own_formats(tmp_path: Path
     home = prepare_beir(prepare_vaswani(tmp_path), "scifact", ("train", "test"))
     done = subprocess.run(
         [sys.executable, "-c", READ],
-        env={**os.environ, "PYTHONPATH": str(ROOT), "IR_DATASETS_HOME": str(home)},
+        env={**os.environ, "IR_DATASETS_HOME": str(home)},
         capture_output=True,
         text=True,
         check=True,
     )
-    assert done.stderr == ""  # neither its steps, which it logs, nor its bars
     vaswani, test, train = json.loads(done.stdout.splitlines()[-1])
     rows = list(enumerate(HARBOUR, start=1))
     assert vaswani[0] == "vaswani"
@@ -371,36 +371,3 @@ def test_downloads_of_real_datasets_are_read_in_their_own_formats(tmp_path: Path
     assert [qid for qid, _ in train[1]] == ["1", "3"]
     assert test[3] == train[3] == [[f"d{n}", f"T{n}", text, ""] for n, text in rows]
     assert test[4] == train[4] != vaswani[4]
-
-
-@pytest.mark.parametrize(
-    ("level", "message", "shown"),
-    [
-        ("info", "[starting] building docstore", False),
-        ("info", "[finished] docs_iter: [00:00] [3doc]", False),
-        ("info", "Opening /home/docs.pklz4/bin with direct file access", False),
-        ("info", "Please confirm you agree to the authors' data usage agreement", True),
-        ("info", "download error: timed out. Retrying from start.", True),
-        ("warn", "Download failed: no route to host", True),
-        ("error", "[starting] Differing classes for documents", True),
-    ],
-)
-def test_of_what_ir_datasets_logs_the_steps_are_left_out(
-    level: str, message: str, shown: bool, capsys: pytest.CaptureFixture[str]
-) -> None:
-    library()
-    getattr(ir_datasets.log.easy(), level)(message)
-    expected = f"soundingline: ir_datasets: {message}\n" if shown else ""
-    assert capsys.readouterr().err == expected
-
-
-def test_a_download_is_told_in_a_line_and_its_bar_counts_unseen(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    library()
-    log, address = ir_datasets.log.easy(), "http://example.org/docs.gz"
-    with log.pbar_raw(desc=address, total=2_500_000, unit="B") as bar:
-        bar.update(4000)
-        assert bar.n == 4000  # from which a download that broke off goes on
-    assert list(log.pbar(iter("ab"), desc="docs_iter", total=2)) == ["a", "b"]
-    assert capsys.readouterr().err == f"soundingline: ir_datasets downloads {address} (2.5 MB)\n"

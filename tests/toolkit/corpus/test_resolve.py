@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolkit.corpus.resolve import Heading, Resolver, refusals
-from toolkit.errors import InputError
+from soundingline.toolkit.corpus.resolve import Resolver
+from soundingline.toolkit.data import Document
+from soundingline.toolkit.errors import InputError
 
 HEADINGS = [
-    Heading("p1", "Attention Is All You Need", "https://arxiv.org/abs/1706.03762"),
-    Heading(
-        "p2", "Deep Residual Learning for Image Recognition", "https://www.Example.org/resnet/"
+    Document("p1", "Attention Is All You Need", "", "https://arxiv.org/abs/1706.03762"),
+    Document(
+        "p2", "Deep Residual Learning for Image Recognition", "", "https://www.Example.org/resnet/"
     ),
-    Heading("p3", "Café culture: a survey", "https://doi.org/10.1145/3397271.3401075"),
-    Heading("p4", "Notes on tides"),
-    Heading("p5", "Notes on tides"),
-    Heading("p6", "Rice"),
-    Heading("p7", "Лингвистика и поиск"),
+    Document("p3", "Café culture: a survey", "", "https://doi.org/10.1145/3397271.3401075"),
+    Document("p4", "Notes on tides", ""),
+    Document("p5", "Notes on tides", ""),
+    Document("p6", "Rice", ""),
+    Document("p7", "Лингвистика и поиск", ""),
 ]
 RESOLVER = Resolver(HEADINGS)
 
@@ -71,7 +77,7 @@ def test_a_finding_that_is_none_or_two_is_refused(
 
 
 def test_titles_that_are_nearly_alike_are_told_apart_exactly_or_not_at_all() -> None:
-    resolver = Resolver([Heading("a", "Lady Seithinax"), Heading("b", "Lady Seithinex")])
+    resolver = Resolver([Document("a", "Lady Seithinax", ""), Document("b", "Lady Seithinex", "")])
     assert resolver.resolve("Lady Seithinex").docid == "b"
     assert resolver.resolve("Lady Seithinix").how == "ambiguous"
 
@@ -80,7 +86,7 @@ def test_lines_are_findings_with_or_without_list_marks() -> None:
     text = "- Rice\n\n2. Notes on tides\n * nobody knows this one\n"
     resolutions = RESOLVER.resolve_lines(text)
     assert [one.docid for one in resolutions] == ["p6", "", ""]
-    assert refusals(resolutions) == {"ambiguous": 1, "unknown": 1}
+    assert [one.how for one in resolutions] == ["title", "ambiguous", "unknown"]
 
 
 @given(st.text(max_size=300))
@@ -97,3 +103,24 @@ def test_an_empty_corpus_resolves_nothing() -> None:
 def test_impossible_settings_are_refused(settings: dict[str, float]) -> None:
     with pytest.raises(InputError):
         Resolver(HEADINGS, **settings)
+
+
+WRITE = """
+import sys
+from pathlib import Path
+from soundingline.toolkit.corpus.resolve import Resolver
+from soundingline.toolkit.data import Document
+titles = ("The Harbour of Brel", "The tides at Brel", "A customs house", "Slate roofs", "The mill")
+Resolver([Document(f"d{n}", title, "") for n, title in enumerate(titles)]).write(Path(sys.argv[1]))
+"""
+
+
+def test_the_files_do_not_depend_on_the_seed_of_hashes(tmp_path: Path) -> None:
+    contents = []
+    for seed in ("0", "1", "2"):
+        folder = tmp_path / seed
+        folder.mkdir()
+        environment = {**os.environ, "PYTHONHASHSEED": seed}
+        subprocess.run([sys.executable, "-c", WRITE, str(folder)], check=True, env=environment)
+        contents.append({path.name: path.read_bytes() for path in sorted(folder.iterdir())})
+    assert contents[0] and contents[0] == contents[1] == contents[2]

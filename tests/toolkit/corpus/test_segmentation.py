@@ -5,11 +5,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from toolkit.contracts import Document, parent
-from toolkit.corpus.segmentation import DocumentHead, Passages, WholeDocument, pack
-from toolkit.corpus.sentences import rule_spans
-from toolkit.errors import InputError
-from toolkit.text import count_tokens, token_spans, token_starts
+from soundingline.toolkit.corpus.segmentation import DocumentHead, Passages, WholeDocument, pack
+from soundingline.toolkit.corpus.sentences import rule_spans
+from soundingline.toolkit.data import Document, parent
+from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.tokens import count_tokens, token_spans, token_starts
 
 TEXTS = st.text(st.sampled_from("aB1_ .!?\n\u00a0,'É—𝔘"), max_size=300) | st.text(max_size=200)
 

@@ -1,15 +1,33 @@
+"""Sentences by rules and by spaCy, and lines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from importlib import metadata
+from itertools import pairwise
+from types import SimpleNamespace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolkit.corpus.sentences import last_sentence_start, rule_spans
+from soundingline.toolkit.corpus import sentences
+from soundingline.toolkit.corpus.segmentation import Passages
+from soundingline.toolkit.corpus.sentences import (
+    LINE_WIDTH,
+    last_sentence_start,
+    line_spans,
+    rule_spans,
+    without_break,
+)
+from soundingline.toolkit.errors import InputError
 
 TRICKY = st.text(
     st.sampled_from("aBz1 .!?…\n\r\t\u00a0\u2003\"'”)([“。」,%-éİ𝔘"), max_size=120
 ) | st.text(max_size=120)
 
 
-def sentences(text: str) -> list[str]:
+def split(text: str) -> list[str]:
     return [text[start:end] for start, end in rule_spans(text)]
 
 
@@ -38,7 +56,7 @@ def sentences(text: str) -> list[str]:
     ],
 )
 def test_sentences_end_where_a_reader_would_end_them(expected: list[str]) -> None:
-    assert sentences(" ".join(expected)) == expected
+    assert split(" ".join(expected)) == expected
 
 
 @pytest.mark.parametrize(
@@ -53,7 +71,7 @@ def test_sentences_end_where_a_reader_would_end_them(expected: list[str]) -> Non
     ],
 )
 def test_line_breaks_and_full_width_stops_end_sentences(text: str, expected: list[str]) -> None:
-    assert sentences(text) == expected
+    assert split(text) == expected
 
 
 @given(TRICKY)
@@ -81,3 +99,96 @@ def test_the_last_start_found_backwards_is_the_last_found_forwards(
 def test_a_million_stops_take_no_more_than_linear_time() -> None:
     text = "..." * 200_000 + ")" * 100_000 + "x. " * 100_000
     assert len(rule_spans(text)) >= 1
+
+
+TEXTS = st.text(st.sampled_from("ab1 .!?\n\r\tÉ\u2003”")) | st.text()
+
+
+def lines(text: str, width: int = LINE_WIDTH) -> list[str]:
+    return [text[start:end] for start, end in line_spans(text, width)]
+
+
+@given(TEXTS, st.integers(1, 30))
+def test_lines_joined_give_the_text_back(text: str, width: int) -> None:
+    assert "".join(lines(text, width)) == text
+
+
+@given(TEXTS, st.integers(1, 30))
+def test_no_line_is_wider_than_asked_and_none_is_empty(text: str, width: int) -> None:
+    assert all(len(without_break(line)) <= width for line in lines(text, width))
+    assert all(lines(text, width)) or text == ""
+
+
+@given(st.lists(st.text(st.characters(exclude_characters="\r\n"), max_size=40), min_size=1))
+def test_short_lines_stay_as_they_are(written: list[str]) -> None:
+    text = "\n".join(written)
+    shown = [without_break(line) for line in lines(text, 40)]
+    assert shown == (written if written[-1] or len(written) == 1 else written[:-1])
+
+
+def test_a_line_break_of_two_characters_does_not_count_as_width() -> None:
+    assert lines("abc\r\nabc", 3) == ["abc\r\n", "abc"]
+
+
+def test_a_long_line_is_wrapped_behind_its_last_fitting_sentence() -> None:
+    text = "One two. Three Mr. Four. Five six seven. End."
+    assert lines(text, 30) == ["One two. Three Mr. Four. ", "Five six seven. End."]
+
+
+def test_a_sentence_far_from_the_width_is_found_too() -> None:
+    text = "Short one. " + "Word " * 300
+    assert lines(text)[0] == "Short one. "
+
+
+def test_a_long_sentence_is_wrapped_behind_its_last_fitting_word() -> None:
+    assert lines("alpha beta gamma delta", 12) == ["alpha beta ", "gamma delta"]
+
+
+def test_a_word_wider_than_a_line_is_cut() -> None:
+    assert lines("a" * 25, 10) == ["a" * 10, "a" * 10, "a" * 5]
+
+
+def test_an_empty_text_is_one_empty_line() -> None:
+    assert line_spans("") == [(0, 0)]
+
+
+def _installed() -> bool:
+    try:
+        metadata.version(sentences.MODEL)
+    except metadata.PackageNotFoundError:
+        return False
+    return True
+
+
+class HalvingModel:
+    """Ends a sentence after each semicolon, white space included, as spaCy's spans may."""
+
+    def pipe(self, texts: Iterable[str]) -> Iterator[SimpleNamespace]:
+        for text in texts:
+            cuts = [0, *(i + 2 for i, c in enumerate(text) if c == ";"), len(text)]
+            pairs = pairwise(cuts)
+            sents = [SimpleNamespace(start_char=a, end_char=b) for a, b in pairs]
+            yield SimpleNamespace(sents=sents)
+
+
+def test_spans_speak_of_the_whole_text_and_are_trimmed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sentences, "_spacy_model", HalvingModel)
+    text = " a b; c d\n\n  e;  \nf"
+    spans = sentences.spacy_spans(text)
+    assert [text[start:end] for start, end in spans] == ["a b;", "c d", "e;", "f"]
+
+
+@pytest.mark.skipif(_installed(), reason="the model is installed here")
+def test_an_absent_model_is_told_with_the_command_that_installs_it() -> None:
+    sentences._spacy_model.cache_clear()
+    with pytest.raises(InputError, match=r"pip install soundingline\[spacy\]"):
+        sentences.spacy_spans("One. Two.")
+    with pytest.raises(InputError, match=r"spacy download en_core_web_sm"):
+        _ = Passages(splitter="spacy").fingerprint
+
+
+@pytest.mark.skipif(not _installed(), reason="spaCy's en_core_web_sm is an optional install")
+def test_the_real_model_ends_sentences() -> None:
+    text = "The ship sank. Nobody drowned.\nIt was old."
+    spans = sentences.spacy_spans(text)
+    assert [text[a:b] for a, b in spans] == ["The ship sank.", "Nobody drowned.", "It was old."]

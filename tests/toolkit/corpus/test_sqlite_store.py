@@ -16,13 +16,14 @@ from effort import cases
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from toolkit.contracts import Document, DocumentStore, parent
-from toolkit.corpus import database, writer
-from toolkit.corpus.segmentation import DocumentHead, Passages, WholeDocument
-from toolkit.corpus.sentences import rule_spans
-from toolkit.corpus.store import SqliteStore, build_units
-from toolkit.errors import InputError
-from toolkit.text import count_tokens
+from soundingline.toolkit import files
+from soundingline.toolkit.corpus import store as module
+from soundingline.toolkit.corpus.segmentation import DocumentHead, Passages, WholeDocument
+from soundingline.toolkit.corpus.sentences import rule_spans
+from soundingline.toolkit.corpus.store import SqliteStore
+from soundingline.toolkit.data import Document, DocumentStore, parent
+from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.tokens import count_tokens
 
 CORPUS = [
     Document("d1", "Ships", "The ship sank. Nobody drowned. It was old.", "http://ships"),
@@ -39,8 +40,8 @@ def store(tmp_path: Path) -> Iterator[SqliteStore]:
 
 @pytest.fixture
 def passages(store: SqliteStore, tmp_path: Path) -> Iterator[SqliteStore]:
-    build_units(tmp_path / "units", store, Passages(5))
-    with SqliteStore.open(tmp_path / "texts", tmp_path / "units") as opened:
+    store.add_units(tmp_path / "units", Passages(5))
+    with SqliteStore(tmp_path / "texts", tmp_path / "units") as opened:
         yield opened
 
 
@@ -48,7 +49,6 @@ def test_documents_come_back_as_they_were_in_their_order(store: SqliteStore) -> 
     reader: DocumentStore = store
     assert [reader.document(document.docid) for document in CORPUS] == CORPUS
     assert list(store.documents()) == CORPUS
-    assert list(store.docids()) == [document.docid for document in CORPUS]
     assert (len(store), "d1" in store, "d2" in store, 7 in store) == (3, True, False, False)
 
 
@@ -77,8 +77,8 @@ def test_a_bare_docid_is_the_whole_document_beside_passages(passages: SqliteStor
 def test_a_bare_docid_is_the_head_where_heads_are_indexed(
     store: SqliteStore, tmp_path: Path
 ) -> None:
-    assert build_units(tmp_path / "heads", store, DocumentHead(3)) == 3
-    with SqliteStore.open(tmp_path / "texts", tmp_path / "heads") as heads:
+    assert store.add_units(tmp_path / "heads", DocumentHead(3)) == 3
+    with SqliteStore(tmp_path / "texts", tmp_path / "heads") as heads:
         assert heads.texts(["d1"])[0].text == "The ship sank"
         with pytest.raises(KeyError):
             heads.texts(["d1%p0"])
@@ -86,7 +86,7 @@ def test_a_bare_docid_is_the_head_where_heads_are_indexed(
 
 def test_without_a_unit_table_units_are_documents(store: SqliteStore) -> None:
     assert store.texts(["d1"]) == list(WholeDocument().units(CORPUS[0]))
-    assert [unit.unit_id for unit in store.units()] == list(store.docids())
+    assert [unit.unit_id for unit in store.units()] == [document.docid for document in CORPUS]
     assert store.unit_count == 3
     with pytest.raises(KeyError):
         store.texts(["d1%p0"])
@@ -96,9 +96,9 @@ def test_without_a_unit_table_units_are_documents(store: SqliteStore) -> None:
 def test_stored_units_are_those_of_the_segmenter(
     store: SqliteStore, tmp_path: Path, segmenter: Passages
 ) -> None:
-    total = build_units(tmp_path / "units", store, segmenter)
+    total = store.add_units(tmp_path / "units", segmenter)
     expected = [unit for document in CORPUS for unit in segmenter.units(document)]
-    with SqliteStore.open(tmp_path / "texts", tmp_path / "units") as opened:
+    with SqliteStore(tmp_path / "texts", tmp_path / "units") as opened:
         assert list(opened.units()) == expected
         assert opened.texts([unit.unit_id for unit in expected]) == expected
         assert opened.unit_count == total == len(expected)
@@ -178,7 +178,7 @@ def test_a_document_beyond_sqlites_limit_of_a_value_is_refused_and_leaves_nothin
         connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 10_000)
         return connection
 
-    monkeypatch.setattr("toolkit.corpus.database.sqlite3.connect", limited)
+    monkeypatch.setattr("soundingline.toolkit.corpus.store.sqlite3.connect", limited)
     fitting, many = Document("d1", "t", "x" * 9900), Document("d2", "", "go\n" * 3000)
     for document in (Document("big", "", "x" * 10_001), Document("big", "x" * 5000, "é" * 2600)):
         with pytest.raises(InputError, match=r"document 'big' \([\d,]+ char.*too large.*SQLite's"):
@@ -187,7 +187,7 @@ def test_a_document_beyond_sqlites_limit_of_a_value_is_refused_and_leaves_nothin
         SqliteStore.build(tmp_path / "texts", [fitting, many], corpus_fingerprint="c") as store,
         pytest.raises(InputError, match=r"list of 3,000 units of document 'd2' is too large"),
     ):
-        build_units(tmp_path / "units", store, Passages(1))
+        store.add_units(tmp_path / "units", Passages(1))
     assert [path.name for path in tmp_path.iterdir()] == ["texts"]
 
 
@@ -200,14 +200,14 @@ def test_a_failing_reader_leaves_the_old_store_as_it_was(
 
     with pytest.raises(RuntimeError, match=r"the reader broke"):
         SqliteStore.build(tmp_path / "texts", failing(), corpus_fingerprint="c2")
-    with SqliteStore.open(tmp_path / "texts", corpus_fingerprint="c1") as reopened:
+    with SqliteStore(tmp_path / "texts", corpus_fingerprint="c1") as reopened:
         assert len(reopened) == 3
     assert [path.name for path in tmp_path.iterdir()] == ["texts"]
 
 
 def test_a_full_disk_is_one_clear_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tight = "PRAGMA max_page_count=8; " + writer._SCHEMA
-    monkeypatch.setattr(writer, "_SCHEMA", tight)
+    tight = "PRAGMA max_page_count=8; " + module._TEXTS_SCHEMA
+    monkeypatch.setattr(module, "_TEXTS_SCHEMA", tight)
     big = Document("d", "", "x" * 1_000_000)
     with pytest.raises(InputError, match=r"cannot write .*full.* free space"):
         SqliteStore.build(tmp_path / "texts", [big], corpus_fingerprint="c")
@@ -215,48 +215,46 @@ def test_a_full_disk_is_one_clear_line(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_an_absent_store_says_how_to_build_it(tmp_path: Path) -> None:
-    with pytest.raises(
-        InputError, match=r"no document store at .* run python -m experiments.index"
-    ):
-        SqliteStore.open(tmp_path / "nowhere")
+    with pytest.raises(InputError, match=r"no document store at .* run soundingline index"):
+        SqliteStore(tmp_path / "nowhere")
 
 
 @pytest.mark.parametrize("kept", [0, 50, 20_000])
 def test_a_truncated_store_is_refused(store: SqliteStore, tmp_path: Path, kept: int) -> None:
-    path = tmp_path / "texts" / database._FILE
+    path = tmp_path / "texts" / module._FILE
     path.write_bytes(path.read_bytes()[:kept])
-    with pytest.raises(InputError, match=r"delete that folder and run python -m experiments.index"):
-        SqliteStore.open(tmp_path / "texts")
+    with pytest.raises(InputError, match=r"delete that folder and run soundingline index"):
+        SqliteStore(tmp_path / "texts")
 
 
 def test_a_store_of_another_version_is_refused(store: SqliteStore, tmp_path: Path) -> None:
-    with sqlite3.connect(tmp_path / "texts" / database._FILE) as connection:
-        connection.execute("UPDATE meta SET value = '0' WHERE key = 'version'")
+    with sqlite3.connect(tmp_path / "texts" / module._FILE) as connection:
+        connection.execute("UPDATE meta SET value = '1' WHERE key = 'version'")
     connection.close()
-    with pytest.raises(InputError, match=r"holds document store, version 0. valid: .* version 1"):
-        SqliteStore.open(tmp_path / "texts")
+    (tmp_path / "texts" / files.CHECKSUM_LIST).unlink()  # which version 1 did not have
+    with pytest.raises(InputError, match=r"holds document store, version 1. valid: .* version 2"):
+        SqliteStore(tmp_path / "texts")
 
 
 def test_other_fingerprints_are_refused(passages: SqliteStore, tmp_path: Path) -> None:
     paths = (tmp_path / "texts", tmp_path / "units")
-    SqliteStore.open(
-        *paths, corpus_fingerprint="c1", segmenter_fingerprint=Passages(5).fingerprint
-    ).close()
+    fingerprint = Passages(5).fingerprint
+    SqliteStore(*paths, corpus_fingerprint="c1", segmenter_fingerprint=fingerprint).close()
     with pytest.raises(InputError, match=r"another corpus \(c1\). valid: corpus c2"):
-        SqliteStore.open(*paths, corpus_fingerprint="c2")
+        SqliteStore(*paths, corpus_fingerprint="c2")
     with pytest.raises(InputError, match=r"another segmenter"):
-        SqliteStore.open(*paths, segmenter_fingerprint=Passages(6).fingerprint)
+        SqliteStore(*paths, segmenter_fingerprint=Passages(6).fingerprint)
 
 
 def test_units_of_another_corpus_are_refused(passages: SqliteStore, tmp_path: Path) -> None:
     SqliteStore.build(tmp_path / "other", CORPUS[:1], corpus_fingerprint="c2").close()
     with pytest.raises(InputError, match=r"cuts the corpus c1, but .* holds c2"):
-        SqliteStore.open(tmp_path / "other", tmp_path / "units")
+        SqliteStore(tmp_path / "other", tmp_path / "units")
 
 
 def test_a_document_store_is_not_taken_for_units(store: SqliteStore, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"holds document store, version 1. valid: unit table"):
-        SqliteStore.open(tmp_path / "texts", tmp_path / "texts")
+    with pytest.raises(InputError, match=r"holds document store, version 2. valid: unit table"):
+        SqliteStore(tmp_path / "texts", tmp_path / "texts")
 
 
 def test_many_threads_read_at_once(passages: SqliteStore) -> None:
@@ -267,19 +265,19 @@ def test_many_threads_read_at_once(passages: SqliteStore) -> None:
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
 def test_a_forked_process_opens_a_connection_of_its_own(passages: SqliteStore) -> None:
-    inherited = passages._texts._connection()
+    inherited = passages._texts.connection()
     context = multiprocessing.get_context("fork")
     answers = context.SimpleQueue()
 
     def child() -> None:
         answers.put(passages.texts(["d1%p0"])[0].title)
-        answers.put(passages._texts._connection() is inherited)
+        answers.put(passages._texts.connection() is inherited)
 
     process = context.Process(target=child)
     process.start()
     assert [answers.get(), answers.get()] == ["Ships", False]
     process.join()
-    assert passages._texts._connection() is inherited
+    assert passages._texts.connection() is inherited
 
 
 def test_a_pickled_store_opens_the_same_folders(passages: SqliteStore) -> None:
@@ -302,7 +300,7 @@ def test_a_thread_that_ends_takes_its_connection_along(store: SqliteStore) -> No
     for _ in range(5):
         with ThreadPoolExecutor(1) as pool:
             pool.submit(store.document, "d1").result()
-    assert len(store._texts._opened) <= 2
+    assert len(store._texts._connections) <= 2
 
 
 def test_reading_writes_nothing(passages: SqliteStore, tmp_path: Path) -> None:
@@ -320,9 +318,9 @@ def test_real_articles_come_back_whole_and_their_passages_keep_the_budget(
     documents = [Document(row["_id"], row["title"], row["text"]) for row in rows]
     with SqliteStore.build(tmp_path / "t", documents, corpus_fingerprint="w") as store:
         assert list(store.documents()) == documents
-        build_units(tmp_path / "u", store, Passages())
-    with SqliteStore.open(tmp_path / "t", tmp_path / "u") as store:
-        visible = dict.fromkeys(store.docids(), "")
+        store.add_units(tmp_path / "u", Passages())
+    with SqliteStore(tmp_path / "t", tmp_path / "u") as store:
+        visible = {document.docid: "" for document in store.documents(texts=False)}
         for unit in store.units():
             visible[parent(unit.unit_id)] += "".join(unit.text.split())
             assert count_tokens(unit.text) <= 250 or len(rule_spans(unit.text)) == 1
@@ -333,8 +331,8 @@ def test_a_killed_build_leaves_no_store_and_is_swept_by_the_next(tmp_path: Path)
     code = """
         import os, signal, sys
         from pathlib import Path
-        from toolkit.contracts import Document
-        from toolkit.corpus.store import SqliteStore
+        from soundingline.toolkit.data import Document
+        from soundingline.toolkit.corpus.store import SqliteStore
         def documents():
             for number in range(1000):
                 yield Document(str(number), "", "x" * 10_000)
@@ -349,3 +347,38 @@ def test_a_killed_build_leaves_no_store_and_is_swept_by_the_next(tmp_path: Path)
     with SqliteStore.build(path, CORPUS, corpus_fingerprint="c") as store:
         assert len(store) == 3
     assert [entry.name for entry in tmp_path.iterdir()] == ["texts"]
+
+
+def test_a_store_in_memory_reads_like_one_on_disk(passages: SqliteStore) -> None:
+    with SqliteStore.in_memory(CORPUS, Passages(5)) as memory:
+        assert list(memory.documents()) == CORPUS
+        assert list(memory.units()) == list(passages.units())
+        assert memory.lines("é %p/2", 3) == passages.lines("é %p/2", 3)
+        assert memory.texts(["d1%p1", "d1"]) == passages.texts(["d1%p1", "d1"])
+        with ThreadPoolExecutor(4) as pool:
+            titles = pool.map(lambda _: memory.document("d1").title, range(50))
+            assert set(titles) == {"Ships"}
+        assert list(pickle.loads(pickle.dumps(memory)).units()) == list(passages.units())
+
+
+def test_a_store_in_memory_may_be_made_of_texts_or_of_nothing() -> None:
+    assert SqliteStore.in_memory({"a": "one"}).document("a") == Document("a", "", "one")
+    empty = SqliteStore.in_memory({})
+    assert (len(empty), list(empty.documents()), "a" in empty) == (0, [], False)
+    with pytest.raises(InputError, match=r"docid 'a' comes twice"):
+        SqliteStore.in_memory([Document("a", "", "")] * 2)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+def test_a_forked_process_reads_a_store_in_memory() -> None:
+    memory = SqliteStore.in_memory(CORPUS)
+    context = multiprocessing.get_context("fork")
+    answers = context.SimpleQueue()
+    process = context.Process(target=lambda: answers.put(memory.document("d1").title))
+    process.start()
+    assert answers.get() == "Ships"
+    process.join()
+
+
+def test_titles_are_read_without_the_texts(store: SqliteStore) -> None:
+    assert list(store.documents(texts=False)) == [each._replace(text="") for each in CORPUS]

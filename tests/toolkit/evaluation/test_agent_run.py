@@ -6,14 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from toolkit.contracts import Answer, Exposure, ToolCall, Topic, Trajectory
-from toolkit.errors import InputError
-from toolkit.evaluation.agent_run import evaluate_run, final_ranking
-from toolkit.evaluation.answers import ExactAnswerJudge
-from toolkit.evaluation.evaluations import Evaluation
-from toolkit.llm.ledger import Ledger
-from toolkit.llm.prices import UNKNOWN, Price
-from toolkit.llm.protocol import Turn, Usage
+from soundingline.toolkit.data import Topic
+from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.evaluation.agent_run import evaluate_run, final_ranking
+from soundingline.toolkit.evaluation.answers import ExactAnswerJudge
+from soundingline.toolkit.evaluation.evaluation import Evaluation
+from soundingline.toolkit.llm.ledger import Ledger
+from soundingline.toolkit.llm.messages import Turn, Usage
+from soundingline.toolkit.llm.prices import UNKNOWN, Price
+from soundingline.toolkit.trajectory import Answer, Exposure, ToolCall, Trajectory
 
 TOPICS = [Topic(qid, f"question {qid}") for qid in ("right", "wrong", "broken", "missing")]
 EVIDENCE = {"right": {"a": 1, "b": 1}, "wrong": {"x": 1}, "broken": {"y": 1}, "missing": {"z": 1}}
@@ -72,7 +73,7 @@ BROKEN = Trajectory(
 def evaluated(*trajectories: Trajectory, **options: object) -> Evaluation:
     arguments = {
         "topics": TOPICS,
-        "judgements": {"evidence": EVIDENCE, "gold": {"right": {"b": 1}}},
+        "qrels": {"evidence": EVIDENCE, "gold": {"right": {"b": 1}}},
         "answers": ANSWERS,
         "judge": ExactAnswerJudge("exact"),
         **options,
@@ -235,7 +236,7 @@ def test_verdicts_are_of_ended_questions_and_name_the_judge(evaluation: Evaluati
 def test_questions_without_judgements_or_answers_are_left_out_and_counted() -> None:
     partly = evaluated(
         RIGHT,
-        judgements={"evidence": {"right": {"a": 1}, "elsewhere": {"q": 1}}},
+        qrels={"evidence": {"right": {"a": 1}, "elsewhere": {"q": 1}}},
         answers={"right": ["Ada"], "wrong": []},
     )
     assert partly.per_question["recall_surfaced"] == {"right": 1}
@@ -245,7 +246,7 @@ def test_questions_without_judgements_or_answers_are_left_out_and_counted() -> N
 
 
 def test_a_benchmark_without_answers_and_judgements_still_has_its_effort() -> None:
-    bare = evaluated(RIGHT, judgements={}, answers={})
+    bare = evaluated(RIGHT, qrels={}, answers={})
     assert {"accuracy", "AP", "recall_surfaced", "calibration_error"}.isdisjoint(bare.metrics)
     assert bare.metrics["tool_calls"] == 3
     assert bare.funnel == {} and bare.curves == {}
@@ -273,11 +274,29 @@ def test_an_absent_confidence_is_full_confidence_only_in_the_published_variant()
         )
         for t in topics[:100]
     ]
-    evaluation = evaluate_run([*half, *unsure[100:]], topics=topics, judgements={}, answers=answers)
+    evaluation = evaluate_run([*half, *unsure[100:]], topics=topics, qrels={}, answers=answers)
     assert evaluation.metrics["calibration_error"] == pytest.approx(50)
     assert evaluation.denominators["calibration_error"] == 100
     # First bin: gap .5 over 100 of 200. Last bin, full confidence and all wrong: dropped.
     assert evaluation.metrics["calibration_error_published"] == pytest.approx(100 * 0.125**0.5)
+
+
+def test_the_calibration_error_does_not_depend_on_the_order_of_the_trajectories() -> None:
+    topics = [Topic(f"{number:03}", "?") for number in range(200)]
+    answers = {topic.qid: ["Ada"] for topic in topics}
+    rows = [
+        Trajectory(
+            topic.qid,
+            "?",
+            "completed",
+            answer=Answer(exact="Ada" if place < 100 else "Bob", confidence=50.0),
+        )
+        for place, topic in enumerate(topics)
+    ]
+    for mixed in (rows, rows[::-1], [*rows[::2], *rows[1::2]]):
+        evaluation = evaluate_run(mixed, topics=topics, qrels={}, answers=answers)
+        # By id: a bin of right answers and a bin of wrong ones.
+        assert evaluation.metrics["calibration_error"] == pytest.approx(50)
 
 
 def test_trajectories_of_another_split_are_refused() -> None:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from toolkit.evaluation.calibration import calibration_error, calibration_error_published
+from soundingline.toolkit.evaluation.published import (
+    calibration_error,
+    calibration_error_published,
+)
 
 
 def test_one_bin_is_the_gap_of_mean_confidence_and_accuracy() -> None:
@@ -45,3 +48,11 @@ def test_the_published_variant_is_zero_below_one_bin() -> None:
 def test_calibration_without_answers_is_an_error() -> None:
     with pytest.raises(ValueError, match="at least one"):
         calibration_error([], [])
+
+
+def test_confidences_that_differ_by_rounding_alone_are_ties() -> None:
+    # Ties keep the order given: bins of (right, wrong) and (right, wrong).
+    stated = [0.1 + 0.2, 0.3, 0.1 + 0.2, 0.3]
+    assert calibration_error(stated, [True, False, True, False], bin_size=2) == pytest.approx(
+        100 * (0.5 - 0.003)
+    )

@@ -8,20 +8,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolkit.contracts import Answer
-from toolkit.errors import InputError
-from toolkit.evaluation.answers import (
-    AnswerVerdict,
+from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.evaluation.answers import (
     ExactAnswerJudge,
+    Verdict,
     answer_tokens,
     holds_answer,
     token_f1,
 )
+from soundingline.toolkit.trajectory import Answer
 
 FORMAT = st.characters(categories=["Cf"])
 
 
-def judged(answer: str, *accepted: str, rule: str = "contained") -> AnswerVerdict:
+def judged(answer: str, *accepted: str, rule: str = "contained") -> Verdict:
     return ExactAnswerJudge(rule).verdict("q", Answer(exact=answer), accepted)
 
 

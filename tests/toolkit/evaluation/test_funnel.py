@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from toolkit.contracts import Exposure, ToolCall, Trajectory
-from toolkit.evaluation.funnel import evidence_funnel, exposure_curves, relevant_documents
+from soundingline.toolkit.evaluation.funnel import (
+    evidence_funnel,
+    exposure_curves,
+    relevant_documents,
+)
+from soundingline.toolkit.trajectory import Exposure, ToolCall, Trajectory
 
 EVIDENCE = {
     "1": {"a": 1, "b": 2, "c": 1, "z": 0},
@@ -121,3 +125,15 @@ def test_the_funnel_tells_what_was_judged_from_which_layer() -> None:
     assert funnel["metadata"] == {"macro": 0.25, "micro": 1 / 3, "documents": 1.0, "tokens": 5.0}
     assert funnel["abstract"] == {"macro": 0.25, "micro": 1 / 3, "documents": 0.5, "tokens": 15.0}
     assert "text" not in funnel
+
+
+def test_curves_never_exceed_one() -> None:
+    # In floating point, 49 times 1/49 is less than 1, and some other sums are more.
+    for documents in range(1, 30):
+        docids = [f"d{n}" for n in range(documents)]
+        rows = [Exposure(1, "opened", docid, n, n) for n, docid in enumerate(docids, start=1)]
+        questions = [Trajectory(str(q), "?", "completed", exposures=tuple(rows)) for q in range(7)]
+        evidence = {str(q): dict.fromkeys(docids, 1) for q in range(7)}
+        for points in exposure_curves(questions, evidence).values():
+            assert max(recall for _, recall in points) <= 1
+            assert points[-1][1] == pytest.approx(1)

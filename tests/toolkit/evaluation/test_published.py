@@ -13,13 +13,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
+from foreign_runs import trajectory
 
-from toolkit.contracts import Topic
-from toolkit.evaluation import ExactAnswerJudge, evaluate_run
-from toolkit.exchange.browsecomp_plus import transcript
-from toolkit.exchange.run_files import RunFile
-from toolkit.exchange.transcript import trajectory_of
-from toolkit.search.answers import parse_answer
+from soundingline.toolkit.data import Topic
+from soundingline.toolkit.evaluation import ExactAnswerJudge, evaluate_run
+from soundingline.toolkit.search.answers import parse_answer
 
 File = Mapping[str, Any]
 
@@ -117,11 +115,11 @@ def mean(values: Sequence[float]) -> float:
 def ours(
     files: Sequence[File], answers: Mapping[str, str], qrels: Mapping[str, Sequence[str]]
 ) -> Mapping[str, float]:
-    rows = [trajectory_of(transcript(RunFile("file", dict(f))), "?") for f in files]
+    rows = [trajectory(dict(f), "?") for f in files]
     evaluation = evaluate_run(
         rows,
         topics=[Topic(qid, "?") for qid in answers],
-        judgements={"evidence": {q: dict.fromkeys(docids, 1) for q, docids in qrels.items()}},
+        qrels={"evidence": {q: dict.fromkeys(docids, 1) for q, docids in qrels.items()}},
         answers={qid: [text] for qid, text in answers.items()},
     )
     return evaluation.metrics

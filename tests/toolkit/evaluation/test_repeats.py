@@ -14,15 +14,16 @@ from effort import cases
 from numpy.typing import NDArray
 from scipy import stats
 
-from toolkit.contracts import Answer, Document, Topic, Trajectory
-from toolkit.evaluation.answers import ExactAnswerJudge
-from toolkit.evaluation.cells import Cell
-from toolkit.evaluation.compare import compare
-from toolkit.evaluation.repeats import variance_components
-from toolkit.evaluation.statistics import paired
-from toolkit.evaluation.store import evaluate_folder, load_cell
-from toolkit.runs.folder import RunFolder
-from toolkit.runs.manifest import make_manifest
+from soundingline.toolkit.benchmarks.benchmark import Benchmark
+from soundingline.toolkit.data import Document, Topic
+from soundingline.toolkit.evaluation.agent_run import evaluate_run_folder
+from soundingline.toolkit.evaluation.answers import ExactAnswerJudge
+from soundingline.toolkit.evaluation.comparison import compare
+from soundingline.toolkit.evaluation.evaluation import EvaluatedRun, load_run
+from soundingline.toolkit.evaluation.statistics import paired_test, variance_components
+from soundingline.toolkit.runs.manifest import make_manifest
+from soundingline.toolkit.runs.run_folder import RunFolder
+from soundingline.toolkit.trajectory import Answer, Trajectory
 
 
 def by_question(table: NDArray[np.float64]) -> dict[str, list[float]]:
@@ -66,6 +67,11 @@ def test_known_components_are_found() -> None:
 
 def test_what_does_not_vary_has_no_share_and_what_was_asked_once_no_components() -> None:
     assert variance_components({"a": [1.0, 1.0], "b": [1.0, 1.0]}) == (0.0, 0.0, None, 2, 2.0)
+    # The mean of three times 0.1 is not 0.1 in floating point, and 0.1 + 0.2 is not 0.3.
+    rounded = variance_components({"a": [0.1] * 3, "b": [0.1] * 3})
+    assert rounded == (0.0, 0.0, None, 2, 3.0)
+    rounded = variance_components({"a": [0.3, 0.3], "b": [0.1 + 0.2] * 2})
+    assert rounded == (0.0, 0.0, None, 2, 2.0)
     found = variance_components({"a": [0.0, 1.0], "b": [1.0, 0.0]})
     assert found is not None and found.between == 0.0 and found.share == 1.0
     assert variance_components({"a": [0.0], "b": [1.0]}) is None
@@ -75,7 +81,7 @@ def test_what_does_not_vary_has_no_share_and_what_was_asked_once_no_components()
 def covers(row: dict[str, float]) -> bool:
     """Whether the interval of a difference to nothing holds the true one, 0."""
     nothing = dict.fromkeys(row, 0.0)
-    result = paired(row, nothing, resamples=400)
+    result = paired_test(row, nothing, resamples=400)
     return result.low <= 0 <= result.high
 
 
@@ -95,15 +101,13 @@ def test_pooled_repeats_give_intervals_that_are_too_narrow_and_clustered_ones_do
 TOPICS = [Topic(f"q{n}", "?") for n in range(4)]
 
 
-class Questions:
+class Questions(Benchmark):
     """A benchmark of four questions with one relevant document each."""
 
-    name = fingerprint = corpus_fingerprint = "b"
-
     def __init__(self) -> None:
-        self.topics = TOPICS
-        self.judgements = {"evidence": {topic.qid: {"d": 1} for topic in TOPICS}}
-        self.answers = {topic.qid: ["Ada"] for topic in TOPICS}
+        evidence = {topic.qid: {"d": 1} for topic in TOPICS}
+        answers = {topic.qid: ["Ada"] for topic in TOPICS}
+        super().__init__("b", TOPICS, {"evidence": evidence}, answers)
 
     def documents(self) -> Iterator[Document]:
         return iter(())
@@ -126,9 +130,9 @@ def recorded(path: Path, rights: NDArray[np.bool_], rank: int = 2) -> RunFolder:
     return folder
 
 
-def evaluated(folder: RunFolder) -> Cell:
+def evaluated(folder: RunFolder) -> EvaluatedRun:
     judges = [ExactAnswerJudge() for _ in folder.repeats()]
-    return evaluate_folder(folder, Questions(), judges, ("AP",), state=folder.state())
+    return evaluate_run_folder(folder, Questions(), judges, ("AP",), state=folder.state())
 
 
 RIGHTS = np.array([[1, 0, 1, 0], [1, 1, 0, 0], [1, 1, 1, 0]], dtype=bool)
@@ -146,7 +150,7 @@ def test_a_question_counts_once_with_the_mean_of_its_repeats(tmp_path: Path) -> 
     # Every answer claims 80 %: the distance to the share that is right, of each repeat.
     distances = np.abs(100 * RIGHTS.mean(axis=1) - 80)
     assert cell.metrics["calibration_error"] == pytest.approx(distances.mean())
-    assert load_cell(tmp_path / "a") == cell
+    assert load_run(tmp_path / "a") == cell
 
 
 def test_a_test_between_runs_is_over_questions_and_not_over_repeats(tmp_path: Path) -> None:
@@ -183,7 +187,7 @@ def test_a_new_repeat_makes_an_evaluation_outdated(tmp_path: Path) -> None:
     with folder.writing(make_manifest({}, {"benchmark": "b"}, {"run": "a"})):
         folder.repeat(3).write(trajectory("q0", True, 1))
     with pytest.raises(Exception, match="trajectories that are there now"):
-        load_cell(folder.path)
+        load_run(folder.path)
     told = json.loads((folder.path / "evaluation" / "repeats.json").read_text())
     assert set(told) == {"values", "variance"}
 

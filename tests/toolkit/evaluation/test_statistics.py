@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from fractions import Fraction
 from itertools import product
 from statistics import NormalDist
 
@@ -13,8 +15,13 @@ from hypothesis import strategies as st
 from scipy import integrate, stats
 from statsmodels.stats.multitest import multipletests
 
-from toolkit.errors import InputError
-from toolkit.evaluation.statistics import holm, paired, questions_needed
+from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.evaluation.statistics import (
+    equal_ties,
+    holm,
+    paired_test,
+    questions_needed,
+)
 
 # Student's sleep data (Student, 1908): extra hours of sleep under two drugs, ten patients.
 # Published: mean difference 1.58, t = 4.0621 on 9 degrees of freedom, p = 0.002833.
@@ -27,7 +34,7 @@ def named(values: list[float]) -> dict[str, float]:
 
 
 def test_students_sleep_data_gives_the_published_t_test() -> None:
-    row = paired(named(DRUG_2), named(DRUG_1), test="t")
+    row = paired_test(named(DRUG_2), named(DRUG_1), test="t")
     assert row.difference == pytest.approx(1.58)
     assert row.p == pytest.approx(0.002833, abs=5e-7)
     assert (row.mean_a, row.mean_b) == pytest.approx((2.33, 0.75))
@@ -37,7 +44,7 @@ def test_students_sleep_data_gives_the_published_t_test() -> None:
 def test_the_randomisation_test_is_exact_on_few_questions() -> None:
     # Nine of ten differences are positive and none negative, so that of the 2^10 sign
     # assignments only those that flip nothing but the zero are as extreme: 2 x 2 / 1024.
-    assert paired(named(DRUG_2), named(DRUG_1)).p == pytest.approx(4 / 1024)
+    assert paired_test(named(DRUG_2), named(DRUG_1)).p == pytest.approx(4 / 1024)
 
 
 def test_the_randomisation_test_equals_an_enumeration_of_all_signs() -> None:
@@ -46,16 +53,16 @@ def test_the_randomisation_test_equals_an_enumeration_of_all_signs() -> None:
     means = [float(np.dot(signs, differences)) for signs in product((-1, 1), repeat=9)]
     observed = float(differences.sum())
     extreme = np.mean([abs(mean) >= abs(observed) - 1e-12 for mean in means])
-    row = paired(named(list(differences)), named([0.0] * 9))
+    row = paired_test(named(list(differences)), named([0.0] * 9))
     assert row.p == pytest.approx(extreme)
 
 
 def test_the_drawn_randomisation_test_agrees_with_scipys_own_on_many_questions() -> None:
     rng = np.random.default_rng(6)
     differences = rng.normal(0.15, 1, 120)
-    row = paired(named(list(differences)), named([0.0] * 120), resamples=20000)
+    row = paired_test(named(list(differences)), named([0.0] * 120), resamples=20000)
     reference = stats.permutation_test(
-        (differences,), np.mean, permutation_type="samples", n_resamples=5000, rng=1
+        (differences,), np.mean, permutation_type="samples", n_resamples=20000, rng=1
     ).pvalue
     assert row.p == pytest.approx(reference, abs=0.02)
     assert row.p == pytest.approx(stats.ttest_1samp(differences, 0).pvalue, abs=0.02)
@@ -64,14 +71,17 @@ def test_the_drawn_randomisation_test_agrees_with_scipys_own_on_many_questions()
 @pytest.mark.parametrize("interval", ["percentile", "BCa"])
 def test_the_interval_is_near_students_on_normal_differences(interval: str) -> None:
     differences = np.random.default_rng(8).normal(0.2, 1, 400)
-    row = paired(named(list(differences)), named([0.0] * 400), interval=interval)
+    row = paired_test(named(list(differences)), named([0.0] * 400), interval=interval)
     low, high = stats.ttest_1samp(differences, 0).confidence_interval(0.95)
     assert (row.low, row.high) == pytest.approx((low, high), abs=0.01)
     assert row.low < row.difference < row.high
 
 
 def test_swapping_the_sides_mirrors_the_row() -> None:
-    one, other = paired(named(DRUG_2), named(DRUG_1)), paired(named(DRUG_1), named(DRUG_2))
+    one, other = (
+        paired_test(named(DRUG_2), named(DRUG_1)),
+        paired_test(named(DRUG_1), named(DRUG_2)),
+    )
     assert one.difference == -other.difference and one.p == other.p
     assert (one.wins, one.losses) == (other.losses, other.wins)
 
@@ -79,13 +89,121 @@ def test_swapping_the_sides_mirrors_the_row() -> None:
 def test_a_seed_fixes_the_row_and_another_seed_changes_the_interval() -> None:
     rng = np.random.default_rng(9)
     a, b = named(list(rng.random(50))), named(list(rng.random(50)))
-    assert paired(a, b, seed=3) == paired(a, b, seed=3)
-    assert paired(a, b, seed=3).low != paired(a, b, seed=4).low
+    assert paired_test(a, b, seed=3) == paired_test(a, b, seed=3)
+    assert paired_test(a, b, seed=3).low != paired_test(a, b, seed=4).low
 
 
 def test_questions_are_matched_by_id_not_by_place() -> None:
-    row = paired({"x": 1.0, "y": 0.0, "z": 0.5}, {"z": 0.5, "y": 0.0, "x": 1.0})
-    assert (row.ties, row.p, row.low, row.high, row.needed) == (3, 1.0, 0.0, 0.0, None)
+    row = paired_test({"x": 1.0, "y": 0.0, "z": 0.5}, {"z": 0.5, "y": 0.0, "x": 1.0})
+    assert (row.ties, row.p, row.low, row.high, row.questions_needed) == (3, 1.0, 0.0, 0.0, None)
+
+
+# Values of measures as fractions, which have no rounding: shares of so many documents.
+SHARES = st.sampled_from([Fraction(count, of) for of in (1, 3, 7, 10) for count in range(of + 1)])
+
+
+def floats(values: Sequence[Fraction], by_sums: bool) -> dict[str, float]:
+    """The values in floating point; `by_sums`: each as a sum of its unit fractions, which rounds
+    otherwise (a third of 3 x 0.1 is not 0.1)."""
+
+    def rounded(value: Fraction) -> float:
+        unit = 1 / value.denominator
+        return sum(unit for _ in range(value.numerator)) if by_sums else float(value)
+
+    return named([rounded(value) for value in values])
+
+
+def exact_p(differences: Sequence[Fraction]) -> Fraction:
+    """The two-sided p value over all assignments of signs, without rounding."""
+    observed = sum(differences)
+    sums = [
+        sum(sign * d for sign, d in zip(signs, differences, strict=True))
+        for signs in product((-1, 1), repeat=len(differences))
+    ]
+    low = sum(one <= observed for one in sums)
+    high = sum(one >= observed for one in sums)
+    return min(Fraction(1), Fraction(2 * min(low, high), len(sums)))
+
+
+@given(st.lists(st.tuples(SHARES, SHARES), min_size=2, max_size=7), st.booleans())
+@example([(Fraction(3, 10), Fraction(0)), (Fraction(0), Fraction(3, 10))], True)
+@example([(Fraction(1, 3), Fraction(0)), (Fraction(0), Fraction(1, 7))] * 2, True)
+@settings(deadline=None, max_examples=cases(300))
+def test_rounding_changes_neither_ties_nor_exact_p_values(
+    pairs: list[tuple[Fraction, Fraction]], by_sums: bool
+) -> None:
+    a, b = ([pair[side] for pair in pairs] for side in (0, 1))
+    differences = [one - other for one, other in pairs]
+    row = paired_test(floats(a, by_sums), floats(b, not by_sums))
+    assert row.wins == sum(d > 0 for d in differences)
+    assert row.losses == sum(d < 0 for d in differences)
+    assert row.ties == sum(d == 0 for d in differences)
+    assert row.p == float(exact_p(differences))
+    assert (row.difference == 0) == (sum(differences) == 0) == (row.questions_needed is None)
+    if len(set(differences)) == 1:
+        assert row.low == row.high == row.difference
+
+
+def test_sums_that_are_equal_but_for_rounding_are_ties_of_the_permutation_test() -> None:
+    # scipy's test takes means for equal that differ by 1e-14 of the observed one. The differences
+    # of values around 1000 are off by more than that.
+    for tenths in ([5, -2, 3, 2, -5, -1], [-3, -2, 2, 1, 0, -2], [-1, -2, 4, -3, -3, 2, 1]):
+        differences = [Fraction(n, 10**4) for n in tenths]
+        a = named([float(1000 + d) for d in differences])
+        row = paired_test(a, named([1000.0] * len(tenths)))
+        assert row.p == float(exact_p(differences))
+
+
+@pytest.mark.parametrize("test", ["randomisation", "t"])
+def test_values_that_are_equal_but_for_rounding_are_no_difference(test: str) -> None:
+    row = paired_test(named([0.1 + 0.2] * 20), named([0.3] * 20), test=test)
+    assert (row.wins, row.losses, row.ties) == (0, 0, 20)
+    assert (row.difference, row.low, row.high, row.p, row.questions_needed) == (
+        0.0,
+        0.0,
+        0.0,
+        1.0,
+        None,
+    )
+    mixed = paired_test(named([0.1 + 0.2, 0.9] * 10), named([0.3, 0.8] * 10), test=test)
+    exact = paired_test(named([0.0, 0.1] * 10), named([0.0, 0.0] * 10), test=test)
+    assert (mixed.wins, mixed.ties) == (10, 10)
+    assert mixed.p == pytest.approx(exact.p)
+
+
+def test_equal_differences_of_values_that_round_otherwise_have_no_spread() -> None:
+    a = named([0.1 * n + 0.1 for n in range(9)])
+    row = paired_test(a, named([0.1 * n for n in range(9)]), test="t")
+    assert row.p == 0.0 and row.low == row.high == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize("interval", ["percentile", "BCa"])
+@pytest.mark.parametrize("test", ["randomisation", "t"])
+def test_the_order_of_the_questions_does_not_matter(test: str, interval: str) -> None:
+    rng = np.random.default_rng(21)
+    a, b = named(list(rng.random(60))), named(list(rng.random(60)))
+    row = paired_test(a, b, test=test, interval=interval)
+    for _ in range(3):
+        mixed = list(a)
+        rng.shuffle(mixed)
+        assert paired_test({q: a[q] for q in mixed}, b, test=test, interval=interval) == row
+
+
+@pytest.mark.parametrize("interval", ["percentile", "BCa"])
+def test_intervals_of_thirds_are_those_of_whole_numbers(interval: str) -> None:
+    # Sums of whole numbers are exact. BCa counts the resamples whose mean is the observed one.
+    whole = [1, 2, 0, 0, -1, 1, 2, 0, 1, -2, 1, 0]
+    thirds = paired_test(named([n / 3 for n in whole]), named([0.0] * 12), interval=interval)
+    exact = paired_test(named([float(n) for n in whole]), named([0.0] * 12), interval=interval)
+    assert (3 * thirds.low, 3 * thirds.high) == pytest.approx((exact.low, exact.high), rel=1e-9)
+    assert thirds.p == exact.p
+
+
+def test_values_that_differ_by_rounding_alone_are_settled_to_one() -> None:
+    assert equal_ties([0.3, 0.1 + 0.2, 0.5, 0.1 + 0.2]).tolist() == [0.3, 0.3, 0.5, 0.3]
+    assert equal_ties([]).tolist() == []
+    assert equal_ties([0.0, -0.0, 1e-300]).tolist() == [0.0, 0.0, 1e-300]
+    assert equal_ties([1.0, 1.0 + 1e-9]).tolist() == [1.0, 1.0 + 1e-9]
 
 
 def differences_of_effect(effect: float) -> list[float]:
@@ -147,20 +265,20 @@ def test_wins_and_losses_that_nearly_cancel_are_compared_like_others(
     losses = {f"loss {n}": -size * (1 - 10**exponent) for n, size in enumerate(sizes)}
     values = {**wins, **losses}
     zeros = dict.fromkeys(values, 0.0)
-    row = paired(values, zeros, test=test, interval=interval, resamples=99)
+    row = paired_test(values, zeros, test=test, interval=interval, resamples=99)
     assert 0 <= row.p <= 1
     assert row.low <= row.high and abs(row.difference) <= max(sizes)
-    assert row.needed is None or row.needed >= 2
+    assert row.questions_needed is None or row.questions_needed >= 2
     if exponent > -10:  # Far above what counts as rounding, a 10^-12th of the largest.
-        assert row.needed is not None
+        assert row.questions_needed is not None
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
 def test_a_value_that_is_no_number_is_refused_with_its_question(value: float) -> None:
     with pytest.raises(InputError, match="question 'q7'"):
-        paired({"q1": 0.5, "q7": value}, {"q1": 0.5, "q7": 0.5})
+        paired_test({"q1": 0.5, "q7": value}, {"q1": 0.5, "q7": 0.5})
     with pytest.raises(InputError, match="question 'q7'"):
-        paired({"q1": 0.5, "q7": 0.5}, {"q1": 0.5, "q7": value})
+        paired_test({"q1": 0.5, "q7": 0.5}, {"q1": 0.5, "q7": value})
 
 
 def test_no_number_of_questions_resolves_no_difference() -> None:
@@ -169,7 +287,7 @@ def test_no_number_of_questions_resolves_no_difference() -> None:
 
 def test_a_difference_without_spread_needs_a_handful() -> None:
     assert questions_needed([0.25] * 8) == 4
-    row = paired(named([1.25] * 8), named([1.0] * 8), test="t")
+    row = paired_test(named([1.25] * 8), named([1.0] * 8), test="t")
     assert (row.low, row.high, row.p) == (0.25, 0.25, 0.0)
 
 
@@ -192,14 +310,14 @@ def test_holm_is_that_of_statsmodels(p_values: list[float]) -> None:
 )
 def test_unknown_options_are_refused_with_valid_ones(options: dict[str, str], valid: str) -> None:
     with pytest.raises(InputError, match=valid):
-        paired(named(DRUG_1), named(DRUG_2), **options)  # type: ignore[arg-type]
+        paired_test(named(DRUG_1), named(DRUG_2), **options)  # type: ignore[arg-type]
 
 
 def test_different_questions_are_refused_telling_how_many_are_shared() -> None:
     with pytest.raises(InputError, match="3 and 2 questions and share 1"):
-        paired({"1": 0.0, "2": 0.0, "3": 1.0}, {"3": 0.0, "4": 0.0})
+        paired_test({"1": 0.0, "2": 0.0, "3": 1.0}, {"3": 0.0, "4": 0.0})
 
 
 def test_one_question_is_no_comparison() -> None:
     with pytest.raises(InputError, match="1 questions"):
-        paired({"1": 0.0}, {"1": 1.0})
+        paired_test({"1": 0.0}, {"1": 1.0})

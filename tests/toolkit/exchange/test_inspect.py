@@ -4,25 +4,23 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import zipfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from foreign_runs import answer, browsecomp, call, search, thought
+from foreign_runs import answer, browsecomp, call, search, thought, trajectory
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from toolkit.contracts import Trajectory
-from toolkit.errors import InputError
-from toolkit.exchange import browsecomp_plus, inspect_log
-from toolkit.exchange.inspect_samples import sample
-from toolkit.exchange.json_stream import items_of
-from toolkit.exchange.run_files import RunFile
-from toolkit.exchange.transcript import Transcript, trajectory_of
+from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.exchange import inspect_ai
+from soundingline.toolkit.exchange.transcript import Transcript, trajectory_of
+from soundingline.toolkit.trajectory import Trajectory
 
-HEAD = inspect_log.header(
+HEAD = inspect_ai.header(
     "run",
     created="2026-01-01T00:00:00+00:00",
     identity="abc",
@@ -31,7 +29,7 @@ HEAD = inspect_log.header(
     factors={"unit": "passage"},
     versions={},
     means={"accuracy": 0.5},
-    samples=2,
+    sample_ids=["q/0", "q/1", "q/2"],
 )
 
 
@@ -47,28 +45,51 @@ def trajectories(count: int = 3) -> list[Trajectory]:
             answer("x", citing="[a]"),
         ]
         usage = {"input_tokens": 100, "input_tokens_cached": 40, "output_tokens": 7}
-        file = RunFile("f", browsecomp(f"q/{number}", items, usage=usage))
-        made.append(trajectory_of(browsecomp_plus.transcript(file), "question?"))
+        made.append(trajectory(browsecomp(f"q/{number}", items, usage=usage)))
     failed = replace(made[-1], status="failed", traceback="Traceback\nValueError: no", source={})
     return [*made[:-1], failed]
 
 
 def samples(rows: list[Trajectory]) -> list[dict[str, Any]]:
-    return [sample(row, model="m", target=["x"], scores={"accuracy": 1.0}) for row in rows]
+    return [
+        inspect_ai.sample(row, model="m", target=["x"], scores={"accuracy": 1.0}) for row in rows
+    ]
 
 
 @pytest.mark.parametrize("name", ["log.eval", "log.json"])
 def test_what_we_write_reads_back_as_it_was(tmp_path: Path, name: str) -> None:
     rows = trajectories()
-    write = inspect_log.write_eval if name.endswith("eval") else inspect_log.write_json_log
-    assert write(tmp_path / name, HEAD, samples(rows)) == 3
-    assert list(inspect_log.read(tmp_path / name)) == rows
+    assert inspect_ai.write(tmp_path / name, HEAD, samples(rows)) == 3
+    assert list(inspect_ai.read(tmp_path / name)) == rows
+
+
+def test_a_log_has_a_model_with_a_provider_and_the_ids_of_its_samples(tmp_path: Path) -> None:
+    """Without them `inspect score` cannot load a log, and `read_eval_log_samples` not read it."""
+    rows = samples(trajectories())
+    inspect_ai.write(tmp_path / "log.json", HEAD, rows)
+    log = json.loads((tmp_path / "log.json").read_text(encoding="utf-8"))
+    assert log["eval"]["dataset"]["sample_ids"] == [row["id"] for row in log["samples"]]
+    assert log["eval"]["model"] == "none/m"
+    for row in log["samples"]:
+        replies = [event for event in row["events"] if event["event"] == "model"]
+        models = [row["output"]["model"], *row["model_usage"]]
+        models += [name for event in replies for name in (event["model"], event["output"]["model"])]
+        assert replies and set(models) == {"none/m"}
+
+
+def test_a_log_has_a_name_under_which_inspect_lists_it() -> None:
+    head = json.loads(json.dumps(HEAD))
+    head["eval"]["task"] = "bm25_tuned/passage"
+    name = inspect_ai.log_name(head, "json")
+    assert name == "2026-01-01T00-00-00-00-00_bm25-tuned-passage_abc.json"
+    # The pattern of `inspect_ai.log._file.is_log_file`, version 0.3.285.
+    assert re.match(r"^\d{4}-\d{2}-\d{2}T\d{2}[:-]\d{2}[:-]\d{2}.*$", name)
 
 
 def test_a_log_without_our_key_gives_calls_answer_and_usage() -> None:
     (row, *_) = samples(trajectories())
     row = json.loads(json.dumps(row | {"store": {}}))
-    recorded = inspect_log.transcript(RunFile("log, sample 1", row))
+    recorded = inspect_ai.transcript("log, sample 1", row)
     again = trajectory_of(recorded, "question?")
     first = trajectories()[0]
     assert [(c.name, c.output, c.shown) for c in again.calls] == [
@@ -128,8 +149,20 @@ def foreign(**changed: Any) -> dict[str, Any]:
     }
 
 
+@pytest.mark.parametrize("count", [-5, float("nan"), 10**400, True, "5"])
+def test_an_impossible_count_of_a_foreign_log_is_unknown(count: Any) -> None:
+    models = {
+        "openai/gpt-5": {"input_tokens": 5, "output_tokens": 2},
+        "openai/gpt-5-mini": {"input_tokens": 5, "output_tokens": count, "total_cost": 0.5},
+    }
+    read = inspect_ai.transcript("f", foreign(model_usage=models))
+    usage = trajectory_of(read, "?").usage
+    assert "output_tokens" not in usage and usage["unmetered"] == 1
+    assert (usage["input_tokens"], usage["dollars"]) == (10, 0.5)
+
+
 def test_an_agent_that_submits_its_answer_by_a_tool_has_answered() -> None:
-    trajectory = trajectory_of(inspect_log.transcript(RunFile("f", foreign())), "?")
+    trajectory = trajectory_of(inspect_ai.transcript("f", foreign()), "?")
     assert trajectory.qid == "7"
     assert trajectory.answer.exact == "Ada"
     assert trajectory.tiers["cited"] == ("12",)
@@ -147,7 +180,7 @@ def test_an_agent_that_submits_its_answer_by_a_tool_has_answered() -> None:
     ],
 )
 def test_limits_and_errors_become_statuses(change: dict[str, Any], status: str) -> None:
-    trajectory = trajectory_of(inspect_log.transcript(RunFile("f", foreign(**change))), "?")
+    trajectory = trajectory_of(inspect_ai.transcript("f", foreign(**change)), "?")
     assert trajectory.status == status
 
 
@@ -155,7 +188,7 @@ def test_several_epochs_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "log.json"
     path.write_text(json.dumps({"samples": [foreign(), foreign(epoch=2)]}), encoding="utf-8")
     with pytest.raises(InputError, match="epoch 2"):
-        list(inspect_log.read(path))
+        list(inspect_ai.read(path))
 
 
 def test_a_log_as_inspect_compresses_it_is_read(tmp_path: Path) -> None:
@@ -173,12 +206,12 @@ def test_a_log_as_inspect_compresses_it_is_read(tmp_path: Path) -> None:
         raw[start + size : start + size + 4] = len(content).to_bytes(4, "little")
     path = tmp_path / "log.eval"
     path.write_bytes(raw)
-    (recorded,) = inspect_log.read(path)
+    (recorded,) = inspect_ai.read(path)
     assert isinstance(recorded, Transcript)
     assert recorded.qid == "7"
     path.write_bytes(raw.replace(packed[-8:], bytes(8)))
     with pytest.raises(InputError, match=r"damaged|not whole"):
-        list(inspect_log.read(path))
+        list(inspect_ai.read(path))
 
 
 @settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -189,12 +222,11 @@ def test_a_truncated_or_damaged_log_ends_in_one_line(
     tmp_path: Path, cut: int, form: str, noise: bytes
 ) -> None:
     path = tmp_path / f"log.{form}"
-    write = inspect_log.write_eval if form == "eval" else inspect_log.write_json_log
-    write(path, HEAD, samples(trajectories()))
+    inspect_ai.write(path, HEAD, samples(trajectories()))
     whole = path.read_bytes()
     path.write_bytes(whole[: cut % len(whole)] + noise)
     try:
-        for recorded in inspect_log.read(path):
+        for recorded in inspect_ai.read(path):
             assert recorded.qid.startswith("q/")
     except InputError as error:
         assert "\n" not in str(error)
@@ -213,7 +245,7 @@ def test_messages_of_any_content_are_read_or_refused(place: int, field: str, val
     content = foreign()
     content["messages"][place] = {**content["messages"][place], field: value}
     try:
-        trajectory_of(inspect_log.transcript(RunFile("f", content)), "?")
+        trajectory_of(inspect_ai.transcript("f", content), "?")
     except InputError as error:
         assert "\n" not in str(error)
 
@@ -221,9 +253,9 @@ def test_messages_of_any_content_are_read_or_refused(place: int, field: str, val
 def test_items_are_read_across_the_chunks_of_a_stream(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("toolkit.exchange.json_stream._CHUNK", 3)
+    monkeypatch.setattr("soundingline.toolkit.exchange.inspect_ai._CHUNK", 3)
     value = {"a": [1, {"b": "]}"}], "samples": [12345, 'x\\"y', {"c": [None, 1.5e10]}, -7], "z": 1}
     path = tmp_path / "x.json"
     path.write_text(json.dumps(value, indent=1), encoding="utf-8")
-    assert list(items_of(path, "samples")) == value["samples"]
-    assert list(items_of(path, "none")) == []
+    assert list(inspect_ai.list_items(path, "samples")) == value["samples"]
+    assert list(inspect_ai.list_items(path, "none")) == []

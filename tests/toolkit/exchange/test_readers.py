@@ -8,22 +8,25 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from foreign_runs import answer, browsecomp, call, pi_serini, said, search, thought
+from foreign_runs import answer, browsecomp, call, pi_serini, said, search, thought, trajectory
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from toolkit.contracts import Trajectory
-from toolkit.errors import InputError
-from toolkit.exchange import browsecomp_plus as bcp
-from toolkit.exchange import pi_serini as pi
-from toolkit.exchange.outputs import docids_shown, output_text
-from toolkit.exchange.run_files import RunFile, run_files, run_paths
-from toolkit.exchange.transcript import Transcript, trajectory_of
-from toolkit.runs.records import dump_trajectory, from_record
-from toolkit.sealing import Seal
+from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.exchange import browsecomp_plus as bcp
+from soundingline.toolkit.exchange.transcript import (
+    Transcript,
+    docids_shown,
+    output_text,
+    run_files,
+    run_paths,
+    trajectory_of,
+)
+from soundingline.toolkit.obfuscation import Canary
+from soundingline.toolkit.trajectory import Trajectory, dump_trajectory, from_record, known_usage
 
-Reader = Callable[[Iterable[RunFile]], Iterator[Transcript | Trajectory]]
-READERS: dict[str, Reader] = {"browsecomp_plus": bcp.read, "pi_serini": pi.read}
+Reader = Callable[[Iterable[tuple[str, dict[str, Any]]]], Iterator[Transcript | Trajectory]]
+READERS: dict[str, Reader] = {"browsecomp_plus": bcp.read, "pi_serini": bcp.read_pi_serini}
 FIELDS = [
     *("query_id", "status", "retrieved_docids", "tool_call_counts", "result", "metadata", "usage"),
     *("surfaced_docids", "previewed_docids", "opened_docids", "cited_docids", "stats"),
@@ -40,7 +43,7 @@ def readable(reader: Reader, content: Any) -> Trajectory | None:
     """The trajectory of a file, which must be one that can be written and read; None where it was
     refused, in one line."""
     try:
-        (recorded,) = reader([RunFile("file.json", content)])
+        (recorded,) = reader([("file.json", content)])
     except InputError as error:
         assert "\n" not in str(error)
         return None
@@ -49,6 +52,13 @@ def readable(reader: Reader, content: Any) -> Trajectory | None:
     again = from_record(json.loads(dump_trajectory(trajectory)))
     assert again.calls == trajectory.calls
     return trajectory
+
+
+def test_impossible_counts_of_a_foreign_run_are_unknown() -> None:
+    usage = {"input_tokens": -5, "output_tokens": 7, "included_reasoning_tokens": True}
+    trajectory = readable(bcp.read, {**WHOLE, "usage": usage})
+    assert trajectory and trajectory.usage == {"output_tokens": 7, "unmetered": 1}
+    assert known_usage(trajectory.usage, "input_tokens") is None
 
 
 @pytest.mark.parametrize("form", READERS)
@@ -84,8 +94,8 @@ def test_random_bytes_are_refused_in_one_line(
     for name in ("run.json", "run.jsonl"):
         (folder / name).write_bytes(content)
         try:
-            for file in run_files(run_paths(folder / name)):
-                readable(bcp.read, file.content)
+            for _, content in run_files(run_paths(folder / name)):
+                readable(bcp.read, content)
         except InputError as error:
             assert "\n" not in str(error)
 
@@ -95,7 +105,7 @@ def test_a_truncated_file_is_refused(tmp_path: Path, length: int) -> None:
     text = json.dumps(WHOLE)
     path = tmp_path / "run.json"
     path.write_text(text[:length], encoding="utf-8")
-    with pytest.raises(InputError, match=r"run\.json is not JSON"):
+    with pytest.raises(InputError, match=r"run\.json is damaged"):
         list(run_files([path]))
 
 
@@ -112,13 +122,13 @@ def test_a_truncated_file_is_refused(tmp_path: Path, length: int) -> None:
     ],
 )
 def test_a_damaged_key_of_ours_is_refused(change: Callable[[dict[str, Any]], Any]) -> None:
-    trajectory = trajectory_of(bcp.transcript(RunFile("f", WHOLE)), "question")
-    content = json.loads(json.dumps(bcp.write(trajectory, {})))
-    (again,) = bcp.read([RunFile("f", content)])
-    assert again == trajectory
+    whole = trajectory(WHOLE)
+    content = json.loads(json.dumps(bcp.write(whole, {})))
+    (again,) = bcp.read([("f", content)])
+    assert again == whole
     change(content["metadata"]["soundingline"])
     with pytest.raises(InputError, match="f was "):
-        list(bcp.read([RunFile("f", content)]))
+        list(bcp.read([("f", content)]))
 
 
 @pytest.mark.parametrize(
@@ -182,13 +192,15 @@ def test_an_id_with_an_underscore_is_a_passage_only_where_its_document_is_known(
 
 
 def test_published_jsonl_with_text_parts_opens_and_keeps_queries_in_the_clear() -> None:
-    seal = Seal("canary of a test")
-    hits = seal.close(json.dumps([{"docid": "12", "snippet": "long enough to be told from text"}]))
+    canary = Canary("canary of a test")
+    hits = canary.encrypt(
+        json.dumps([{"docid": "12", "snippet": "long enough to be told from text"}])
+    )
     items = [
         call("search", {"query": "in the clear"}, [{"type": "text", "text": hits}]),
-        said(seal.close("Explanation: it is so [12]\nExact Answer: x\nConfidence: 5%")),
+        said(canary.encrypt("Explanation: it is so [12]\nExact Answer: x\nConfidence: 5%")),
     ]
-    (recorded,) = bcp.read([RunFile("f", browsecomp("1", items, retrieved_docids=["12"]))], seal)
+    (recorded,) = bcp.read([("f", browsecomp("1", items, retrieved_docids=["12"]))], canary)
     assert isinstance(recorded, Transcript)
     trajectory = trajectory_of(recorded, "q")
     assert trajectory.calls[0].arguments == {"query": "in the clear"}

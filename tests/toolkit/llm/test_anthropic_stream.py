@@ -10,10 +10,15 @@ from typing import Any
 import pytest
 from scripted_peer import Peer, Raw, Say, messages_body, running_peer
 
-from toolkit.llm.anthropic_messages import AnthropicMessages
-from toolkit.llm.anthropic_stream import gather
-from toolkit.llm.errors import BadReply, ContextOverflow, ModelError, ServerFailed, ServerGone
-from toolkit.llm.protocol import Turn, Usage, tool_result, user
+from soundingline.toolkit.llm.anthropic import AnthropicMessages, gather
+from soundingline.toolkit.llm.errors import (
+    BadReply,
+    ContextOverflow,
+    ModelError,
+    ServerFailed,
+    ServerGone,
+)
+from soundingline.toolkit.llm.messages import Turn, Usage, tool_result, user
 
 pytestmark = pytest.mark.slow
 
@@ -140,11 +145,13 @@ def test_input_counts_what_was_read_from_and_written_to_the_cache(peer: Peer) ->
 
 def test_gathering_joins_the_parts_of_a_block() -> None:
     async def events() -> AsyncIterator[dict[str, Any]]:
+        yield {"type": "message_start", "message": {"model": "m"}}
         yield {"type": "content_block_start", "content_block": {"type": "tool_use", "input": {}}}
         for part in ('{"a":', " 1"):
             delta = {"type": "input_json_delta", "partial_json": part}
             yield {"type": "content_block_delta", "index": 0, "delta": delta}
 
-    reply = asyncio.run(gather(events()))
+    reply: dict[str, Any] = {}
+    asyncio.run(gather(events(), reply))
     assert reply["content"] == [{"type": "tool_use", "input": '{"a": 1'}]
     assert "stop_reason" not in reply

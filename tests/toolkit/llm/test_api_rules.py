@@ -11,13 +11,12 @@ from typing import Any
 import pytest
 from scripted_peer import Fail, Peer, Request, Say, running_peer
 
-from toolkit.llm import errors
-from toolkit.llm.anthropic_messages import AnthropicMessages
-from toolkit.llm.client import ApiModel
-from toolkit.llm.completions import OpenAICompletions
-from toolkit.llm.openai_chat import OpenAIChat
-from toolkit.llm.openai_responses import OpenAIResponses
-from toolkit.llm.protocol import Settings, ToolCallRequest, Turn, tool_result, user
+from soundingline.toolkit.llm import errors
+from soundingline.toolkit.llm.anthropic import AnthropicMessages
+from soundingline.toolkit.llm.client import LanguageModel
+from soundingline.toolkit.llm.messages import SamplingParams, ToolCall, Turn, tool_result, user
+from soundingline.toolkit.llm.openai_chat import OpenAIChat, OpenAICompletions
+from soundingline.toolkit.llm.openai_responses import OpenAIResponses
 
 SEARCH = {
     "name": "search",
@@ -48,8 +47,8 @@ async def no_wait(seconds: float) -> None:
     pass
 
 
-def ask(peer: Peer, adapter: type[ApiModel], messages: list[Any], **arguments: Any) -> Turn:
-    settings = Settings(**arguments.pop("settings", {}))
+def ask(peer: Peer, adapter: type[LanguageModel], messages: list[Any], **arguments: Any) -> Turn:
+    settings = SamplingParams(**arguments.pop("settings", {}))
     url = peer.anthropic_url if adapter is AnthropicMessages else peer.openai_url
     model = adapter(model="m", base_url=url, sleep=no_wait, attempts=2, **arguments)
 
@@ -104,7 +103,7 @@ def test_reasoning_behind_the_last_item_of_a_turn_is_not_replayed(peer: Peer) ->
     call = {"type": "function_call", "call_id": "c1", "name": "search", "arguments": "{}"}
     items = [thought, thought, call, {**thought, "id": "rs_2"}]
     turn = Turn(
-        tool_calls=(ToolCallRequest("c1", "search", "{}"),),
+        tool_calls=(ToolCall("c1", "search", "{}"),),
         provider={"api": "openai_responses", "items": items},
     )
     peer.default = paired
@@ -187,7 +186,7 @@ def test_a_server_that_takes_no_forced_call_is_sent_none(
 # and repetition; its Responses API has the status `cancelled` for abort.
 
 
-BROKEN: list[tuple[type[ApiModel], str, type[errors.ModelError]]] = [
+BROKEN: list[tuple[type[LanguageModel], str, type[errors.ModelError]]] = [
     (OpenAIChat, "abort", errors.ServerFailed),
     (OpenAIChat, "error", errors.ServerFailed),
     (OpenAIChat, "insufficient_system_resource", errors.ServerFailed),
@@ -203,7 +202,7 @@ BROKEN: list[tuple[type[ApiModel], str, type[errors.ModelError]]] = [
 
 @pytest.mark.parametrize(("adapter", "word", "kind"), BROKEN)
 def test_half_a_reply_is_an_error_that_keeps_what_came(
-    peer: Peer, adapter: type[ApiModel], word: str, kind: type[errors.ModelError]
+    peer: Peer, adapter: type[LanguageModel], word: str, kind: type[errors.ModelError]
 ) -> None:
     peer.default = Say(text="Ada Lov", calls=[CALL], finish=word)
     with pytest.raises(errors.ModelError) as raised:
@@ -220,7 +219,7 @@ def test_half_a_reply_is_an_error_that_keeps_what_came(
     [(OpenAIChat, "abort"), (OpenAIResponses, "cancelled"), (AnthropicMessages, "abort")],
 )
 def test_a_reply_that_the_server_gave_up_is_asked_for_again(
-    peer: Peer, adapter: type[ApiModel], word: str
+    peer: Peer, adapter: type[LanguageModel], word: str
 ) -> None:
     peer.script.extend([Say(text="Ada Lov", finish=word), Say(text="Ada Lovelace.")])
     turn = ask(peer, adapter, [user("Who?")])

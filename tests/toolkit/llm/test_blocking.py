@@ -17,14 +17,14 @@ from typing import Any
 import pytest
 from scripted_model import ScriptedModel, saying, used
 
-from toolkit.errors import InputError
-from toolkit.llm import Settings, Turn
-from toolkit.llm.blocking import BlockingModel
-from toolkit.llm.errors import OutOfMoney, ServerGone
-from toolkit.llm.ledger import Ledger
-from toolkit.llm.openai_chat import OpenAIChat
-from toolkit.llm.prices import Price
-from toolkit.llm.protocol import user
+from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.llm import SamplingParams, Turn
+from soundingline.toolkit.llm.blocking import BlockingModel
+from soundingline.toolkit.llm.errors import OutOfMoney, ServerGone
+from soundingline.toolkit.llm.ledger import Ledger
+from soundingline.toolkit.llm.messages import user
+from soundingline.toolkit.llm.openai_chat import OpenAIChat
+from soundingline.toolkit.llm.prices import Price
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -33,7 +33,7 @@ def asked(text: str) -> list[dict[str, Any]]:
     return [user(text)]
 
 
-def echo(messages: Any, settings: Settings) -> Turn:
+def echo(messages: Any, settings: SamplingParams) -> Turn:
     return saying(f"reply to {messages[-1]['content']}", usage=used(10, 1))
 
 
@@ -96,10 +96,10 @@ def test_concurrency_is_the_most_requests_under_way() -> None:
 
 
 def test_settings_are_those_it_was_made_with_unless_others_are_given() -> None:
-    model, ask = ScriptedModel(choose=echo), blocking(settings=Settings(seed=7))
+    model, ask = ScriptedModel(choose=echo), blocking(settings=SamplingParams(seed=7))
     with ask.started(model):
         ask.respond(asked("a"))
-        ask.respond(asked("b"), Settings(seed=8))
+        ask.respond(asked("b"), SamplingParams(seed=8))
     assert [request.settings.seed for request in model.requests] == [7, 8]
 
 
@@ -124,7 +124,7 @@ def test_a_cap_stops_requests_as_elsewhere() -> None:
 
 
 def test_a_model_error_is_raised_for_one_request_and_stands_in_its_place_among_many() -> None:
-    def choose(messages: Any, settings: Settings) -> Turn:
+    def choose(messages: Any, settings: SamplingParams) -> Turn:
         if messages[-1]["content"] == "bad":
             raise ServerGone("gone")
         return echo(messages, settings)
@@ -156,8 +156,8 @@ def test_a_defect_is_raised_and_ends_the_other_requests() -> None:
 
 def test_before_it_is_started_there_is_no_thread_and_asking_tells_how() -> None:
     before = threading.active_count()
-    ask = blocking(settings=Settings(seed=3), price=Price(input=2.0, output=2.0))
-    assert threading.active_count() == before
+    ask = blocking(settings=SamplingParams(seed=3), price=Price(input=2.0, output=2.0))
+    assert threading.active_count() <= before
     assert (ask.name, ask.settings.seed, ask.price.input) == ("scripted", 3, 2.0)
     with pytest.raises(RuntimeError, match=r"'scripted' does not run: .*blocking\.started"):
         ask.respond(asked("a"))
@@ -169,7 +169,7 @@ def test_after_the_block_nothing_is_left_and_it_may_be_started_again() -> None:
     for round_ in (1, 2):
         with ask.started(model):
             ask.respond(asked("a"))
-        assert threading.active_count() == before
+        assert threading.active_count() <= before
         assert model.closed == round_
     with pytest.raises(RuntimeError, match="does not run"):
         ask.respond(asked("a"))
@@ -182,7 +182,7 @@ def test_an_exception_in_the_block_leaves_nothing_open() -> None:
     with pytest.raises(ZeroDivisionError), ask.started(model):
         ask.respond(asked("a"))
         raise ZeroDivisionError
-    assert (threading.active_count(), model.closed) == (before, 1)
+    assert threading.active_count() <= before and model.closed == 1
 
 
 def test_starting_it_twice_is_refused() -> None:
@@ -268,7 +268,7 @@ def test_an_error_of_the_models_own_closing_is_told() -> None:
     ask, before = blocking(), threading.active_count()
     with pytest.raises(OSError, match="it sticks"), ask.started(Sticky(choose=echo)):
         pass
-    assert threading.active_count() == before
+    assert threading.active_count() <= before
 
 
 def test_a_role_that_the_ledger_lacks_is_refused() -> None:
@@ -280,15 +280,16 @@ def test_connections_of_a_real_client_are_closed() -> None:
     accepted: list[socket.socket] = []
 
     def serve(server: socket.socket) -> None:
-        connection, _ = server.accept()
-        accepted.append(connection)
-        connection.recv(65536)
         body = (
             b'{"id":"1","object":"chat.completion","created":1,"model":"m","choices":[{"index":0,'
             b'"finish_reason":"stop","message":{"role":"assistant","content":"hello"}}]}'
         )
         head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
-        connection.sendall(head % len(body) + body)
+        for _ in ("whether the server can be reached", "the prompt"):
+            connection, _ = server.accept()
+            accepted.append(connection)
+            connection.recv(65536)
+            connection.sendall(head % len(body) + body)
 
     with socket.create_server(("127.0.0.1", 0)) as server:
         thread = threading.Thread(target=serve, args=[server])
@@ -298,10 +299,11 @@ def test_connections_of_a_real_client_are_closed() -> None:
         with ask.started(OpenAIChat(model="m", base_url=url)):
             assert ask.respond(asked("hi")).text == "hello"
         thread.join()
-        accepted[0].settimeout(5)
-        with accepted[0] as connection:
-            while connection.recv(65536):
-                pass  # the rest of the request, then its end: the other side has closed
+        for connection in accepted:
+            connection.settimeout(5)
+            with connection:
+                while connection.recv(65536):
+                    pass  # the rest of the request, then its end: the other side has closed
         assert threading.active_count() == threads - 1
 
 
@@ -312,8 +314,8 @@ import asyncio, signal, sys, threading
 signal.signal(signal.SIGINT, signal.default_int_handler)
 sys.path[:0] = [{str(ROOT)!r}, {str(ROOT / "tests")!r}]
 from scripted_model import ScriptedModel, saying
-from toolkit.llm.blocking import BlockingModel
-from toolkit.llm.protocol import user
+from soundingline.toolkit.llm.blocking import BlockingModel
+from soundingline.toolkit.llm.messages import user
 
 dropped = threading.Event()
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from scripted_peer import Peer, Raw, running_peer
 
-from toolkit.llm.openai_chat import OpenAIChat
-from toolkit.llm.protocol import Settings, Turn, Usage, user
+from soundingline.toolkit.llm.messages import SamplingParams, Turn, Usage, user
+from soundingline.toolkit.llm.openai_chat import OpenAIChat
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +24,7 @@ def ask(peer: Peer, messages: list[Any], **arguments: Any) -> Turn:
     async def main() -> Turn:
         model = OpenAIChat(model="m", base_url=peer.openai_url, **arguments)
         try:
-            return await model.respond(messages, (), Settings(max_output_tokens=5))
+            return await model.respond(messages, (), SamplingParams(max_output_tokens=5))
         finally:
             await model.close()
 

@@ -1,10 +1,8 @@
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import json
 import math
-import os
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
@@ -12,20 +10,25 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from required import needs
 from scripted_peer import Fail, Peer, Raw, Stall, running_peer
 
-from toolkit.errors import InputError
-from toolkit.llm import errors
-from toolkit.llm.blocking import BlockingModel
-from toolkit.llm.completions import Completion, OpenAICompletions, Token, asking
-from toolkit.llm.ledger import Ledger
-from toolkit.llm.llamacpp import LlamaCppServer
-from toolkit.llm.openai_chat import OpenAIChat
-from toolkit.llm.protocol import Settings, Usage, user
-from toolkit.llm.server import serving
+from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.llm import errors
+from soundingline.toolkit.llm.blocking import BlockingModel
+from soundingline.toolkit.llm.ledger import Ledger
+from soundingline.toolkit.llm.local_servers import LlamaCppServer
+from soundingline.toolkit.llm.messages import SamplingParams, Usage, user
+from soundingline.toolkit.llm.openai_chat import (
+    Completion,
+    OpenAIChat,
+    OpenAICompletions,
+    Token,
+    asking,
+)
+from soundingline.toolkit.llm.server import serving
 
 PATH = "/v1/completions"
-ABSENT = [name for name in ("xllamacpp", "gguf") if importlib.util.find_spec(name) is None]
 
 
 def reply(
@@ -110,7 +113,7 @@ def test_text_tokens_usage_and_the_reason_of_the_end_come_back(peer: Peer) -> No
 
 
 def test_the_request_is_the_prompt_as_it_is_with_what_was_asked(peer: Peer) -> None:
-    model = client(peer, settings=Settings(temperature=0.0, seed=3, extra={"top_k": 1}))
+    model = client(peer, settings=SamplingParams(temperature=0.0, seed=3, extra={"top_k": 1}))
     complete(model, "q\n<think>", stop=["</think> true"], logprobs=20, max_tokens=9)
     assert peer.requests[0].path == PATH
     assert peer.requests[0].body == {
@@ -136,9 +139,9 @@ def test_half_a_surrogate_pair_in_a_prompt_does_not_break_the_request(peer: Peer
 
 
 def test_asking_keeps_the_settings_that_it_does_not_name() -> None:
-    settings = Settings(temperature=0.3, max_output_tokens=5, extra={"top_k": 1})
+    settings = SamplingParams(temperature=0.3, max_output_tokens=5, extra={"top_k": 1})
     found = asking(settings, stop=["."])
-    assert found == Settings(
+    assert found == SamplingParams(
         temperature=0.3, max_output_tokens=5, extra={"top_k": 1, "stop": ["."]}
     )
     assert settings.extra == {"top_k": 1}
@@ -217,7 +220,7 @@ def test_a_server_that_is_not_there_is_told_in_a_line() -> None:
 def test_a_slow_reply_is_given_up(peer: Peer) -> None:
     peer.script.append(Stall(30))
     with pytest.raises(errors.ServerTimeout):
-        complete(client(peer, attempts=1), settings=Settings(timeout=0.2))
+        complete(client(peer, attempts=1), settings=SamplingParams(timeout=0.2))
 
 
 def test_no_more_requests_are_in_flight_than_allowed(
@@ -263,9 +266,7 @@ def test_it_is_asked_and_metered_as_chat_models_are(peer: Peer) -> None:
     assert ledger.by_role()["reranker"].failed == 0
 
 
-@pytest.mark.skipif(
-    bool(ABSENT) and not os.environ.get("CI"), reason=f"not installed: {', '.join(ABSENT)}"
-)
+@needs(("xllamacpp", "gguf"), "llamacpp")
 def test_a_real_engine_tells_what_it_wrote_and_how_likely_that_was(tmp_path: Path) -> None:
     from tiny_gguf import save_gguf
 
@@ -275,7 +276,7 @@ def test_a_real_engine_tells_what_it_wrote_and_how_likely_that_was(tmp_path: Pat
     log = tmp_path / "server.log"
     with serving(lambda port: local.command("tiny", port), log=log, start_seconds=120) as url:
         model = OpenAICompletions(model="tiny", base_url=f"{url}/v1")
-        settings = Settings(temperature=0.0)
+        settings = SamplingParams(temperature=0.0)
         found = complete(model, "The mill of", settings=settings, logprobs=5, max_tokens=4)
         chat = OpenAIChat(model="tiny", base_url=f"{url}/v1")
         one_token = replace(settings, logprobs=5, max_output_tokens=1)

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import importlib.util
-import os
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from required import needs
 
-from pipelines.prompt_client import PromptClients
-from pipelines.rewrite.reading import is_empty
-from toolkit.counts import Counts
-from toolkit.errors import InputError
-from toolkit.evaluation.judge_llm import LlmJudge
-from toolkit.llm import llamacpp
-from toolkit.llm.blocking import BlockingModel
-from toolkit.llm.language_model import LanguageModel
-from toolkit.llm.llamacpp import LlamaCppServer
-from toolkit.llm.openai_chat import OpenAIChat
+from soundingline.pipelines.counts import Counts
+from soundingline.pipelines.prompt_client import PromptClients
+from soundingline.pipelines.q2q import is_empty
+from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.evaluation.judge import LlmJudge
+from soundingline.toolkit.llm import local_servers
+from soundingline.toolkit.llm.blocking import BlockingModel
+from soundingline.toolkit.llm.local_servers import LlamaCppServer
+from soundingline.toolkit.llm.openai_chat import OpenAIChat
 
 HUB = "Qwen/Qwen2.5-1.5B-Instruct-GGUF"
 
@@ -63,7 +61,7 @@ def test_the_program_on_the_path_is_preferred_to_the_one_in_the_package(
     installed: bool, weights: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(llamacpp, "check_installed", lambda package: None)
+    monkeypatch.setattr(local_servers, "check_optional", lambda package: None)
     if installed:
         program = tmp_path / "llama-server"
         program.write_text("#!/bin/sh\n")
@@ -76,7 +74,7 @@ def test_without_program_and_package_both_are_named(
     weights: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr("toolkit.extras.find_spec", lambda package: None)
+    monkeypatch.setattr("soundingline.toolkit.optional.find_spec", lambda package: None)
     with pytest.raises(InputError, match=r"xllamacpp.*soundingline\[llamacpp\]"):
         LlamaCppServer(gguf=str(weights)).command("m", 1)
 
@@ -90,9 +88,9 @@ def test_a_file_of_the_hub_is_fetched_only_when_the_server_starts(
         asked.append((name, file))
         return weights
 
-    monkeypatch.setattr(llamacpp, "hub_file", fetched)
+    monkeypatch.setattr(local_servers, "hub_file", fetched)
     server = LlamaCppServer(file="q4.gguf", launcher=["llama-server"])
-    LanguageModel(model=HUB, client=OpenAIChat(), server=server)
+    OpenAIChat(model=HUB, server=server)
     assert asked == []
     assert after(server.command(HUB, 1), "--model") == str(weights)
     assert asked == [(HUB, "q4.gguf")]
@@ -104,16 +102,13 @@ def test_a_file_that_is_not_there_is_told_with_what_to_give(tmp_path: Path) -> N
         server.command("m", 1)
 
 
-@pytest.mark.skipif(
-    importlib.util.find_spec("xllamacpp") is None and not os.environ.get("CI"),
-    reason="not installed: xllamacpp",
-)
+@needs(("xllamacpp",), "llamacpp")
 def test_a_file_that_holds_no_model_is_told_in_llamacpps_words(
     weights: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     server = LlamaCppServer(gguf=str(weights))
-    model = LanguageModel(model="m", client=OpenAIChat(), server=server)
+    model = OpenAIChat(model="m", server=server)
     running = model.running(tmp_path / "server.log")
     with (
         pytest.raises(InputError, match=r"^llama\.cpp ended before it was ready") as raised,
@@ -140,16 +135,14 @@ def test_a_file_that_holds_no_model_is_told_in_llamacpps_words(
 )
 def test_what_cannot_work_is_told_before_anything_starts(wrong: dict[str, Any], told: str) -> None:
     with pytest.raises(InputError, match=told):
-        LanguageModel(model="m", client=OpenAIChat(), server=LlamaCppServer(**wrong))
+        OpenAIChat(model="m", server=LlamaCppServer(**wrong))
 
 
 def contents(file: Path, **arguments: Any) -> str:
     """What a model of that file is beside its name."""
-    model = LanguageModel(
-        model="m", client=OpenAIChat(), server=LlamaCppServer(gguf=str(file)), **arguments
-    )
-    model.read_weights(None)
-    return model.content
+    model = OpenAIChat(model="m", server=LlamaCppServer(gguf=str(file)), **arguments)
+    model.fingerprint_weights(None)
+    return model.weights_fingerprint
 
 
 def test_weights_are_told_by_what_the_file_holds(weights: Path, tmp_path: Path) -> None:
@@ -174,12 +167,12 @@ def test_every_part_of_the_weights_counts(tmp_path: Path) -> None:
 
 def test_files_of_one_repository_on_the_hub_are_different_weights() -> None:
     models = {
-        file: LanguageModel(model=HUB, client=OpenAIChat(), server=LlamaCppServer(file=file))
+        file: OpenAIChat(model=HUB, server=LlamaCppServer(file=file))
         for file in ("q4.gguf", "q8.gguf")
     }
     for model in models.values():
-        model.read_weights(None)
-    assert {file: model.content for file, model in models.items()} == {
+        model.fingerprint_weights(None)
+    assert {file: model.weights_fingerprint for file, model in models.items()} == {
         "q4.gguf": "q4.gguf",
         "q8.gguf": "q8.gguf",
     }
@@ -193,17 +186,17 @@ def test_weights_that_are_not_there_are_told_before_a_run() -> None:
 def test_replies_and_verdicts_of_other_weights_are_kept_apart() -> None:
     def key(content: str) -> str:
         clients = PromptClients("x", ["part"], is_empty, Counts())
-        return clients.key(BlockingModel("gguf", role="rewriter", content=content))
+        return clients.key(BlockingModel("gguf", role="rewriter", weights_fingerprint=content))
 
     assert key("") == key("") and len({key(""), key("one"), key("other")}) == 3
-    model = LanguageModel(model="gguf", client=OpenAIChat())
+    model = OpenAIChat(
+        model="gguf",
+    )
     judges = [LlmJudge().bind(model).fingerprint]
-    model.content = "one"
+    model.weights_fingerprint = "one"
     judges.append(LlmJudge().bind(model).fingerprint)
     assert judges[0] != judges[1]
 
 
 def test_a_server_that_runs_already_needs_no_weights() -> None:
-    LanguageModel(
-        model="m", client=OpenAIChat(), server=LlamaCppServer(), base_url="http://127.0.0.1:9/v1"
-    )
+    OpenAIChat(model="m", server=LlamaCppServer(), base_url="http://127.0.0.1:9/v1")

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -16,13 +17,13 @@ import pytest
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
-from experiments.settings import Settings
-from toolkit.errors import InputError
-from toolkit.llm.language_model import LanguageModel
-from toolkit.llm.openai_chat import OpenAIChat
-from toolkit.llm.prices import Price
-from toolkit.llm.protocol import Settings as Sampling
-from toolkit.llm.protocol import Turn, user
+from soundingline.experiments.build import make
+from soundingline.experiments.config import Settings
+from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.llm.client import LanguageModel
+from soundingline.toolkit.llm.messages import SamplingParams, Turn, user
+from soundingline.toolkit.llm.openai_chat import OpenAIChat
+from soundingline.toolkit.llm.prices import Price
 
 CONF = Path(__file__).resolve().parents[3] / "conf" / "llm"
 # Not with_suffix, because the names of models have dots.
@@ -63,10 +64,9 @@ def no_keys(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_option_makes_a_model_whose_request_is_json(option: str) -> None:
     model = instantiate(composed(option))
     assert isinstance(model, LanguageModel)
-    assert isinstance(model.price, Price) and isinstance(model.settings, Sampling)
-    adapter: Any = model._connected
+    assert isinstance(model.price, Price) and isinstance(model.settings, SamplingParams)
     tool = {"name": "t", "description": "", "parameters": {"type": "object", "properties": {}}}
-    body = adapter._body([user("?")], [tool], model.settings)
+    body = model._body([user("?")], [tool], model.settings)
     assert json.loads(json.dumps(body)) == body
 
 
@@ -74,11 +74,11 @@ def test_an_option_makes_a_model_whose_request_is_json(option: str) -> None:
 def test_every_setting_can_be_overridden(option: str) -> None:
     config = composed(option)
     # The others are the matter of the agent and of the stage that asks.
-    fields = set(Sampling.__dataclass_fields__) - {"tool_choice", "logprobs"}
+    fields = set(SamplingParams.__dataclass_fields__) - {"tool_choice", "logprobs"}
     assert fields <= set(config.settings)
     changed = composed(option, **{"settings.temperature": 0.5, "concurrency": 3})
     model = instantiate(changed)
-    assert model.settings.temperature == 0.5 and model._connected.concurrency == 3
+    assert model.settings.temperature == 0.5 and model.concurrency == 3
 
 
 @pytest.mark.parametrize("option", BILLED)
@@ -151,66 +151,46 @@ def test_an_option_says_only_what_is_different_from_what_it_inherits(
     assert repeated == []
 
 
-class Client:
-    """A client of one's own: it answers in capitals, and has never heard of ours."""
+@dataclass(kw_only=True, eq=False, repr=False)
+class Loud(OpenAIChat):
+    """A model of one's own: it repeats the last message, in capitals if it is loud."""
 
-    def __init__(self, *, loud: bool = True, asks: Mapping[str, Any] | None = None) -> None:
-        self.loud, self.asks = loud, dict(asks or {})
-        self.name = str(self.asks.get("model", ""))
-
-    def connect(self, **asks: Any) -> Client:
-        return Client(loud=self.loud, asks=asks)
-
-    def ready(self) -> None:
-        assert self.asks["key_env"] is None
+    loud: bool = True
 
     async def respond(self, messages: Any, tools: Any = (), settings: Any = None) -> Turn:
         text = messages[-1]["content"]
         return Turn(text=text.upper() if self.loud else text)
 
-    async def close(self) -> None:
-        pass
-
 
 @pytest.mark.parametrize("loud", [True, False])
-def test_a_client_of_one_s_own_is_a_class_with_its_arguments(loud: bool, tmp_path: Path) -> None:
+def test_a_model_of_one_s_own_is_a_class_with_its_arguments(loud: bool, tmp_path: Path) -> None:
     option = {
-        "_target_": "toolkit.llm.language_model.LanguageModel",
+        "_target_": f"{__name__}.Loud",
         "model": "mine",
         "base_url": "http://127.0.0.1:9",
         "concurrency": 3,
-        "client": {"_target_": f"{__name__}.Client", "loud": loud},
+        "loud": loud,
     }
-    model = instantiate(OmegaConf.create(option))
-    with model.running(tmp_path / "log") as client:
-        turn = asyncio.run(client.respond([user("aloud")]))
+    model = make(OmegaConf.create(option))
+    with model.running(tmp_path / "log") as running:
+        turn = asyncio.run(running.respond([user("aloud")]))
     assert turn.text == ("ALOUD" if loud else "aloud")
-    assert (client.name, client.asks["base_url"]) == ("mine", "http://127.0.0.1:9")
-    assert client.asks["concurrency"] == 3
+    assert (running.name, running.address, running.concurrency) == ("mine", option["base_url"], 3)
 
 
-def test_a_client_that_cannot_be_connected_is_refused() -> None:
-    with pytest.raises(InputError, match=r"connect\(model"):
-        LanguageModel(model="m", client=OpenAIChat)  # type: ignore[arg-type]
-
-
-def test_a_client_without_a_model_asks_nobody() -> None:
-    option = OpenAIChat(attempts=2)
-    with pytest.raises(InputError, match="connected to no model"):
-        option.ready()
-    sampling = Sampling(seed=1)
-    given = {"base_url": None, "key_env": None, "settings": sampling, "concurrency": 2}
-    one, other = option.connect(model="a", **given), option.connect(model="b", **given)
-    assert (one.name, other.name, option.name) == ("a", "b", "")
-    assert one.settings == sampling
+@pytest.mark.parametrize("wrong", [{"lod": True}, {"loud": "very"}, {"concurrency": 0.5}])
+def test_a_mistyped_argument_of_a_model_is_refused(wrong: dict[str, Any]) -> None:
+    option = {"_target_": f"{__name__}.Loud", "model": "mine", **wrong}
+    with pytest.raises(InputError, match=next(iter(wrong))):
+        make(OmegaConf.create(option))
 
 
 WITHOUT_SDK = """
 import importlib, pkgutil, sys
 sys.modules.update(dict.fromkeys(("openai", "anthropic", "httpx2", "tenacity", "vllm")))
-import toolkit.llm
-for module in pkgutil.iter_modules(toolkit.llm.__path__):
-    importlib.import_module(f"toolkit.llm.{module.name}")
+import soundingline.toolkit.llm
+for module in pkgutil.iter_modules(soundingline.toolkit.llm.__path__):
+    importlib.import_module(f"soundingline.toolkit.llm.{module.name}")
 """
 
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from toolkit.llm import errors
-from toolkit.llm.faults import fault, retry_after
+from soundingline.toolkit.llm import errors
+from soundingline.toolkit.llm.errors import fault, retry_after
 
 NOW = 1_790_000_000.0
 

@@ -10,11 +10,11 @@ from effort import cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from toolkit.errors import InputError
-from toolkit.llm import wire
-from toolkit.llm.anthropic_wire import strict_schema
-from toolkit.llm.errors import ModelError, Truncated
-from toolkit.llm.protocol import Settings, ToolCallRequest, Turn
+from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.llm import wire
+from soundingline.toolkit.llm.anthropic import strict_schema
+from soundingline.toolkit.llm.errors import ModelError, Truncated
+from soundingline.toolkit.llm.messages import SamplingParams, ToolCall, Turn
 
 ANY_TEXT = st.text(st.characters(), max_size=60)  # Lone surrogates included.
 JSON_TEXT = st.recursive(
@@ -39,7 +39,7 @@ def test_whatever_a_model_writes_becomes_an_object_that_utf8_holds(text: str) ->
 @given(ANY_TEXT | JSON_TEXT)
 def test_arguments_are_read_or_refused_as_a_value_error(text: str) -> None:
     try:
-        ToolCallRequest("a", "search", text).parsed()
+        ToolCall("a", "search", text).parsed()
     except ValueError as error:
         assert "\n" not in str(error)
 
@@ -47,7 +47,7 @@ def test_arguments_are_read_or_refused_as_a_value_error(text: str) -> None:
 @pytest.mark.parametrize("text", ["[" * 100_000, '{"a":' * 100_000, "NaN", "-Infinity", "1" * 9999])
 def test_hostile_json_is_a_value_error(text: str) -> None:
     with pytest.raises(ValueError, match=r"."):
-        ToolCallRequest("a", "search", text).parsed()
+        ToolCall("a", "search", text).parsed()
     assert wire.sendable_object(text) == {"malformed": text}
 
 
@@ -91,7 +91,7 @@ def test_a_schema_for_strict_anthropic_tools_has_no_bounds_and_no_lists_of_types
 
 
 def test_a_turn_becomes_the_message_that_trajectories_record() -> None:
-    turn = Turn(text="I look.", tool_calls=(ToolCallRequest("a", "search", '{"query": "x"}'),))
+    turn = Turn(text="I look.", tool_calls=(ToolCall("a", "search", '{"query": "x"}'),))
     function = {"name": "search", "arguments": '{"query": "x"}'}
     assert turn.message() == {
         "role": "assistant",
@@ -103,7 +103,7 @@ def test_a_turn_becomes_the_message_that_trajectories_record() -> None:
 
 def test_a_turn_of_white_space_is_empty_and_one_with_a_call_is_not() -> None:
     assert Turn(text=" \n").empty
-    assert not Turn(tool_calls=(ToolCallRequest("a", "search", ""),)).empty
+    assert not Turn(tool_calls=(ToolCall("a", "search", ""),)).empty
 
 
 @pytest.mark.parametrize(
@@ -119,11 +119,11 @@ def test_a_turn_of_white_space_is_empty_and_one_with_a_call_is_not() -> None:
 )
 def test_impossible_settings_are_refused_by_name(wrong: dict[str, object]) -> None:
     with pytest.raises(InputError, match=next(iter(wrong))):
-        Settings(**wrong)  # type: ignore[arg-type]
+        SamplingParams(**wrong)  # type: ignore[arg-type]
 
 
 def test_settings_tell_what_was_given() -> None:
-    given_settings = Settings(temperature=0.0, seed=3).given()
+    given_settings = SamplingParams(temperature=0.0, seed=3).as_dict()
     assert given_settings["temperature"] == 0.0 and given_settings["seed"] == 3
     assert "top_p" not in given_settings
 

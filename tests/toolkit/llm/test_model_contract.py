@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import json
 import math
+import socket
 import sys
 import time
 import traceback
@@ -16,13 +17,21 @@ from typing import Any
 import pytest
 from scripted_peer import Cut, Fail, Peer, Raw, Say, Stall, running_peer
 
-from toolkit.errors import InputError
-from toolkit.llm import errors
-from toolkit.llm.anthropic_messages import AnthropicMessages
-from toolkit.llm.client import ApiModel
-from toolkit.llm.openai_chat import OpenAIChat
-from toolkit.llm.openai_responses import OpenAIResponses
-from toolkit.llm.protocol import Settings, ToolCallRequest, Turn, Usage, system, tool_result, user
+from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.llm import client, errors
+from soundingline.toolkit.llm.anthropic import AnthropicMessages
+from soundingline.toolkit.llm.client import LanguageModel
+from soundingline.toolkit.llm.messages import (
+    SamplingParams,
+    ToolCall,
+    Turn,
+    Usage,
+    system,
+    tool_result,
+    user,
+)
+from soundingline.toolkit.llm.openai_chat import OpenAIChat
+from soundingline.toolkit.llm.openai_responses import OpenAIResponses
 
 pytestmark = pytest.mark.slow
 
@@ -61,11 +70,11 @@ def server() -> Iterator[Peer]:
         yield running
 
 
-async def first_request(model: ApiModel) -> None:
+async def first_request(model: LanguageModel) -> None:
     await model.respond(QUESTION)
 
 
-def address(peer: Peer, adapter: type[ApiModel]) -> str:
+def address(peer: Peer, adapter: type[LanguageModel]) -> str:
     return peer.anthropic_url if adapter is AnthropicMessages else peer.openai_url
 
 
@@ -83,19 +92,19 @@ class Waits(list[float]):
 
 
 @pytest.fixture(params=list(ADAPTERS))
-def make(request: pytest.FixtureRequest, peer: Peer) -> Callable[..., ApiModel]:
+def make(request: pytest.FixtureRequest, peer: Peer) -> Callable[..., LanguageModel]:
     """Makes the adapter under test, aimed at the peer."""
     adapter = ADAPTERS[request.param]
     url = address(peer, adapter)
 
-    def made(**arguments: Any) -> ApiModel:
+    def made(**arguments: Any) -> LanguageModel:
         defaults = {"model": "m", "base_url": url, "sleep": Waits(), "chance": lambda: 1.0}
         return adapter(**{**defaults, **arguments})
 
     return made
 
 
-def using(model: ApiModel, work: Callable[[ApiModel], Awaitable[Any]]) -> Any:
+def using(model: LanguageModel, work: Callable[[LanguageModel], Awaitable[Any]]) -> Any:
     async def main() -> Any:
         try:
             return await work(model)
@@ -105,12 +114,16 @@ def using(model: ApiModel, work: Callable[[ApiModel], Awaitable[Any]]) -> Any:
     return asyncio.run(main())
 
 
-def ask(model: ApiModel, messages: Any = QUESTION, tools: Any = (SEARCH,), **settings: Any) -> Turn:
-    given = Settings(**settings) if settings else None
+def ask(
+    model: LanguageModel, messages: Any = QUESTION, tools: Any = (SEARCH,), **settings: Any
+) -> Turn:
+    given = SamplingParams(**settings) if settings else None
     return using(model, lambda it: it.respond(messages, tools, given))
 
 
-def wrong(model: ApiModel, kind: type[errors.ModelError], **settings: Any) -> errors.ModelError:
+def wrong(
+    model: LanguageModel, kind: type[errors.ModelError], **settings: Any
+) -> errors.ModelError:
     with pytest.raises(errors.ModelError) as raised:
         ask(model, **settings)
     assert type(raised.value) is kind
@@ -118,7 +131,9 @@ def wrong(model: ApiModel, kind: type[errors.ModelError], **settings: Any) -> er
     return raised.value
 
 
-def test_text_usage_and_served_model_come_back(peer: Peer, make: Callable[..., ApiModel]) -> None:
+def test_text_usage_and_served_model_come_back(
+    peer: Peer, make: Callable[..., LanguageModel]
+) -> None:
     peer.script.append(Say(text="Ada Lovelace."))
     turn = ask(make())
     assert (turn.text, turn.tool_calls, turn.finish_reason) == ("Ada Lovelace.", (), "stop")
@@ -130,7 +145,7 @@ def test_text_usage_and_served_model_come_back(peer: Peer, make: Callable[..., A
 
 
 def test_tokens_written_to_a_cache_come_back_by_lifetime(
-    peer: Peer, make: Callable[..., ApiModel]
+    peer: Peer, make: Callable[..., LanguageModel]
 ) -> None:
     counts = {"input": 100, "cached": 20, "written": 70, "written_long": 30}
     peer.script.append(Say(text="x", usage={**counts, "reasoning": 0, "output": 9}))
@@ -142,7 +157,7 @@ def test_tokens_written_to_a_cache_come_back_by_lifetime(
 
 
 def test_reasoning_comes_back_apart_from_the_text(
-    peer: Peer, make: Callable[..., ApiModel]
+    peer: Peer, make: Callable[..., LanguageModel]
 ) -> None:
     peer.script.append(Say(text="Ada.", reasoning="First, who wrote it?"))
     turn = ask(make())
@@ -150,7 +165,7 @@ def test_reasoning_comes_back_apart_from_the_text(
 
 
 def test_several_calls_of_a_turn_come_back_in_order(
-    peer: Peer, make: Callable[..., ApiModel]
+    peer: Peer, make: Callable[..., LanguageModel]
 ) -> None:
     peer.script.append(
         Say(
@@ -172,18 +187,18 @@ def test_several_calls_of_a_turn_come_back_in_order(
 
 @pytest.mark.parametrize("arguments", ['{"query": ', "plain words", "[1]", '{"query": NaN}'])
 def test_malformed_arguments_are_kept_and_sent_back_as_an_object(
-    peer: Peer, make: Callable[..., ApiModel], arguments: str
+    peer: Peer, make: Callable[..., LanguageModel], arguments: str
 ) -> None:
     peer.script.append(Say(calls=[("a", "search", arguments)]))
     model = make()
     turn = ask(model)
-    assert turn.tool_calls == (ToolCallRequest("a", "search", arguments),)
+    assert turn.tool_calls == (ToolCall("a", "search", arguments),)
     ask(model, [*QUESTION, turn.message(), tool_result("a", "[error] not an object")])
     assert sent_calls(peer) == [("a", "search", {"malformed": arguments})]
 
 
 def test_an_unknown_tool_comes_back_and_is_sent_under_a_name_that_servers_take(
-    peer: Peer, make: Callable[..., ApiModel]
+    peer: Peer, make: Callable[..., LanguageModel]
 ) -> None:
     peer.script.append(Say(calls=[("a", "functions.search<|channel|>", "{}")]))
     model = make()
@@ -218,11 +233,11 @@ def sent_calls(peer: Peer) -> list[tuple[str, str, Any]]:
     ]
 
 
-def test_a_transcript_only_grows_at_its_end(peer: Peer, make: Callable[..., ApiModel]) -> None:
+def test_a_transcript_only_grows_at_its_end(peer: Peer, make: Callable[..., LanguageModel]) -> None:
     model = make()
     messages: list[Any] = list(QUESTION)
 
-    async def episode(it: ApiModel) -> None:
+    async def episode(it: LanguageModel) -> None:
         for number in range(4):
             calls = [(f"c{number}", "search", '{"query": "x", "offset": null}')]
             peer.script.append(Say(text=f"t{number}", reasoning=f"r{number}", calls=calls))
@@ -230,7 +245,7 @@ def test_a_transcript_only_grows_at_its_end(peer: Peer, make: Callable[..., ApiM
             messages.append(turn.message())
             messages.append(tool_result(f"c{number}", f"page {number}"))
         messages.append(user("Time is nearly gone."))
-        await it.respond(messages, [SEARCH], Settings(tool_choice="none"))
+        await it.respond(messages, [SEARCH], SamplingParams(tool_choice="none"))
 
     using(model, episode)
     sent = [flattened(request.body) for request in peer.requests]
@@ -251,11 +266,13 @@ def flattened(body: dict[str, Any]) -> list[Any]:
     return list(json.loads(text))
 
 
-def test_a_turn_of_another_api_is_understood(peer: Peer, make: Callable[..., ApiModel]) -> None:
+def test_a_turn_of_another_api_is_understood(
+    peer: Peer, make: Callable[..., LanguageModel]
+) -> None:
     foreign = Turn(
         text="I look.",
         reasoning="Hm.",
-        tool_calls=(ToolCallRequest("a", "search", '{"query": "x", "offset": null}'),),
+        tool_calls=(ToolCall("a", "search", '{"query": "x", "offset": null}'),),
         provider={"api": "elsewhere", "items": [{"type": "secret"}]},
     )
     ask(make(), [*QUESTION, foreign.message(), tool_result("a", "page")])
@@ -265,7 +282,7 @@ def test_a_turn_of_another_api_is_understood(peer: Peer, make: Callable[..., Api
 
 
 def test_tools_are_strict_and_one_call_a_turn_is_asked_for(
-    peer: Peer, make: Callable[..., ApiModel]
+    peer: Peer, make: Callable[..., LanguageModel]
 ) -> None:
     ask(make())
     body = peer.requests[0].body
@@ -295,14 +312,14 @@ def test_tools_are_strict_and_one_call_a_turn_is_asked_for(
     ],
 )
 def test_tool_choice_reaches_the_server(
-    peer: Peer, make: Callable[..., ApiModel], choice: str, forms: list[Any]
+    peer: Peer, make: Callable[..., LanguageModel], choice: str, forms: list[Any]
 ) -> None:
     ask(make(), tool_choice=choice)
     assert peer.requests[0].body["tool_choice"] in forms
 
 
 def test_settings_reach_the_server_and_unset_ones_do_not(
-    peer: Peer, make: Callable[..., ApiModel]
+    peer: Peer, make: Callable[..., LanguageModel]
 ) -> None:
     ask(
         make(),
@@ -331,7 +348,7 @@ def test_settings_reach_the_server_and_unset_ones_do_not(
 
 
 def test_a_seed_is_sent_or_refused_and_never_dropped(
-    peer: Peer, make: Callable[..., ApiModel]
+    peer: Peer, make: Callable[..., LanguageModel]
 ) -> None:
     model = make()
     if isinstance(model, OpenAIChat):
@@ -343,7 +360,9 @@ def test_a_seed_is_sent_or_refused_and_never_dropped(
         assert peer.requests == []
 
 
-def test_absent_usage_is_unknown_and_not_zero(peer: Peer, make: Callable[..., ApiModel]) -> None:
+def test_absent_usage_is_unknown_and_not_zero(
+    peer: Peer, make: Callable[..., LanguageModel]
+) -> None:
     peer.script.append(Say(text="x", usage=None))
     usage = ask(make()).usage
     if isinstance(make(), AnthropicMessages):  # Its protocol has no reply without counts.
@@ -353,7 +372,7 @@ def test_absent_usage_is_unknown_and_not_zero(peer: Peer, make: Callable[..., Ap
 
 
 def test_an_empty_reply_is_a_turn_and_can_be_sent_back(
-    peer: Peer, make: Callable[..., ApiModel]
+    peer: Peer, make: Callable[..., LanguageModel]
 ) -> None:
     peer.script.append(Say(reasoning="Hm."))
     model = make()
@@ -370,7 +389,7 @@ def test_an_empty_reply_is_a_turn_and_can_be_sent_back(
 
 
 def test_lone_surrogates_are_sent_as_replacement_characters(
-    peer: Peer, make: Callable[..., ApiModel]
+    peer: Peer, make: Callable[..., LanguageModel]
 ) -> None:
     calls = [("a", "search", '{"query": "\ud83d", "offset": null}')]
     peer.script.append(Say(text="x\udc00y", calls=calls))
@@ -405,7 +424,7 @@ def test_lone_surrogates_are_sent_as_replacement_characters(
 )
 def test_what_cannot_succeed_is_told_apart_and_not_tried_again(
     peer: Peer,
-    make: Callable[..., ApiModel],
+    make: Callable[..., LanguageModel],
     status: int,
     message: str,
     kind: str,
@@ -430,7 +449,7 @@ def test_what_cannot_succeed_is_told_apart_and_not_tried_again(
     ],
 )
 def test_what_may_pass_is_tried_again_and_then_told(
-    peer: Peer, make: Callable[..., ApiModel], step: Any, error: type[errors.ModelError]
+    peer: Peer, make: Callable[..., LanguageModel], step: Any, error: type[errors.ModelError]
 ) -> None:
     peer.script.extend([step, step, Say(text="at last")])
     turn = ask(make())
@@ -443,7 +462,7 @@ def test_what_may_pass_is_tried_again_and_then_told(
 
 @pytest.mark.parametrize("body", ["<html>hello</html>", "[]", "null", "{}", '{"choices": [{}]}'])
 def test_a_reply_out_of_protocol_is_a_bad_reply(
-    peer: Peer, make: Callable[..., ApiModel], body: str
+    peer: Peer, make: Callable[..., LanguageModel], body: str
 ) -> None:
     peer.default = Raw(body)
     model = make(attempts=2)
@@ -453,7 +472,7 @@ def test_a_reply_out_of_protocol_is_a_bad_reply(
 
 
 def test_a_stalled_server_is_given_up_after_the_timeout(
-    peer: Peer, make: Callable[..., ApiModel]
+    peer: Peer, make: Callable[..., LanguageModel]
 ) -> None:
     peer.script.extend([Stall(60), Say(text="awake")])
     began = time.monotonic()
@@ -464,12 +483,27 @@ def test_a_stalled_server_is_given_up_after_the_timeout(
     assert time.monotonic() - began < 20
 
 
-def test_a_server_that_is_not_there_is_gone(make: Callable[..., ApiModel]) -> None:
+def test_a_server_that_is_not_there_is_gone(make: Callable[..., LanguageModel]) -> None:
     raised = wrong(make(base_url="http://127.0.0.1:9", attempts=2), errors.ServerGone)
     assert raised.attempts == 2
 
 
-def test_retry_after_is_honoured(peer: Peer, make: Callable[..., ApiModel]) -> None:
+def test_any_server_that_takes_a_connection_can_be_reached(
+    peer: Peer, make: Callable[..., LanguageModel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client, "_PATIENCE", 0.2)
+    make().reach()  # The peer answers 501 to whatever is no POST.
+    assert peer.requests == []
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        make(base_url=url).reach()
+    with pytest.raises(errors.Unreachable) as raised:
+        make(base_url=f"{url}/v1?key={KEY}").reach()
+    assert str(raised.value).startswith(f"no connection to the server of m at {url}/v1: ")
+    assert KEY not in str(raised.value) and raised.value.stops_run
+
+
+def test_retry_after_is_honoured(peer: Peer, make: Callable[..., LanguageModel]) -> None:
     peer.script.extend(
         [
             Fail(429, headers={"retry-after": "7"}),
@@ -484,7 +518,7 @@ def test_retry_after_is_honoured(peer: Peer, make: Callable[..., ApiModel]) -> N
 
 
 def test_waits_double_up_to_their_bound_with_jitter(
-    peer: Peer, make: Callable[..., ApiModel]
+    peer: Peer, make: Callable[..., LanguageModel]
 ) -> None:
     peer.default = Fail(500)
     waits = Waits()
@@ -496,7 +530,7 @@ def test_waits_double_up_to_their_bound_with_jitter(
 
 
 def test_a_wait_beyond_the_bound_is_not_waited_for(
-    peer: Peer, make: Callable[..., ApiModel]
+    peer: Peer, make: Callable[..., LanguageModel]
 ) -> None:
     peer.default = Fail(429, headers={"retry-after": "3600"})
     raised = wrong(make(), errors.RateLimited)
@@ -507,7 +541,7 @@ def test_a_wait_beyond_the_bound_is_not_waited_for(
     ("finish", "error"), [("length", errors.Truncated), ("refusal", errors.Refused)]
 )
 def test_truncation_and_refusal_are_errors_that_keep_the_paid_turn(
-    peer: Peer, make: Callable[..., ApiModel], finish: str, error: type[errors.ModelError]
+    peer: Peer, make: Callable[..., LanguageModel], finish: str, error: type[errors.ModelError]
 ) -> None:
     peer.script.append(Say(text="I cannot", finish=finish))
     raised = wrong(make(), error)
@@ -517,11 +551,11 @@ def test_truncation_and_refusal_are_errors_that_keep_the_paid_turn(
 
 
 def test_no_more_requests_are_in_flight_than_allowed(
-    peer: Peer, make: Callable[..., ApiModel]
+    peer: Peer, make: Callable[..., LanguageModel]
 ) -> None:
     peer.default, peer.gathered = Stall(0.02), 3
 
-    async def crowd(it: ApiModel) -> None:
+    async def crowd(it: LanguageModel) -> None:
         await asyncio.gather(*(it.respond(QUESTION) for _ in range(12)))
 
     using(make(concurrency=3), crowd)
@@ -530,22 +564,24 @@ def test_no_more_requests_are_in_flight_than_allowed(
 
 
 def test_waiting_for_a_place_is_no_part_of_an_attempts_time(
-    peer: Peer, make: Callable[..., ApiModel]
+    peer: Peer, make: Callable[..., LanguageModel]
 ) -> None:
     peer.default = Stall(0.15)
 
-    async def queue(it: ApiModel) -> list[Turn]:
-        asked = (it.respond(QUESTION, (), Settings(timeout=0.6)) for _ in range(6))
+    async def queue(it: LanguageModel) -> list[Turn]:
+        asked = (it.respond(QUESTION, (), SamplingParams(timeout=0.6)) for _ in range(6))
         return await asyncio.gather(*asked)
 
     turns = using(make(concurrency=1, attempts=1), queue)
     assert [turn.attempts for turn in turns] == [1] * 6
 
 
-def test_a_cancelled_request_frees_its_place(peer: Peer, make: Callable[..., ApiModel]) -> None:
+def test_a_cancelled_request_frees_its_place(
+    peer: Peer, make: Callable[..., LanguageModel]
+) -> None:
     peer.script.append(Stall(60))
 
-    async def cancel(it: ApiModel) -> str:
+    async def cancel(it: LanguageModel) -> str:
         task = asyncio.create_task(it.respond(QUESTION))
         while not peer.requests:
             await asyncio.sleep(0.005)
@@ -558,13 +594,15 @@ def test_a_cancelled_request_frees_its_place(peer: Peer, make: Callable[..., Api
 
 
 def test_one_model_serves_one_event_loop_after_another(
-    peer: Peer, make: Callable[..., ApiModel]
+    peer: Peer, make: Callable[..., LanguageModel]
 ) -> None:
     model = make()
     assert [ask(model).text for _ in range(3)] == ["done"] * 3
 
 
-def test_closing_leaves_no_socket_and_no_task(peer: Peer, make: Callable[..., ApiModel]) -> None:
+def test_closing_leaves_no_socket_and_no_task(
+    peer: Peer, make: Callable[..., LanguageModel]
+) -> None:
     async def crowd() -> tuple[int, int]:
         model = make(concurrency=16)
         await asyncio.gather(*(model.respond(QUESTION) for _ in range(48)))
@@ -598,7 +636,7 @@ def is_socket(link: Path) -> bool:
 
 def test_the_key_is_sent_and_shown_nowhere(
     peer: Peer,
-    make: Callable[..., ApiModel],
+    make: Callable[..., LanguageModel],
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -630,22 +668,22 @@ def test_the_key_is_sent_and_shown_nowhere(
 
 
 def test_secrets_in_the_settings_are_sent_and_hidden_in_errors_alone(
-    peer: Peer, make: Callable[..., ApiModel]
+    peer: Peer, make: Callable[..., LanguageModel]
 ) -> None:
     extra = {"gateway": {"headers": [{"Authorization": f"Bearer {KEY}"}]}, "top_k": 20}
-    model = make(settings=Settings(extra=extra), attempts=1)
+    model = make(settings=SamplingParams(extra=extra), attempts=1)
     peer.script.extend([Fail(400, f"gateway refused {KEY}", "invalid_request"), Say(text=KEY)])
     with pytest.raises(errors.BadRequest, match=r"gateway refused \*\*\*") as raised:
         ask(model)
     assert KEY not in str(raised.value)
     assert ask(model).text == KEY
     assert peer.requests[-1].body["gateway"] == extra["gateway"]
-    assert KEY not in json.dumps(Settings(extra=extra).given()) and KEY not in repr(model)
+    assert KEY not in json.dumps(SamplingParams(extra=extra).as_dict()) and KEY not in repr(model)
 
 
 @pytest.mark.parametrize("key", ["test", "e", "authentication", KEY])
 def test_no_key_changes_a_reply(
-    peer: Peer, make: Callable[..., ApiModel], monkeypatch: pytest.MonkeyPatch, key: str
+    peer: Peer, make: Callable[..., LanguageModel], monkeypatch: pytest.MonkeyPatch, key: str
 ) -> None:
     monkeypatch.setenv("PEER_KEY", key)
     text, reasoning = f"The latest contest: {key}", f"Think of {key}, the testament"
@@ -658,7 +696,7 @@ def test_no_key_changes_a_reply(
 
 @pytest.mark.parametrize("key", ["test", "internal"])
 def test_a_key_that_is_a_word_does_not_change_what_an_error_says_or_is(
-    peer: Peer, make: Callable[..., ApiModel], monkeypatch: pytest.MonkeyPatch, key: str
+    peer: Peer, make: Callable[..., LanguageModel], monkeypatch: pytest.MonkeyPatch, key: str
 ) -> None:
     monkeypatch.setenv("PEER_KEY", key)
     peer.script.append(Fail(400, "the latest contest has an internal fault", "invalid_request"))
@@ -668,7 +706,7 @@ def test_a_key_that_is_a_word_does_not_change_what_an_error_says_or_is(
 
 @pytest.mark.parametrize("key", ["sk-" + "a" * 40, "0123456789abcdef", "x" * 32, KEY])
 def test_a_key_at_the_place_where_an_error_is_cut_leaves_no_part_of_itself(
-    peer: Peer, make: Callable[..., ApiModel], monkeypatch: pytest.MonkeyPatch, key: str
+    peer: Peer, make: Callable[..., LanguageModel], monkeypatch: pytest.MonkeyPatch, key: str
 ) -> None:
     monkeypatch.setenv("PEER_KEY", key)
     messages = []
@@ -691,7 +729,7 @@ def formatted(error: BaseException) -> list[str]:
 
 
 def test_an_absent_key_is_told_before_anything_is_sent(
-    peer: Peer, make: Callable[..., ApiModel], monkeypatch: pytest.MonkeyPatch
+    peer: Peer, make: Callable[..., LanguageModel], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("PEER_KEY", raising=False)
     model = make(key_env="PEER_KEY")
@@ -703,7 +741,7 @@ def test_an_absent_key_is_told_before_anything_is_sent(
 
 
 def test_a_key_in_the_configuration_is_refused_without_repeating_it(
-    make: Callable[..., ApiModel],
+    make: Callable[..., LanguageModel],
 ) -> None:
     for arguments in ({"key_env": KEY}, {"base_url": f"http://user:{KEY}@host/v1"}):
         with pytest.raises(InputError) as raised:
@@ -712,7 +750,7 @@ def test_a_key_in_the_configuration_is_refused_without_repeating_it(
 
 
 def test_a_key_with_a_line_break_is_refused_without_repeating_it(
-    make: Callable[..., ApiModel], monkeypatch: pytest.MonkeyPatch
+    make: Callable[..., LanguageModel], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PEER_KEY", f"{KEY}\n{KEY}")
     with pytest.raises(InputError, match="characters") as raised:
@@ -721,7 +759,7 @@ def test_a_key_with_a_line_break_is_refused_without_repeating_it(
 
 
 def test_addresses_and_keys_of_other_variables_change_nothing(
-    peer: Peer, make: Callable[..., ApiModel], monkeypatch: pytest.MonkeyPatch
+    peer: Peer, make: Callable[..., LanguageModel], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("OPENAI_BASE_URL", "ANTHROPIC_BASE_URL", "HTTP_PROXY", "ALL_PROXY"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
@@ -732,7 +770,7 @@ def test_addresses_and_keys_of_other_variables_change_nothing(
 
 
 def test_a_missing_sdk_is_told_with_the_way_to_install_it(
-    make: Callable[..., ApiModel], monkeypatch: pytest.MonkeyPatch
+    make: Callable[..., LanguageModel], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = make()
     monkeypatch.setitem(sys.modules, model.sdk, None)
@@ -757,7 +795,7 @@ def test_log_probabilities_come_with_the_tokens_where_they_are_asked_for(peer: P
 
 
 def test_an_api_without_log_probabilities_refuses_to_be_asked_for_them(
-    peer: Peer, make: Callable[..., ApiModel]
+    peer: Peer, make: Callable[..., LanguageModel]
 ) -> None:
     model = make()
     if model.gives_logprobs:

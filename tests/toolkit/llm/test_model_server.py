@@ -18,15 +18,14 @@ import pytest
 from scripted_peer import running_peer
 from sealed_benchmark import CANARY, VARIABLE
 
-from toolkit.errors import InputError
-from toolkit.files import process_alive
-from toolkit.llm.command import SERVE, serve_command
-from toolkit.llm.language_model import LanguageModel, VllmServer
-from toolkit.llm.openai_chat import OpenAIChat
-from toolkit.llm.prices import Price
-from toolkit.llm.protocol import user
-from toolkit.llm.server import Servers, serving, tail
-from toolkit.sealing import mark_sealed, read_text
+from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.files import process_alive
+from soundingline.toolkit.llm.local_servers import VllmServer
+from soundingline.toolkit.llm.messages import user
+from soundingline.toolkit.llm.openai_chat import OpenAIChat
+from soundingline.toolkit.llm.prices import Price
+from soundingline.toolkit.llm.server import Servers, serving, tail
+from soundingline.toolkit.obfuscation import mark_obfuscated, read_text
 
 pytestmark = pytest.mark.slow
 
@@ -83,7 +82,7 @@ def any_place(
     """One whose log is as the server writes it, and one whose log is sealed."""
     if request.param == "sealed":
         monkeypatch.setenv(VARIABLE, CANARY)
-        mark_sealed(place.log.parent)
+        mark_obfuscated(place.log.parent)
     return place
 
 
@@ -106,7 +105,7 @@ def test_the_log_in_a_sealed_folder_is_sealed_to_its_last_line(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(VARIABLE, CANARY)
-    mark_sealed(place.log.parent)
+    mark_obfuscated(place.log.parent)
     with serve(place):
         assert b"loading" not in place.log.read_bytes()
         assert "loading weights" in tail(place.log)
@@ -160,7 +159,7 @@ PARENT = """
 import signal, sys, time
 from pathlib import Path
 sys.path.insert(0, {root!r})
-from toolkit.llm.server import serving
+from soundingline.toolkit.llm.server import serving
 signal.signal(signal.SIGINT, signal.default_int_handler)  # what runs in the background ignores it
 command = lambda port: [sys.executable, {fake!r}, "--port", str(port)]
 with serving(command, log=Path({log!r}), environment={{"PIDS": {pids!r}}}, grace=5.0):
@@ -201,48 +200,33 @@ def test_the_tail_of_a_log_is_its_last_lines(tmp_path: Path) -> None:
 
 
 def test_the_command_of_a_plain_model() -> None:
-    assert serve_command("Qwen/Qwen3-8B", port=8001) == [
+    assert VllmServer().command("Qwen/Qwen3-8B", 8001) == [
         *("vllm", "serve", "Qwen/Qwen3-8B"),
         *("--host", "127.0.0.1", "--port", "8001"),
-        "--enable-prefix-caching",
-        "--enable-prompt-tokens-details",
     ]
 
 
-def test_the_command_of_a_model_with_everything() -> None:
-    command = serve_command(
-        "/models/glm",
-        port=8001,
-        served_name="zai-org/GLM-4.7-Flash",
-        tool_parser="glm47",
-        reasoning_parser="glm45",
-        data_parallel=2,
-        tensor_parallel=4,
-        context_length=131072,
-        gpu_memory=0.9,
-        max_sequences=128,
-        dtype="bfloat16",
-        quantization="fp8",
-        seed=1,
-        prefix_caching=False,
-        prompt_token_details=False,
-        strict_level="parameter",
-        extra={
-            "enforce_eager": True,
-            "async-scheduling": False,
-            "structured-outputs-config": {"backend": "xgrammar"},
-            "load-format": None,
-        },
-    )
-    assert command == [
+def test_options_have_the_names_of_vllm() -> None:
+    options = {
+        "tensor_parallel_size": 4,
+        "max_model_len": 131072,
+        "gpu_memory_utilization": 0.9,
+        "tool_call_parser": "glm47",
+        "enable_prefix_caching": False,
+        "enforce_eager": True,
+        "async-scheduling": False,
+        "structured-outputs-config": {"backend": "xgrammar"},
+        "load-format": None,
+    }
+    server = VllmServer(weights="/models/glm", options=options)
+    assert server.command("zai-org/GLM-4.7-Flash", 8001) == [
         *("vllm", "serve", "/models/glm"),
         *("--host", "127.0.0.1", "--port", "8001"),
         *("--served-model-name", "zai-org/GLM-4.7-Flash"),
-        *("--tensor-parallel-size", "4", "--data-parallel-size", "2"),
+        "--enable-auto-tool-choice",
+        *("--tensor-parallel-size", "4"),
         *("--max-model-len", "131072", "--gpu-memory-utilization", "0.9"),
-        *("--max-num-seqs", "128", "--dtype", "bfloat16", "--quantization", "fp8", "--seed", "1"),
-        *("--enable-auto-tool-choice", "--tool-call-parser", "glm47"),
-        *("--tool-strict-level", "parameter", "--reasoning-parser", "glm45"),
+        *("--tool-call-parser", "glm47"),
         "--no-enable-prefix-caching",
         "--enforce-eager",
         "--no-async-scheduling",
@@ -252,26 +236,24 @@ def test_the_command_of_a_model_with_everything() -> None:
 
 def test_the_command_of_another_launcher_names_the_model_by_option() -> None:
     launcher = ["python", "-m", "vllm.entrypoints.openai.api_server"]
-    command = serve_command("tiny", port=1, launcher=launcher)
+    command = VllmServer(launcher=launcher).command("tiny", 1)
     assert command[:5] == [*launcher, "--model", "tiny"]
 
 
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"model": ""},
-        {"model": "--rm"},
+        {"weights": "--rm"},
         {"launcher": []},
         {"launcher": "vllm serve"},
-        {"tensor_parallel": 0},
-        {"data_parallel": 0},
-        {"gpu_memory": 1.5},
+        {"options": {"tensor_parallel_size": 0}},
+        {"options": {"data-parallel-size": 0}},
+        {"options": {"gpu_memory_utilization": 1.5}},
     ],
 )
 def test_impossible_commands_are_refused(wrong: dict[str, Any]) -> None:
-    arguments = {"model": "m", "port": 1, **wrong}
     with pytest.raises(InputError):
-        serve_command(arguments.pop("model"), **arguments)
+        VllmServer(**wrong).command("m", 1)
 
 
 def accepting_fake(place: Place, folder: Path) -> VllmServer:
@@ -287,11 +269,11 @@ def accepting_fake(place: Place, folder: Path) -> VllmServer:
 
 def test_a_local_model_is_served_and_asked_at_its_own_server(tmp_path: Path) -> None:
     place = Place(tmp_path)
-    model = LanguageModel(model="tiny", client=OpenAIChat(), server=accepting_fake(place, tmp_path))
+    model = OpenAIChat(model="tiny", server=accepting_fake(place, tmp_path))
     with model.running(place.log) as client:
         assert client.name == "tiny"
-        assert client.base_url.startswith("http://127.0.0.1:")  # type: ignore[attr-defined]
-        assert client.base_url.endswith("/v1")  # type: ignore[attr-defined]
+        assert client.address.startswith("http://127.0.0.1:")
+        assert client.address.endswith("/v1")
         assert all(map(running, place.pids()))
     until(place.all_gone, 2.0)
 
@@ -304,7 +286,7 @@ def test_the_key_of_our_server_is_passed_by_environment_and_stands_on_no_command
     monkeypatch.delenv("VLLM_API_KEY", raising=False)
     place = Place(tmp_path)
     server = accepting_fake(place, tmp_path)
-    model = LanguageModel(model="tiny", client=OpenAIChat(), key_env="MY_KEY", server=server)
+    model = OpenAIChat(model="tiny", key_env="MY_KEY", server=server)
     with model.running(place.log):
         (pid, _) = place.pids()
         environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
@@ -319,10 +301,10 @@ def test_the_key_of_our_server_is_passed_by_environment_and_stands_on_no_command
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"extra": {"api_key": "sk-1"}},
-        {"extra": {"api-key": ["sk-1", "sk-2"]}},
-        {"extra": {"hf_token": "hf_1"}},
-        {"extra": {"speculative-config": {"model": "m", "auth_token": "t"}}},
+        {"options": {"api_key": "sk-1"}},
+        {"options": {"api-key": ["sk-1", "sk-2"]}},
+        {"options": {"hf_token": "hf_1"}},
+        {"options": {"speculative-config": {"model": "m", "auth_token": "t"}}},
         {"launcher": ["vllm", "serve", "--api-key", "sk-1"]},
         {"launcher": ["env", "VLLM_API_KEY=sk-1", "vllm", "serve"]},
     ],
@@ -331,29 +313,28 @@ def test_the_key_of_our_server_is_passed_by_environment_and_stands_on_no_command
 def test_a_secret_for_a_command_line_is_refused_with_the_variable_to_use(
     wrong: dict[str, Any],
 ) -> None:
-    options = {"extra": wrong.get("extra")}
-    server = VllmServer(launcher=wrong.get("launcher", SERVE), options=options)
+    server = VllmServer(**wrong)
     with pytest.raises(InputError, match="VLLM_API_KEY") as raised:
-        LanguageModel(model="m", client=OpenAIChat(), server=server)
+        OpenAIChat(model="m", server=server)
     assert not any(secret in str(raised.value) for secret in ("sk-1", "hf_1"))
 
 
 def test_models_of_equal_servers_share_one(tmp_path: Path) -> None:
     place = Place(tmp_path)
     server = accepting_fake(place, tmp_path)
-    agent, rewriter = (LanguageModel(model="t", client=OpenAIChat(), server=server) for _ in "ab")
-    other = LanguageModel(model="other", client=OpenAIChat(), server=server)
+    agent, rewriter = (OpenAIChat(model="t", server=server) for _ in "ab")
+    other = OpenAIChat(model="other", server=server)
     with Servers() as servers:
         with agent.running(place.log, servers) as first:
             pids = place.pids()
             with rewriter.running(place.log, servers) as second:
                 assert second is not first
-                assert second.base_url == first.base_url  # type: ignore[attr-defined]
+                assert second.address == first.address
                 assert place.pids() == pids
             # The one that started it is still at work.
             assert all(map(running, pids))
             with other.running(tmp_path / "other.log", servers) as third:
-                assert third.base_url != first.base_url  # type: ignore[attr-defined]
+                assert third.address != first.address
                 assert all(map(running, pids))
         assert all(map(running, pids))
     until(lambda: not any(map(running, pids)), 2.0)
@@ -362,12 +343,12 @@ def test_models_of_equal_servers_share_one(tmp_path: Path) -> None:
 
 def test_one_run_after_the_other_uses_the_same_server(tmp_path: Path) -> None:
     place = Place(tmp_path)
-    model = LanguageModel(model="t", client=OpenAIChat(), server=accepting_fake(place, tmp_path))
+    model = OpenAIChat(model="t", server=accepting_fake(place, tmp_path))
     with Servers() as servers:
         addresses = []
         for cell in ("first", "second"):
             with model.running(tmp_path / cell / "server.log", servers) as client:
-                addresses.append(client.base_url)  # type: ignore[attr-defined]
+                addresses.append(client.address)
         assert addresses[0] == addresses[1]
         assert not (tmp_path / "second").exists()
         assert not place.all_gone()
@@ -377,7 +358,7 @@ def test_one_run_after_the_other_uses_the_same_server(tmp_path: Path) -> None:
 def test_a_server_that_nobody_uses_makes_room_for_another(tmp_path: Path) -> None:
     place = Place(tmp_path)
     server = accepting_fake(place, tmp_path)
-    one, other = (LanguageModel(model=n, client=OpenAIChat(), server=server) for n in ("a", "b"))
+    one, other = (OpenAIChat(model=n, server=server) for n in ("a", "b"))
     with Servers() as servers:
         with one.running(place.log, servers):
             pids = place.pids()
@@ -388,7 +369,7 @@ def test_a_server_that_nobody_uses_makes_room_for_another(tmp_path: Path) -> Non
 
 def test_a_server_that_has_died_between_two_runs_is_started_again(tmp_path: Path) -> None:
     place = Place(tmp_path)
-    model = LanguageModel(model="t", client=OpenAIChat(), server=accepting_fake(place, tmp_path))
+    model = OpenAIChat(model="t", server=accepting_fake(place, tmp_path))
     with Servers() as servers:
         with model.running(place.log, servers):
             pids = place.pids()
@@ -404,8 +385,8 @@ def test_the_log_of_an_open_run_never_gets_the_lines_of_a_sealed_one(
 ) -> None:
     monkeypatch.setenv(VARIABLE, CANARY)
     place = Place(tmp_path)
-    model = LanguageModel(model="t", client=OpenAIChat(), server=accepting_fake(place, tmp_path))
-    mark_sealed(tmp_path / "sealed")
+    model = OpenAIChat(model="t", server=accepting_fake(place, tmp_path))
+    mark_obfuscated(tmp_path / "sealed")
     with Servers() as servers:
         with model.running(tmp_path / "open" / "server.log", servers):
             pass
@@ -417,9 +398,8 @@ def test_the_log_of_an_open_run_never_gets_the_lines_of_a_sealed_one(
 
 def test_a_server_that_runs_already_is_used_and_none_is_started(tmp_path: Path) -> None:
     with running_peer() as peer:
-        model = LanguageModel(
+        model = OpenAIChat(
             model="tiny",
-            client=OpenAIChat(),
             base_url=peer.openai_url,
             server=VllmServer(launcher=["no-such-server"]),
             price=Price(input=1.0, output=2.0),
@@ -444,9 +424,9 @@ def test_weights_in_a_folder_are_served_under_the_models_name() -> None:
 def content(weights: Path | str | None, model: str = "m", **options: Any) -> str:
     """What a model of these weights is beside its name."""
     server = VllmServer(weights=str(weights) if weights else None, options=options)
-    llm = LanguageModel(model=model, client=OpenAIChat(), server=server)
-    llm.read_weights(None)
-    return llm.content
+    llm = OpenAIChat(model=model, server=server)
+    llm.fingerprint_weights(None)
+    return llm.weights_fingerprint
 
 
 def test_weights_in_a_folder_are_told_by_what_it_holds(tmp_path: Path) -> None:
@@ -478,22 +458,20 @@ def test_weights_in_a_folder_are_told_by_what_it_holds(tmp_path: Path) -> None:
 def test_weights_of_the_hub_are_told_by_their_names_and_revision() -> None:
     assert content(None, model="owner/model") == content("owner/model", model="owner/model") == ""
     assert content("owner/model") == "owner/model"
-    revised = {"extra": {"revision": "abc"}}
+    revised = {"revision": "abc"}
     assert content(None, model="owner/model", **revised) == "abc"
     assert content("owner/model", **revised) == "owner/model@abc"
 
 
 def test_wrong_server_options_are_told_before_anything_starts() -> None:
-    with pytest.raises(InputError, match="tensor_parallel"):
-        LanguageModel(
-            model="m", client=OpenAIChat(), server=VllmServer(options={"tensor_parallel": 0})
-        )
+    with pytest.raises(InputError, match="tensor_parallel_size"):
+        OpenAIChat(model="m", server=VllmServer(options={"tensor_parallel_size": 0}))
 
 
 def test_running_needs_the_key_before_a_run_begins(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("PEER_KEY", raising=False)
-    model = LanguageModel(model="m", client=OpenAIChat(), key_env="PEER_KEY")
+    model = OpenAIChat(model="m", key_env="PEER_KEY")
     with pytest.raises(InputError, match="PEER_KEY"), model.running(tmp_path / "log"):
         pytest.fail("it ran without a key")

@@ -14,14 +14,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scripted_peer import Fail, Request, Say, running_peer
 
-from toolkit.errors import InputError
-from toolkit.llm.accounts import Account
-from toolkit.llm.errors import LedgerFailed, ModelError, OutOfMoney, ServerGone, Truncated
-from toolkit.llm.estimate import estimate
-from toolkit.llm.ledger import Ledger, LedgeredModel
-from toolkit.llm.openai_chat import OpenAIChat
-from toolkit.llm.prices import UNKNOWN, Price
-from toolkit.llm.protocol import Message, Settings, Turn, Usage, user
+from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.llm.errors import (
+    LedgerFailed,
+    ModelError,
+    OutOfMoney,
+    ServerGone,
+    Truncated,
+)
+from soundingline.toolkit.llm.ledger import Ledger, MeteredModel
+from soundingline.toolkit.llm.messages import Message, SamplingParams, Turn, Usage, user
+from soundingline.toolkit.llm.openai_chat import OpenAIChat
+from soundingline.toolkit.llm.prices import UNKNOWN, Price, UsageTotals, estimate, usage_totals
+from soundingline.toolkit.trajectory import known_usage, readable_usage
 
 GPT = Price(
     input=5.0,
@@ -94,9 +99,9 @@ def test_a_cost_is_never_too_little_where_the_price_of_cache_writes_is_unknown(
     short_is_known: bool,
     above: int | None,
 ) -> None:
-    known = {"cache_write": rate * published[0]} if short_is_known else {}
-    table = None if above is None else {"above": above, "input": rate, "output": 0.0, **known}
-    price = Price(input=rate, output=0.0, long_context=table, **known)
+    cache_write = {"cache_write": rate * published[0]} if short_is_known else {}
+    table = None if above is None else {"above": above, "input": rate, "output": 0.0, **cache_write}
+    price = Price(input=rate, output=0.0, long_context=table, **cache_write)
     usage = Usage(
         input=fresh + cached + short + long,
         cached=cached,
@@ -127,6 +132,8 @@ def test_an_unknown_cost_is_none_and_not_zero(price: Price, usage: Usage) -> Non
     [
         {"input": -1.0},
         {"output": float("nan")},
+        {"input": float("inf")},
+        {"input": 10**400},
         {"long_context": {"above": 1}},
         {"long_context": {"above": 1, "input": 1.0, "output": 1.0, "outputs": 2.0}},
     ],
@@ -142,9 +149,9 @@ def test_the_ledger_sums_by_question_and_role() -> None:
     for role, qid, tokens in (("agent", "q1", 3), ("agent", "q1", 4), ("judge", "q2", 5)):
         with ledger.request(role, qid, DOLLAR) as entry:
             entry.reply(spent(tokens, cached=0, reasoning=1))
-    told = {"told_cached": 2, "told_reasoning": 2}
+    told = {"replies_with_cached": 2, "replies_with_reasoning": 2}
     tokens = {"reasoning_tokens": 2, "output_tokens": 7}
-    agent = Account(calls=2, **tokens, seconds=2.0, dollars=7.0, **told)
+    agent = UsageTotals(calls=2, **tokens, seconds=2.0, dollars=7.0, **told)
     assert ledger.by_role("q1") == {"agent": agent}
     assert set(ledger.by_role()) == {"agent", "judge"}
     assert (ledger.total.dollars, ledger.total.calls) == (12.0, 3)
@@ -189,6 +196,28 @@ def test_what_no_reply_told_is_unknown_and_what_one_told_is_a_sum() -> None:
     assert "judge_cached_tokens" not in usage and usage["judge_input_tokens"] == 100
 
 
+IMPOSSIBLE = [-3.2, -1, 10**400, float("nan"), float("inf"), True, "3", None, [3]]
+
+
+@pytest.mark.parametrize("value", IMPOSSIBLE)
+def test_an_impossible_number_in_a_file_is_unknown_and_not_zero(value: Any) -> None:
+    usage = readable_usage({"calls": 2, "dollars": value, "judge_calls": 0})
+    assert usage == {"calls": 2, "judge_calls": 0, "unmetered": 1}
+    assert known_usage(usage, "dollars") is None and known_usage(usage, "calls") == 2
+    # Also where it is the only number of a role, or of a question.
+    assert known_usage(readable_usage({"agent_dollars": value}), "agent_dollars") is None
+    assert known_usage(readable_usage({"dollars": value}), "dollars") is None
+    with pytest.raises(ValueError, match="impossible"):
+        usage_totals({"calls": 1, "dollars": value})
+
+
+def test_an_account_in_a_file_is_read_as_it_was_written() -> None:
+    account = UsageTotals(calls=3, retries=1, output_tokens=7, dollars=0.5)
+    assert usage_totals(account.nonzero()) == account
+    with pytest.raises(ValueError, match="impossible"):
+        usage_totals({"calls": 1, "euros": 2})
+
+
 def test_failures_are_counted_and_what_they_cost_is_kept() -> None:
     ledger = Ledger()
     error = ServerGone("no")
@@ -208,10 +237,10 @@ def test_seconds_leave_out_the_wait_for_a_place_in_flight() -> None:
     clock = iter([0.0, 10.0, 20.0, 25.0])
     ledger = Ledger(clock=lambda: next(clock))
     with ledger.request("agent", "q1") as entry:
-        entry.reply(Turn(queued=7.0))
+        entry.reply(Turn(queue_seconds=7.0))
     assert ledger.by_role()["agent"].seconds == 3.0
     error = ServerGone("gone")
-    error.queued = 4.0
+    error.queue_seconds = 4.0
     with pytest.raises(ServerGone), ledger.request("agent", "q1"):
         raise error
     assert ledger.by_role()["agent"].seconds == 3.0 + 1.0
@@ -225,7 +254,7 @@ def test_requests_that_take_turns_have_no_seconds_of_waiting(fails: bool) -> Non
 
     async def ask_all(url: str) -> None:
         model = OpenAIChat(model="m", base_url=url, concurrency=1)
-        metered = LedgeredModel(model, ledger, role="reranker", qid="q1")
+        metered = MeteredModel(model, ledger, role="reranker", qid="q1")
         requests = (metered.respond([user(f"{number}?")]) for number in range(4))
         replies = await asyncio.gather(*requests, return_exceptions=True)
         assert all(isinstance(reply, ModelError) == fails for reply in replies)
@@ -253,7 +282,7 @@ def test_a_request_that_is_cancelled_while_it_waits_for_its_place_has_no_seconds
         model = OpenAIChat(model="m", base_url=url, concurrency=1)
         first, second = (
             asyncio.create_task(
-                LedgeredModel(model, ledger, role="reranker", qid=qid).respond([user("?")])
+                MeteredModel(model, ledger, role="reranker", qid=qid).respond([user("?")])
             )
             for qid in ("first", "second")
         )
@@ -279,7 +308,7 @@ def test_a_request_that_is_cancelled_while_it_waits_for_its_place_has_no_seconds
 def test_a_request_that_is_cancelled_in_flight_keeps_its_seconds() -> None:
     async def cancel(url: str) -> None:
         model = OpenAIChat(model="m", base_url=url, concurrency=1)
-        metered = LedgeredModel(model, ledger, role="reranker", qid="q1")
+        metered = MeteredModel(model, ledger, role="reranker", qid="q1")
         request = asyncio.create_task(metered.respond([user("?")]))
         while not peer.requests:
             await asyncio.sleep(0.01)
@@ -366,7 +395,7 @@ def test_requests_of_no_question_are_bounded_by_the_run_alone() -> None:
 
 
 def test_a_request_is_as_dear_as_the_dearest_of_an_earlier_start() -> None:
-    ledger = Ledger(cap=10.0, spent_before=7.5, dearest={"agent": 3.0})
+    ledger = Ledger(cap=10.0, spent_before=7.5, highest_cost={"agent": 3.0})
     with pytest.raises(OutOfMoney, match=r"may take \$3\.0000"):
         ledger.request("agent", "q", DOLLAR).__enter__()
     with ledger.request("judge", "q", DOLLAR) as entry:
@@ -374,10 +403,10 @@ def test_a_request_is_as_dear_as_the_dearest_of_an_earlier_start() -> None:
 
 
 def test_a_request_that_cannot_be_put_on_record_is_the_last() -> None:
-    def full(role: str, qid: str, account: Account) -> None:
+    def full(role: str, qid: str, account: UsageTotals) -> None:
         raise OSError(28, "No space left on device")
 
-    ledger = Ledger(enter=full)
+    ledger = Ledger(record=full)
     with (
         pytest.raises(LedgerFailed, match="No space left"),
         ledger.request("agent", "q", DOLLAR) as entry,
@@ -437,7 +466,7 @@ class Scripted:
         self,
         messages: Sequence[Message],
         tools: Sequence[Mapping[str, Any]] = (),
-        settings: Settings | None = None,
+        settings: SamplingParams | None = None,
     ) -> Turn:
         await asyncio.sleep(0)
         return spent(1)
@@ -450,7 +479,7 @@ def test_a_metered_model_never_passes_its_cap_by_more_than_what_began_unknown() 
     ledger = Ledger(cap=50.0)
 
     async def question(number: int) -> None:
-        model = LedgeredModel(Scripted(), ledger, role="agent", qid=f"q{number}", price=DOLLAR)
+        model = MeteredModel(Scripted(), ledger, role="agent", qid=f"q{number}", price=DOLLAR)
         for _ in range(20):
             await model.respond([user("?")])
 

@@ -10,8 +10,8 @@ import pytest
 from scripted_peer import Peer, Say, running_peer
 from test_chat_reasoning import ask
 
-from toolkit.llm.errors import Truncated
-from toolkit.llm.protocol import tool_result, user
+from soundingline.toolkit.llm.errors import Truncated
+from soundingline.toolkit.llm.messages import tool_result, user
 
 ARGUMENTS = {"reason": "to find it", "query": 'a mill {of "Brel"}'}
 CALL = json.dumps({"name": "search", "arguments": ARGUMENTS})

@@ -16,12 +16,12 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from report_cells import fake_cell, six_cells, verdicts_on
+from report_runs import fake_run, paired, six_runs
 
-from toolkit.errors import InputError
-from toolkit.evaluation import compare
-from toolkit.report import Report, render, write_report
-from toolkit.report.page import plain_markdown
+from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.evaluation import compare
+from soundingline.toolkit.report import Report, render, write_report
+from soundingline.toolkit.report.page import plain_markdown
 
 pytestmark = pytest.mark.slow
 
@@ -93,8 +93,8 @@ def plain(text: str) -> str:
 
 @pytest.fixture(scope="module")
 def six() -> Report:
-    cells = six_cells()
-    return render(cells, verdicts_on(cells, "accuracy", "nDCG@10"), title="Units")
+    cells = six_runs()
+    return render(cells, paired(cells, "accuracy", "nDCG@10"), title="Units")
 
 
 @pytest.fixture(scope="module")
@@ -102,8 +102,8 @@ def page(six: Report) -> Page:
     return Page(six.html)
 
 
-def test_every_metric_of_every_cell_is_printed_with_its_digits(six: Report) -> None:
-    for cell in six_cells():
+def test_every_metric_of_every_run_is_printed_with_its_digits(six: Report) -> None:
+    for cell in six_runs():
         for measure, digits in (("accuracy", 3), ("recall_cited", 3), ("AP", 4), ("nDCG@10", 4)):
             value = f"{cell.metrics[measure]:.{digits}f}"
             assert value in six.html
@@ -116,7 +116,7 @@ def test_both_formats_hold_the_same_tables(page: Page, six: Report) -> None:
     assert shown == markdown_tables(six.markdown)
 
 
-def test_totals_stand_beside_their_denominators(page: Page) -> None:
+def test_totals_have_their_denominators(page: Page) -> None:
     header, *rows = page.tables[0]
     place = header.index("failed")
     assert header[place - 1] == "accuracy"
@@ -124,11 +124,10 @@ def test_totals_stand_beside_their_denominators(page: Page) -> None:
     assert "15 of 600 questions" in page.text
 
 
-def test_factors_are_the_first_columns_and_run_names_the_last(page: Page) -> None:
+def test_run_names_are_the_first_column_and_factors_the_next(page: Page) -> None:
     header, *rows = page.tables[0]
-    assert header[:2] == ["unit", "retriever"] and header[-1] == "run"
-    assert rows[3][:2] == ["passage", "bm25_tuned"]
-    assert rows[3][-1] == "demo-passage-bm25_tuned"
+    assert header[:3] == ["name", "unit", "retriever"]
+    assert rows[3][:3] == ["demo-passage-bm25_tuned", "passage", "bm25_tuned"]
 
 
 def test_nothing_is_loaded_from_anywhere(page: Page, six: Report) -> None:
@@ -148,8 +147,8 @@ def test_ids_are_unique_and_every_reference_has_its_target(page: Page, six: Repo
 
 
 def test_names_and_titles_are_shown_and_never_run() -> None:
-    cells = [replace(c, name=f"{EVIL} {i}", factors={}) for i, c in enumerate(six_cells()[:2])]
-    made = render(cells, verdicts_on(cells, "accuracy"), title=EVIL)
+    cells = [replace(c, name=f"{EVIL} {i}", factors={}) for i, c in enumerate(six_runs()[:2])]
+    made = render(cells, paired(cells, "accuracy"), title=EVIL)
     page = Page(made.html)
     assert "script" not in page.tags
     assert EVIL in page.text
@@ -162,8 +161,9 @@ def test_names_and_titles_are_shown_and_never_run() -> None:
 def elsewhere() -> dict:
     """The same report made by a fresh process whose sets and hashes are ordered otherwise."""
     program = (
-        "import hashlib, json, sys; from report_cells import *; from toolkit.report import render;"
-        "c = six_cells(); r = render(c, verdicts_on(c, 'accuracy', 'nDCG@10'), title='Units');"
+        "import hashlib, json, sys; from report_runs import *;"
+        "from soundingline.toolkit.report import render;"
+        "c = six_runs(); r = render(c, paired(c, 'accuracy', 'nDCG@10'), title='Units');"
         "digest = hashlib.sha256((r.html + r.markdown).encode()).hexdigest();"
         "print(json.dumps({'digest': digest, 'modules': list(sys.modules)}))"
     )
@@ -190,7 +190,7 @@ def test_a_report_needs_no_pyplot(elsewhere: dict) -> None:
     assert "matplotlib.pyplot" not in elsewhere["modules"]
 
 
-def test_no_time_is_told_but_that_of_the_manifests(six: Report) -> None:
+def test_the_only_dates_are_those_of_the_manifests(six: Report) -> None:
     assert set(re.findall(r"\b20\d\d-\d\d-\d\d", six.html)) == {"2026-01-02"}
 
 
@@ -204,25 +204,25 @@ def test_rankings_without_an_agent_leave_the_agents_sections_out() -> None:
             curves={},
             counts={"questions": 100, "answered": 100, "failed": 0, "unjudged": 0},
         )
-        for cell in six_cells()
+        for cell in six_runs()
     ]
-    made = render(cells, verdicts_on(cells, "AP"))
+    made = render(cells, paired(cells, "AP"))
     page = Page(made.html)
     anchors = {value for tag, name, value in page.attributes if (tag, name) == ("section", "id")}
-    assert anchors == {"cells", "verdicts", "setup", "provenance", "glossary"}
+    assert anchors == {"results", "differences", "setup", "provenance", "glossary"}
     assert "main measure AP" in page.text
     assert "funnel" not in made.markdown.lower()
 
 
-def test_refused_calls_and_reasons_are_told_by_cell() -> None:
-    calling, quiet, old = six_cells()[:3]
+def test_refused_calls_and_reasons_are_counted_by_run() -> None:
+    calling, quiet, old = six_runs()[:3]
     ends = {"no_format": 2, "ended_turns": 1}
     calls = {"calls": 1203, "repeated": 5, "refused": 7, "refused_missing_argument": 7}
     calling = replace(calling, counts={**calling.counts, **ends, **calls})
     quiet = replace(quiet, counts={**quiet.counts, "calls": 5, "repeated": 0, "refused": 0})
     report = render([calling, quiet, old])
     tables = {tuple(table[0][1:]): table for table in Page(report.html).tables}
-    assert "No format: the answer lacked" in report.html
+    assert "No format: the answer did not have" in report.html
     exits = next(table for titles, table in tables.items() if "answered" in titles)
     assert [row[exits[0].index("no format")] for row in exits[1:]] == ["2 2%", "—", "—"]
     assert [row[1:] for row in tables[("turns",)][1:]] == [["1"], ["0"], ["—"]]
@@ -231,8 +231,8 @@ def test_refused_calls_and_reasons_are_told_by_cell() -> None:
     assert [row[3:] for row in refusals] == [["7", "7"], ["0", "0"], ["—", "—"]]
 
 
-def test_repeated_calls_are_told_where_none_was_refused() -> None:
-    cell = six_cells()[0]
+def test_repeated_calls_are_counted_where_none_was_refused() -> None:
+    cell = six_runs()[0]
     counts = {**cell.counts, "calls": 9, "repeated": 4, "refused": 0}
     tables = Page(render([replace(cell, counts=counts)]).html).tables
     assert [["9", "4", "0"]] in [[row[1:] for row in table[1:]] for table in tables]
@@ -240,27 +240,27 @@ def test_repeated_calls_are_told_where_none_was_refused() -> None:
     assert "that repeat an earlier one" not in none.html
 
 
-def test_one_cell_alone_is_reported_without_verdicts() -> None:
-    page = Page(render(six_cells()[:1]).html)
-    assert "verdicts" not in [value for _, name, value in page.attributes if name == "id"]
-    assert "nothing is compared" in page.text
+def test_one_run_is_reported_without_comparisons() -> None:
+    page = Page(render(six_runs()[:1]).html)
+    assert "differences" not in [value for _, name, value in page.attributes if name == "id"]
+    assert "no other run to compare with" in page.text
 
 
-def test_a_cell_with_nothing_in_it_is_still_reported() -> None:
-    cell = replace(six_cells()[0], metrics={}, per_question={}, funnel={}, curves={}, counts={})
+def test_a_run_with_nothing_in_it_is_still_reported() -> None:
+    cell = replace(six_runs()[0], metrics={}, per_question={}, funnel={}, curves={}, counts={})
     made = render([replace(cell, factors={}, manifest={})])
-    assert "No cell has a measure" in Page(made.html).text
+    assert "The runs have no measure" in Page(made.html).text
 
 
-def test_many_cells_are_held_against_the_baseline_alone() -> None:
+def test_many_runs_are_compared_with_the_baseline_only() -> None:
     cells = [
-        fake_cell(
+        fake_run(
             f"run{i}", 0.25 + 0.015 * i, questions=40, unit=f"u{i // 5}", retriever=f"r{i % 5}"
         )
         for i in range(30)
     ]
     against = compare(cells, ["accuracy"], "run7", test="t", resamples=99)
-    others = verdicts_on(cells[:3], "accuracy")
+    others = paired(cells[:3], "accuracy")
     made = render(cells, [*others, *against], baseline="run7")
     page = Page(made.html)
     tables = [t for t in page.tables if t[0][1:2] == ["difference 95% interval"]]
@@ -273,51 +273,53 @@ def test_many_cells_are_held_against_the_baseline_alone() -> None:
     assert len(coloured - {"swatch other"}) == 8
 
 
-def test_missing_tiers_curves_and_calls_of_one_cell_are_dashes() -> None:
-    first, second = six_cells()[:2]
+def test_missing_tiers_curves_and_calls_of_one_run_are_dashes() -> None:
+    first, second = six_runs()[:2]
     bare = replace(
         second,
         funnel={"evidence": {"opened": {"macro": 0.25, "micro": 0.2}}},
         curves={},
         per_question={"accuracy": second.per_question["accuracy"]},
     )
-    text = render([first, bare], verdicts_on([first, bare], "accuracy")).markdown
+    text = render([first, bare], paired([first, bare], "accuracy")).markdown
     assert "| bm25_tuned | — | — | 0.250 / 0.200 — docs | — |" in text
 
 
 def test_curves_in_numbers_are_the_last_recall_within_the_budget() -> None:
     curve = [(1.0, 0.0), (9.0, 0.125), (11.0, 0.5), (90.0, 0.75), (101.0, 0.875)]
-    cells = [replace(c, curves={"documents": curve}) for c in six_cells()[:2]]
+    cells = [replace(c, curves={"documents": curve}) for c in six_runs()[:2]]
     text = render(cells).markdown
     assert "at 1 (documents) | at 10 (documents) | at 100 (documents) | at 1,000" in text
     assert "| 0.000 | 0.125 | 0.750 | 0.875 |" in text
 
 
-def test_failures_missing_questions_and_other_benchmarks_are_told_at_the_top() -> None:
-    first, second = six_cells()[:2]
+def test_failures_missing_questions_and_other_benchmarks_are_warnings_at_the_top() -> None:
+    first, second = six_runs()[:2]
     second = replace(
         second,
         counts={**second.counts, "missing": 12},
         manifest={**second.manifest, "fingerprints": {"benchmark": "other"}},
         per_question={**second.per_question, "accuracy": {"q1": 1.0, "q500": 0.0}},
     )
-    top = Page(render([first, second]).html).text.split("Cells")[0]
+    top = Page(render([first, second]).html).text.split("Results")[0]
     assert "6 of 200 questions" in top
     assert "12 of 200 questions" in top
     assert "2 different benchmark contents" in top
-    assert "do not have the same questions on accuracy: 1 are shared by all, of 2 to 100" in top
+    assert (
+        "do not have the same questions on accuracy: all runs share 1, and each has 2 to 100" in top
+    )
 
 
 def test_a_total_that_is_no_mean_of_its_questions_gets_no_interval() -> None:
-    cell = six_cells()[0]
+    cell = six_runs()[0]
     odd = replace(cell, metrics={**cell.metrics, "accuracy": cell.metrics["accuracy"] + 0.2})
     header, row = Page(render([odd]).html).tables[0]
     assert row[header.index("accuracy")] == f"{odd.metrics['accuracy']:.3f}"
 
 
 def test_infinite_questions_needed_is_a_dash() -> None:
-    cells = six_cells()[:2]
-    verdicts = [v._replace(needed=math.inf) for v in verdicts_on(cells, "accuracy")]
+    cells = six_runs()[:2]
+    verdicts = [v._replace(questions_needed=math.inf) for v in paired(cells, "accuracy")]
     header, row = Page(render(cells, verdicts).html).tables[2]
     assert row[header.index("questions needed")] == "—"
 
@@ -333,21 +335,21 @@ def test_both_files_are_written(tmp_path: Path, six: Report) -> None:
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        ({"cells": []}, "no cells"),
+        ({"cells": []}, "no runs"),
         ({"baseline": "nobody"}, "baseline 'nobody'"),
         ({"main": "acuracy"}, "measure 'acuracy'"),
         ({"measures": ["AP", "MAP"]}, "measure 'MAP'"),
     ],
 )
 def test_a_mistaken_argument_is_named_with_what_is_valid(arguments: dict, told: str) -> None:
-    cells = arguments.pop("cells", six_cells()[:2])
+    cells = arguments.pop("cells", six_runs()[:2])
     with pytest.raises(InputError, match=told):
         render(cells, **arguments)
 
 
-def test_cells_named_alike_are_refused() -> None:
-    cell = six_cells()[0]
-    with pytest.raises(InputError, match="more than one cell is named"):
+def test_runs_of_one_name_are_refused() -> None:
+    cell = six_runs()[0]
+    with pytest.raises(InputError, match="more than one run is named"):
         render([cell, cell])
 
 

@@ -7,14 +7,14 @@ import unicodedata
 from dataclasses import replace
 
 import pytest
-from report_cells import six_cells, verdicts_on
+from report_runs import paired, six_runs
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from toolkit.console import visible
-from toolkit.report import comparison_table
-from toolkit.report.data import report_data
+from soundingline.toolkit.console import escape_control
+from soundingline.toolkit.report import comparison_table
+from soundingline.toolkit.report.results import report_data
 
 
 def printed(table: Table, width: int = 80) -> str:
@@ -23,19 +23,19 @@ def printed(table: Table, width: int = 80) -> str:
     return stream.getvalue()
 
 
-def test_six_cells_fit_eighty_columns_one_line_each() -> None:
-    text = printed(comparison_table(six_cells(), title="demo"))
+def test_six_runs_fit_eighty_columns_one_line_each() -> None:
+    text = printed(comparison_table(six_runs(), title="demo"))
     lines = [line for line in text.splitlines() if "bm25_" in line]
     assert len(lines) == 6
-    for line, cell in zip(lines, six_cells(), strict=True):
+    for line, cell in zip(lines, six_runs(), strict=True):
         assert f"{cell.metrics['accuracy']:.3f}" in line
         assert f"{cell.metrics['recall_surfaced']:.3f}" in line
         assert f"{cell.counts['failed']}/100" in line
 
 
 def test_the_best_is_bold_or_a_tie_as_in_the_report() -> None:
-    cells = six_cells()
-    verdicts = verdicts_on(cells, "accuracy")
+    cells = six_runs()
+    verdicts = paired(cells, "accuracy")
     for p_holm, text in ((0.2, Text("≈0.620")), (0.001, Text("0.620", "bold"))):
         told = [verdict._replace(p_holm=p_holm) for verdict in verdicts]
         column = comparison_table(cells, told).columns[2]
@@ -44,12 +44,12 @@ def test_the_best_is_bold_or_a_tie_as_in_the_report() -> None:
 
 
 def test_names_stand_where_factors_do_not_tell_cells_apart() -> None:
-    cells = [replace(cell, factors={}) for cell in six_cells()]
+    cells = [replace(cell, factors={}) for cell in six_runs()]
     assert "demo-maxp-bm25_tuned" in printed(comparison_table(cells), 120)
 
 
 def test_markup_in_names_is_printed_and_not_obeyed() -> None:
-    cell = replace(six_cells()[0], name="[red]x[/red]", factors={})
+    cell = replace(six_runs()[0], name="[red]x[/red]", factors={})
     assert "[red]x[/red]" in printed(comparison_table([cell], title="[b]t"))
 
 
@@ -62,27 +62,27 @@ def test_names_factors_and_measures_control_no_terminal_and_break_no_line(attack
             factors={f"llm.{attack}": f"{attack}{place}"},
             metrics={**cell.metrics, f"usage_{attack}": 1.0},
         )
-        for place, cell in enumerate(six_cells())
+        for place, cell in enumerate(six_runs())
     ]
     text = printed(comparison_table(cells, title=attack, measures=["AP", f"usage_{attack}"]), 200)
     assert not any(unicodedata.category(char) == "Cc" for char in text.replace("\n", ""))
-    assert text.count(visible(attack)) >= 2 + len(cells)
+    assert text.count(escape_control(attack)) >= 2 + len(cells)
     assert len({len(line) for line in text.splitlines()[2:]}) <= 2  # columns stay aligned
 
 
 def test_the_asked_measures_are_the_columns() -> None:
-    table = comparison_table(six_cells(), measures=["AP", "nDCG@10"])
+    table = comparison_table(six_runs(), measures=["AP", "nDCG@10"])
     headers = [str(column.header) for column in table.columns]
     assert headers == ["unit", "retriever", "AP", "nDCG@10", "failed", "unjudged"]
 
 
-def test_many_factors_cost_measures_and_never_digits() -> None:
+def test_many_factors_leave_room_for_fewer_measures_and_cut_no_digits() -> None:
     cells = [
         replace(
             cell,
             factors={**cell.factors, "reranker": f"monot5_{place}", "reranker.depth": str(place)},
         )
-        for place, cell in enumerate(six_cells())
+        for place, cell in enumerate(six_runs())
     ]
     text = printed(comparison_table(cells))
     assert "…" not in text
@@ -99,7 +99,7 @@ def test_a_setting_that_a_cell_leaves_as_it_is_has_the_value_of_its_configuratio
     cells = [
         replace(cell, factors=factors, manifest=manifest)
         for cell, factors, manifest in zip(
-            six_cells(),
+            six_runs(),
             [
                 {"rewriter": "none"},
                 {"rewriter": "q2q", "rewriter.apply_to": "retriever"},
@@ -113,8 +113,8 @@ def test_a_setting_that_a_cell_leaves_as_it_is_has_the_value_of_its_configuratio
     assert [str(cell) for cell in column.cells] == ["—", "retriever", "both"]
 
 
-def test_where_room_is_short_factors_that_tell_nothing_more_are_left_out() -> None:
-    """As those of a sweep over an agent with a language model and one without."""
+def test_where_room_is_short_labels_stand_for_factors() -> None:
+    """As in a sweep over an agent with a language model and one without."""
     asks = {
         "agent": "chat",
         "llm": "llamacpp-gguf",
@@ -123,20 +123,34 @@ def test_where_room_is_short_factors_that_tell_nothing_more_are_left_out() -> No
     }
     settings = [{"agent": "keyword"}, {**asks, "llm.seed": "7"}, {**asks, "llm.seed": "8"}]
     cells = [
-        replace(cell, factors=factors) for cell, factors in zip(six_cells(), settings, strict=False)
+        replace(cell, factors=factors) for cell, factors in zip(six_runs(), settings, strict=False)
     ]
-    headers = [str(column.header) for column in comparison_table(cells).columns]
-    assert headers[:3] == ["agent", "llm seed", "accuracy"]
+    table = comparison_table(cells)
+    headers = [str(column.header) for column in table.columns]
+    assert headers[:2] == ["run", "accuracy"]
+    text = "".join(printed(table).split())
+    for cell in cells:
+        assert f"{cell.metrics['accuracy']:.3f}" in text and f"{cell.counts['failed']}/100" in text
     few = [replace(cell, factors=dict(list(cell.factors.items())[:2])) for cell in cells[:2]]
     headers = [str(column.header) for column in comparison_table(few).columns]
     assert headers[:2] == ["agent", "llm"]
+
+
+def test_given_measures_without_room_are_named_and_no_number_is_cut() -> None:
+    metrics = {f"R@{depth}": 0.123456 for depth in range(1, 31)}
+    cells = [replace(cell, metrics={**cell.metrics, **metrics}) for cell in six_runs()]
+    text = printed(comparison_table(cells, measures=list(metrics)))
+    assert "…" not in text and max(map(len, text.splitlines())) <= 80
+    assert "No room for R@" in text and "R@30: see the" in text
+    counts = [line.count(" 0.1235") for line in text.splitlines() if "/100" in line]
+    assert len(counts) == 6 and set(counts) == {6}
 
 
 def test_a_factor_that_a_cell_has_not_is_not_in_its_label() -> None:
     cells = [
         replace(cell, factors=factors)
         for cell, factors in zip(
-            six_cells(),
+            six_runs(),
             [{"reranker": "none"}, {"reranker": "monot5", "reranker.depth": "10"}],
             strict=False,
         )

@@ -1,40 +1,52 @@
-"""Traces: what their files hold, when they are written, and what texts of others can do there."""
+"""Traces: what their pages show, when they are written, and that foreign texts stay texts."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
-import html
 import json
 import re
 import shutil
+import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from trace_samples import (
     BENCHMARK,
+    CHECKLIST,
+    AnyPassage,
+    Page,
     SmallBenchmark,
     evaluated,
-    handed_over,
     searched,
-    table,
     traced,
     two_calls,
+    two_rounds,
     write_run,
 )
 
-from toolkit.contracts import Answer, Topic, Trajectory
-from toolkit.errors import InputError
-from toolkit.evaluation.judge_llm import LlmVerdict
-from toolkit.report.traces import write_traces
-from toolkit.runs import RunFolder
-from toolkit.sealing import MARKER, VARIABLE, mark_sealed
+from soundingline.toolkit.data import Topic
+from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.evaluation.judge import ModelVerdict
+from soundingline.toolkit.llm.prices import Price
+from soundingline.toolkit.obfuscation import MARKER, VARIABLE, mark_obfuscated
+from soundingline.toolkit.report.traces import (
+    judged_documents,
+    marked,
+    matrix_values,
+    trace_values,
+    write_traces,
+)
+from soundingline.toolkit.trajectory import Answer, Trajectory
 
 FAILED = Trajectory(
     "8", "Who burned it?", "failed", traceback="Traceback\nValueError: no", seconds=2
 )
-HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\u2028\u2029 ${1} `*/ \\"
+HOSTILE = (
+    "</script><script>alert(1)</script><img src=x onerror=alert(2)>\u2028\u2029 ${1} `*/ \\ -->"
+)
 
 
 def names(folder: Path) -> set[str]:
@@ -47,145 +59,171 @@ def versions(folder: Path) -> dict[str, tuple[int, int]]:
     return {name: (stat.st_ino, stat.st_mtime_ns) for name, stat in stats.items()}
 
 
-def test_each_question_has_a_script_and_the_table_has_a_row_for_it(tmp_path: Path) -> None:
+def test_each_question_has_a_page_and_the_index_has_a_row_for_it(tmp_path: Path) -> None:
     folder = traced(tmp_path / "run", two_calls(), FAILED)
-    assert names(folder) == {"index.html", "index.js", "verdicts.js", "1-7.js", "1-8.js"}
-    right, failed, missing = table(folder)
-    assert (right["qid"], right["status"], right["verdict"]) == ("7", "completed", "right")
-    recalls = [right[f"recall_{tier}"] for tier in ("surfaced", "previewed", "opened", "cited")]
-    assert recalls == [0.6667, 0.3333, 0.3333, 0.3333]
-    assert (right["calls"], right["tokens"], right["dollars"], right["seconds"]) == (
-        2,
-        17,
-        0.5,
-        1.5,
-    )
-    assert (failed["status"], failed["verdict"], failed["recall_opened"]) == ("failed", "", 0)
-    assert (missing["status"], missing["calls"], missing["recall_opened"]) == (
-        "missing",
-        None,
-        None,
-    )
-    assert handed_over(folder / "1-8.js")["traceback"] == FAILED.traceback
+    assert names(folder) == {"index.html", "1-7.html", "1-8.html"}
+    index = Page(folder / "index.html")
+    _, *rows = index.rows()
+    assert rows == [
+        [
+            "7Who built the mill?",
+            "completed",
+            "correct",
+            "0.67",
+            "0.33",
+            "0.33",
+            "0.33",
+            "2",
+            "17",
+            "0.5000",
+            "1.5",
+        ],
+        ["8Who burned it?", "failed", "—", "0.00", "0.00", "0.00", "0.00", "0", "0", "—", "2.0"],
+        ["9Never asked?", "missing", *"—" * 9],
+    ]
+    links = [attributes["href"] for tag, attributes, _ in index.elements if tag == "a"]
+    assert links == ["1-7.html", "1-8.html"]
+    assert Page(folder / "1-8.html").raw("pre") == [FAILED.traceback]
 
 
-def test_a_trace_tells_each_call_with_its_evidence_and_what_was_spent(tmp_path: Path) -> None:
-    trace = handed_over(traced(tmp_path / "run", two_calls()) / "1-7.js")
-    assert trace["accepted"] == ["Ada"] and trace["answer"]["exact"] == "Ada"
-    assert trace["answer"]["citations"] == [["d2", ["evidence 2", "gold"]]]
-    kinds = [step.get("role") or f"call {step['call']}" for step in trace["steps"]]
-    assert kinds == ["system", "user", "assistant", "call 1", "assistant", "call 2", "assistant"]
-    first, second = (step for step in trace["steps"] if "call" in step)
-    assert first["arguments"] == [["query", "mill"]]
-    assert first["rewritten"] == ["who built the mill"]
-    assert first["output"] == two_calls().calls[0].output
-    assert [(d["docid"], d["rank"], d["shown"], d["first"]) for d in first["judged"]] == [
-        ("d1", 1, True, ["previewed"]),
-        ("d3", 4, False, []),
-    ]
-    assert [(d["docid"], d["rank"], d["first"]) for d in second["judged"]] == [
-        ("d2", None, ["opened"])
-    ]
-    assert (first["tokens_so_far"], second["tokens_so_far"]) == (8, 17)
+def test_a_page_has_each_call_with_its_evidence_and_the_usage_so_far(tmp_path: Path) -> None:
+    page = Page(traced(tmp_path / "run", two_calls()) / "1-7.html")
+    assert page.texts("p", "exact") == ["Ada"] and page.texts("li", "exact") == ["Ada"]
+    assert "d2 evidence 2, gold" in page.texts("li")
+    first, second = page.texts("section", "call")
+    assert first.startswith("Call 1: search querymill Ranked by who built the mill")
+    assert "evidence d1, rank 1 of 4, shown, first time previewed" in first
+    assert "evidence d3, rank 4 of 4, not shown" in first
+    assert "evidence 2, gold d2, shown, first time opened" in second
+    assert "8 tokens of tool output so far" in first and "17 tokens of tool output" in second
     # By the price: 100 * 10 + 10 * 100 = 2000, then 100 * 10 + 100 * 1 + 10 * 100 = 2100, then
     # 300 * 10 + 20 * 100 = 5000 millionths; 9100 of them are the half dollar on record.
-    assert first["dollars"] == pytest.approx(0.5 * 2000 / 9100)
-    assert second["dollars"] == pytest.approx(0.5 * 4100 / 9100)
-    assert second["model"] == [300, 100, 20]
-    assert trace["steps"][-1]["dollars"] == pytest.approx(0.5)
-    by_docid = {row.pop("docid"): row for row in trace["evidence"]}
-    assert by_docid == {
-        "d1": {"judged": ["evidence"], "rank": [1, 1], "surfaced": 1, "previewed": 1}
-        | {"opened": None, "cited": None},
-        "d2": {"judged": ["evidence 2", "gold"], "rank": None, "surfaced": None, "previewed": None}
-        | {"opened": 2, "cited": 2},
-        "d3": {"judged": ["evidence"], "rank": [4, 1], "surfaced": 1, "previewed": None}
-        | {"opened": None, "cited": None},
-    }
+    assert f"10 out · ≈ ${0.5 * 2000 / 9100:.4f} so far" in first
+    assert f"300 tokens in (100 cached), 20 out · ≈ ${0.5 * 4100 / 9100:.4f} so far" in second
+    assert page.texts("section")[-1].endswith("≈ $0.5000 so far")
+    for call in two_calls().calls:
+        assert call.output in page.raw("pre")
+    # Marked in the result page: the id of a judged document, and no other one.
+    assert page.texts("mark") == ["d1", "d2"]
+    rows = {row[0]: row[1:] for row in page.rows()}
+    assert rows["d1"] == ["evidence", "1 in call 1", "call 1", "call 1", "never", "never"]
+    assert rows["d2"] == ["evidence 2, gold", "—", "never", "never", "call 2", "yes"]
+    assert rows["d3"] == ["evidence", "4 in call 1", "call 1", "never", "never", "never"]
+
+
+def test_links_within_a_page_have_their_targets(tmp_path: Path) -> None:
+    page = Page(traced(tmp_path / "run", two_rounds(), passages=AnyPassage()) / "1-7.html")
+    targets = [attributes["id"] for _, attributes, _ in page.elements if "id" in attributes]
+    links = [attributes["href"] for tag, attributes, _ in page.elements if tag == "a"]
+    assert len(set(targets)) == len(targets)
+    assert {link for link in links if link.startswith("#")} <= {f"#{name}" for name in targets}
+    assert len(links) > 10
 
 
 def test_money_is_left_out_where_a_price_or_a_count_is_unknown(tmp_path: Path) -> None:
-    unpriced = two_calls(usage={"agent_calls": 3})
-    trace = handed_over(traced(tmp_path / "a", unpriced) / "1-7.js")
-    assert not any("dollars" in step for step in trace["steps"])
-    assert table(tmp_path / "a" / "traces")[0]["dollars"] is None
+    folder = traced(tmp_path / "a", two_calls(usage={"agent_calls": 3}))
+    assert "$" not in Page(folder / "1-7.html").texts("main")[0]
+    assert "dollars" not in Page(folder / "index.html").rows()[0]
     uncounted = [dict(message) for message in two_calls().messages]
     uncounted[2]["usage"] = {"output": 10}
-    trace = handed_over(traced(tmp_path / "b", two_calls(messages=tuple(uncounted))) / "1-7.js")
-    assert not any("dollars" in step for step in trace["steps"])
+    folder = traced(tmp_path / "b", two_calls(messages=tuple(uncounted)))
+    assert "≈ $" not in Page(folder / "1-7.html").texts("main")[0]
 
 
-def test_calls_that_no_message_answers_are_shown_and_so_are_replies_that_are_no_calls(
+def test_calls_without_a_message_are_shown_and_so_are_replies_to_other_tools(
     tmp_path: Path,
 ) -> None:
-    bare = two_calls(messages=())
-    trace = handed_over(traced(tmp_path / "a", bare) / "1-7.js")
-    assert [step["call"] for step in trace["steps"]] == [1, 2]
+    page = Page(traced(tmp_path / "a", two_calls(messages=())) / "1-7.html")
+    assert [text[:6] for text in page.texts("section")] == ["Call 1", "Call 2"]
     calls = two_calls().calls
     messages = (
         {"role": "tool", "content": "from a tool of the harness"},
         {"role": "tool", "content": calls[0].output},
         {"role": "tool", "content": calls[1].output},
     )
-    trace = handed_over(traced(tmp_path / "b", two_calls(messages=messages)) / "1-7.js")
-    assert [step.get("call", step.get("text")) for step in trace["steps"]] == [
-        "from a tool of the harness",
-        1,
-        2,
-    ]
+    page = Page(traced(tmp_path / "b", two_calls(messages=messages)) / "1-7.html")
+    reply, *shown = page.texts("section")
+    assert reply == "Reply to another tool from a tool of the harness"
+    assert [text[:6] for text in shown] == ["Call 1", "Call 2"]
 
 
-def test_verdicts_stand_apart_with_the_reasons_of_a_judging_model(tmp_path: Path) -> None:
+def test_a_page_has_the_verdict_with_the_reasons_of_a_judging_model(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "run", two_calls())
-    reason = LlmVerdict("7", True, "Ada L.", "It names Ada.", 90.0)
-    page = write_traces(folder, BENCHMARK, evaluated(folder), [{"7": reason}])
-    verdict = handed_over(page.parent / "verdicts.js")["1-7"]
-    assert (verdict["extracted"], verdict["reasoning"]) == ("Ada L.", "It names Ada.")
-    assert (verdict["exact"], verdict["judge"], verdict["answer"]) == (True, "exact_answer", "Ada")
+    reason = ModelVerdict("7", True, "Ada L.", "It names Ada.", 90.0)
+    page = Page(
+        write_traces(folder, BENCHMARK, evaluated(folder), [{"7": reason}]).parent / "1-7.html"
+    )
+    text = page.texts("main")[0]
+    assert "correct by exact_answer" in text and "The judge read the answer as: Ada L." in text
+    assert "By rule: equal yes, contained yes, F1 1.00" in text
+    assert "It names Ada." in page.raw("pre")
 
 
-def test_evaluating_again_writes_nothing_that_has_not_changed(tmp_path: Path) -> None:
+def test_evaluating_again_writes_only_pages_that_change(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "run", two_calls(), FAILED)
     traces = write_traces(folder, BENCHMARK, evaluated(folder)).parent
     before = versions(traces)
     write_traces(folder, BENCHMARK, evaluated(folder))
     assert versions(traces) == before
-    reason = LlmVerdict("7", True, reasoning="It names Ada.")
+    reason = ModelVerdict("7", True, reasoning="It names Ada.")
     write_traces(folder, BENCHMARK, evaluated(folder), [{"7": reason}])
     changed = {name for name, version in versions(traces).items() if version != before[name]}
-    assert changed == {"verdicts.js"}
+    assert changed == {"1-7.html"}
 
 
-def test_a_trace_of_an_earlier_attempt_or_another_layout_is_written_anew(tmp_path: Path) -> None:
+def test_a_page_of_an_earlier_attempt_or_a_damaged_one_is_written_anew(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "run", FAILED)
     traces = write_traces(folder, BENCHMARK, evaluated(folder)).parent
     # A second attempt whose file is as long as the first one's.
     with folder.writing(folder.manifest()):
         folder.write(replace(FAILED, traceback=FAILED.traceback.replace("no", "on")))
     write_traces(folder, BENCHMARK, evaluated(folder))
-    assert handed_over(traces / "1-8.js")["traceback"].endswith("ValueError: on")
-    for damage in ("", "// {", '// {"trace": 0}\nsoundingline("1-8", {});\n', "// []\n", "// 1\n"):
-        (traces / "1-8.js").write_text(damage)
+    written = (traces / "1-8.html").read_text()
+    assert "ValueError: on" in written
+    for damage in ("", "<!-- {", '<!-- {"key": 0} -->\n<p>', "<!-- [] -->\n", "<!-- 1 -->\n"):
+        (traces / "1-8.html").write_text(damage)
         write_traces(folder, BENCHMARK, evaluated(folder))
-        assert handed_over(traces / "1-8.js")["qid"] == "8"
+        assert (traces / "1-8.html").read_text() == written
+    for old, new in (('"failed"', '"<b>"'), ('"seconds": 2', '"seconds": "long"')):
+        assert old in written
+        (traces / "1-8.html").write_text(written.replace(old, new, 1))
+        write_traces(folder, BENCHMARK, evaluated(folder))
+        assert (traces / "1-8.html").read_text() == written
 
 
-def test_repeats_have_scripts_and_rows_of_their_own(tmp_path: Path) -> None:
+def test_pages_link_to_the_index_and_to_their_neighbours(tmp_path: Path) -> None:
+    last = replace(FAILED, qid="9")
+    folder = traced(tmp_path / "run", two_calls(), FAILED, last, repeats=[[two_calls()]])
+
+    def links(name: str) -> list[str]:
+        elements = Page(folder / name).elements
+        addresses = [attributes["href"] for tag, attributes, _ in elements if tag == "a"]
+        return [address for address in addresses if not address.startswith("#")]
+
+    assert links("1-7.html") == ["index.html", "1-8.html"]
+    assert links("1-8.html") == ["index.html", "1-7.html", "1-9.html"]
+    assert links("1-9.html") == ["index.html", "1-8.html"]
+    assert links("2-7.html") == ["index.html"]
+
+
+def test_repeats_have_pages_and_rows_of_their_own(tmp_path: Path) -> None:
     wrong = two_calls(answer=Answer(exact="Eve"), tiers={"opened": ("d1", "d2")})
     folder = traced(tmp_path / "run", two_calls(), FAILED, repeats=[[wrong]])
-    rows = table(folder)
-    assert [(row["qid"], row["repeat"]) for row in rows] == [
-        (qid, repeat) for qid in ("7", "8", "9") for repeat in (1, 2)
+    _, *rows = Page(folder / "index.html").rows()
+    assert [row[0][:11] for row in rows] == [
+        f"{qid}, repeat {repeat}" for qid in ("7", "8", "9") for repeat in (1, 2)
     ]
-    assert [row["verdict"] for row in rows[:2]] == ["right", "wrong"]
-    assert [row["recall_opened"] for row in rows[:2]] == [0.3333, 0.6667]
-    assert [row["status"] for row in rows[2:4]] == ["failed", "missing"]
-    assert handed_over(folder / "2-7.js")["answer"]["exact"] == "Eve"
-    assert handed_over(folder / "verdicts.js").keys() == {"1-7", "2-7"}
+    assert [row[2] for row in rows[:2]] == ["correct", "wrong"]
+    assert [row[5] for row in rows[:2]] == ["0.33", "0.67"]
+    assert [row[1] for row in rows[2:4]] == ["failed", "missing"]
+    assert Page(folder / "2-7.html").texts("p", "exact") == ["Eve"]
+
+
+# Texts of others.
 
 
 def hostile_run(path: Path) -> Path:
-    """A run in which every text that others write tries to be more than a text."""
+    """The traces of a run in which every foreign text contains markup."""
     qid = f"q/../{HOSTILE}"
     benchmark = SmallBenchmark(
         [Topic(qid, HOSTILE)], {"evidence": {qid: {HOSTILE: 1}}}, {qid: [HOSTILE]}
@@ -198,12 +236,20 @@ def hostile_run(path: Path) -> Path:
         shown=(HOSTILE,),
         notes={HOSTILE: {"__proto__": HOSTILE}, "rewrite": {"rewritten": HOSTILE}},
     )
-    hostile_arguments = {"query": HOSTILE, "__proto__": HOSTILE, HOSTILE: [HOSTILE]}
+    requirement = {
+        "verdict": HOSTILE,
+        "score": HOSTILE,
+        "rationale": HOSTILE,
+        "passage": f"{HOSTILE}%p0",
+    }
     trajectory = two_calls(
         qid,
         question=HOSTILE,
-        answer=Answer(HOSTILE, HOSTILE, 50.0, (HOSTILE,)),
-        calls=(replace(call, arguments=hostile_arguments), replace(call, error=HOSTILE)),
+        answer=Answer(HOSTILE, HOSTILE, 50.0, (HOSTILE,), (HOSTILE,)),
+        calls=(
+            replace(call, arguments={"query": HOSTILE, HOSTILE: [HOSTILE]}),
+            replace(call, name=HOSTILE, error=HOSTILE),
+        ),
         messages=({"role": HOSTILE, "content": HOSTILE, "reasoning": HOSTILE},),
         tiers={"surfaced": (HOSTILE,), "opened": (HOSTILE,)},
         exposures=(),
@@ -212,68 +258,87 @@ def hostile_run(path: Path) -> Path:
         warnings=(HOSTILE,),
         traceback=HOSTILE,
         source={"__proto__": HOSTILE},
+        rounds=(
+            {
+                "reason": HOSTILE,
+                "librarians": [{"text": HOSTILE, "operator": HOSTILE, "reason": HOSTILE}],
+                "checklist": [HOSTILE],
+                "planned_by": HOSTILE,
+                "documents": {HOSTILE: {"score": 1, "requirements": {HOSTILE: requirement}}},
+            },
+        ),
     )
     folder = write_run(path, trajectory)
-    reason = LlmVerdict(qid, False, HOSTILE, HOSTILE)
-    write_traces(folder, benchmark, evaluated(folder, benchmark), [{qid: reason}])
+    reason = ModelVerdict(qid, False, HOSTILE, HOSTILE)
+    passages = AnyPassage(HOSTILE)
+    write_traces(folder, benchmark, evaluated(folder, benchmark), [{qid: reason}], passages)
     return folder.path / "traces"
 
 
-def test_texts_of_others_end_no_script_and_leave_no_folder(tmp_path: Path) -> None:
+def test_foreign_texts_become_no_markup_and_leave_no_folder(tmp_path: Path) -> None:
     folder = hostile_run(tmp_path / "run")
-    (script,) = (path for path in folder.glob("1-*.js"))
-    assert {path.parent for path in tmp_path.rglob("*.js")} == {folder}
-    for path in folder.glob("*.js"):
-        content = path.read_text(encoding="utf-8")
-        assert "<" not in content and "\u2028" not in content and "\u2029" not in content
-        assert len(content.splitlines()) == (2 if path == script else 1)
-    trace = handed_over(script)
-    assert trace["question"] == HOSTILE and trace["steps"][1]["rewritten"] == [HOSTILE]
-    assert trace["steps"][1]["arguments"] == [
-        ["query", HOSTILE],
-        ["__proto__", HOSTILE],
-        [HOSTILE, json.dumps([HOSTILE], ensure_ascii=False)],
-    ]
+    assert {path.parent for path in tmp_path.rglob("*.html")} == {folder}
+    for path in folder.glob("*.html"):
+        page = Page(path)
+        tags = {tag for tag, _, _ in page.elements}
+        assert not tags & {"img", "iframe", "object", "embed", "form", "link", "base"}
+        assert not any(
+            name.startswith("on") for _, attributes, _ in page.elements for name in attributes
+        )
+        links = [attributes["href"] for tag, attributes, _ in page.elements if tag == "a"]
+        assert all(re.fullmatch(r"#[\w-]+|index\.html|1-[\w%.-]+\.html", link) for link in links)
+        assert [tag for tag, _, _ in page.elements].count("script") == (path.name == "index.html")
+        assert len(page.comments) == (path.name != "index.html")
+    (path,) = folder.glob("1-*.html")
+    page, shown = Page(path), " ".join(HOSTILE.split())
+    assert page.source.count("<script") == 0
+    assert shown in page.texts("p", "asked") and shown in page.texts("p", "exact")
+    assert shown in page.texts("mark") or shown in page.texts("bdi")
+    assert page.raw("pre").count(HOSTILE) >= 4
+    assert json.dumps([HOSTILE], ensure_ascii=False) in page.raw("dd")
 
 
-def test_the_page_is_the_same_for_every_run_and_allows_its_own_script_alone(
-    tmp_path: Path,
-) -> None:
-    page = (hostile_run(tmp_path / "hostile") / "index.html").read_text(encoding="utf-8")
-    assert page == (traced(tmp_path / "run", two_calls()) / "index.html").read_text("utf-8")
-    (policy,) = re.findall(r'Content-Security-Policy" content="([^"]*)"', page)
-    directives = dict(part.split(" ", 1) for part in html.unescape(policy).split("; "))
-    (script,) = re.findall(r"<script>(.*?)</script>", page, re.DOTALL)
-    (style,) = re.findall(r"<style>(.*?)</style>", page, re.DOTALL)
-    hashes = {
-        name: "'sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() + "'"
-        for name, text in (("script", script), ("style", style))
-    }
-    assert directives["default-src"] == "'none'"
-    assert directives["script-src"] == f"{hashes['script']} 'strict-dynamic'"
-    assert directives["style-src"] == hashes["style"]
-    assert not re.search(
-        r"https?://|innerHTML|outerHTML|insertAdjacent|document\.write|eval\(", page
+def test_no_page_may_run_or_load_anything_but_the_script_of_the_index(tmp_path: Path) -> None:
+    folder = hostile_run(tmp_path / "hostile")
+    for path in folder.glob("*.html"):
+        page = Page(path)
+        (policy,) = (
+            attributes["content"]
+            for tag, attributes, _ in page.elements
+            if attributes.get("http-equiv") == "Content-Security-Policy"
+        )
+        directives = dict(part.split(" ", 1) for part in policy.split("; "))
+        assert directives["default-src"] == "'none'"
+        script = page.raw("script")
+        if path.name == "index.html":
+            digest = base64.b64encode(hashlib.sha256(script[0].encode()).digest()).decode()
+            assert directives["script-src"] == f"'sha256-{digest}'"
+        else:
+            assert script == [] and "script-src" not in directives
+        assert not re.search(r"https?://|url\(|@import", page.source)
+
+
+def test_marks_are_of_judged_documents_alone_and_take_linear_time() -> None:
+    labels = {"d1": ["gold"], "<b>": ["evidence"]}
+    shown = str(marked('docid="d1" docid=d12 d1 docid: <b>', labels))
+    assert shown == (
+        'docid=&#34;<mark title="judged: gold">d1</mark>&#34; docid=d12 d1 docid: '
+        '<mark title="judged: evidence">&lt;b&gt;</mark>'
     )
+    start = time.perf_counter()
+    marked("docid=" * 200_000 + "docid" + " " * 200_000, labels)
+    assert time.perf_counter() - start < 5
 
 
-def test_a_sealed_run_has_no_text_in_its_traces_and_opens_with_the_canary(
+def test_an_obfuscated_run_has_traces_in_plain_text(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """`write_traces` is called only if the user wants that: see test_run_traces."""
     monkeypatch.setenv(VARIABLE, "a canary")
-    mark_sealed(tmp_path / "run")
-    folder = traced(tmp_path / "run", two_calls(), FAILED)
+    mark_obfuscated(tmp_path / "run")
+    folder = traced(tmp_path / "run", two_calls())
     assert (tmp_path / "run" / MARKER).exists()
-    for path in folder.glob("*.*"):
-        content = path.read_text(encoding="utf-8")
-        assert not any(text in content for text in ("Who b", "Ada b", "Traceback", "docid="))
-    assert handed_over(folder / "1-7.js", "a canary")["question"] == "Who built the mill?"
-    assert table(folder, "a canary")[0]["verdict"] == "right"
-    assert handed_over(folder / "verdicts.js", "a canary")["1-7"]["answer"] == "Ada"
-    before = versions(folder)
-    run = RunFolder(tmp_path / "run")
-    write_traces(run, BENCHMARK, evaluated(run))
-    assert versions(folder) == before
+    assert Page(folder / "1-7.html").texts("p", "asked") == ["Who built the mill?"]
 
 
 def test_traces_behind_a_link_are_refused(tmp_path: Path) -> None:
@@ -284,12 +349,83 @@ def test_traces_behind_a_link_are_refused(tmp_path: Path) -> None:
         evaluated(folder)
 
 
-def test_a_damaged_price_in_a_manifest_costs_the_money_alone(tmp_path: Path) -> None:
+def test_without_a_readable_price_in_the_manifest_dollars_are_left_out(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "run", two_calls())
     cell = evaluated(folder)
     for price in ("dear", {"input": -1}, {"unknown": 1}, {"long_context": {"above": 1}}, None):
         damaged = replace(cell, manifest={"config": {"llm": {"price": price}}})
         shutil.rmtree(folder.path / "traces", ignore_errors=True)
-        page = write_traces(folder, BENCHMARK, damaged)
-        steps = handed_over(page.parent / "1-7.js")["steps"]
-        assert len(steps) == 7 and not any("dollars" in step for step in steps)
+        page = Page(write_traces(folder, BENCHMARK, damaged).parent / "1-7.html")
+        assert len(page.texts("section", "step")) == 7
+        assert "≈ $" not in page.texts("main")[0]
+
+
+# A navigator's rounds.
+
+
+def values(trajectory: Trajectory) -> dict[str, Any]:
+    labels = judged_documents(BENCHMARK.qrels, trajectory.qid)
+    return trace_values(trajectory, labels, Price(), AnyPassage())
+
+
+def test_rounds_have_their_queries_and_checklist() -> None:
+    first, second = values(two_rounds())["rounds"]
+    assert (first["number"], first["note"]) == (1, "Begin with the rarest.")
+    search, expand = first["queries"]
+    assert search["text"] == "mill" and search["call"] == 1
+    assert search["facts"] == "search, 3 candidates, 3 new"
+    assert (expand["text"], expand["call"]) == ("d1 d2", None)
+    assert expand["facts"] == "expand, in, failed: timed_out"
+    listed = replace(two_rounds().calls[1], arguments={"docids": '["d1", "d2"]'})
+    called = replace(two_rounds(), calls=(*two_rounds().calls, listed))
+    assert values(called)["rounds"][0]["queries"][1]["call"] == 3
+    assert first["checklist"] == list(CHECKLIST[:2])
+    assert second["checklist"] == list(CHECKLIST)
+    assert first["facts"] == {"planned by": "model"}
+    assert second["facts"] == {"unscored": '{"timed_out": 3}'}
+
+
+def test_documents_are_in_the_order_of_the_answer_with_the_newest_scores() -> None:
+    labels = judged_documents(BENCHMARK.qrels, "7")
+    matrix = matrix_values(two_rounds(), labels, AnyPassage())
+    assert [row["docid"] for row in matrix["documents"]] == ["d2", "d1", "x9"]
+    second, first, other = matrix["documents"]
+    assert (second["listed"], first["listed"], other["listed"]) == (1, 2, None)
+
+    def cells(row: dict[str, Any]) -> list[Any]:
+        return [cell and (cell["verdict"], cell["score"]) for cell in row["cells"]]
+
+    assert cells(first) == [("satisfied", "0.95"), ("satisfied", "0.95"), ("unknown", "0.00")]
+    assert cells(other) == [("not", "0.10"), ("unknown", "0.00"), None]
+    assert (first["score"], second["overall"]) == ("0.90", 0.99)
+    assert second["judged"] == ["evidence 2", "gold"] and second["title"] == "Of d2"
+    evidence = second["cells"][1]
+    assert (evidence["passage"], evidence["rationale"]) == ("d2%p1", "because of d2")
+    assert (first["cells"][1]["passage"], first["cells"][2]["passage"]) == ("d1%p1", "")
+    texts = {name: passage["text"] for name, passage in matrix["passages"].items()}
+    assert texts["d2%p1"] == "The mill grinds barley."
+    assert texts["d1%p0"] == "", "the store does not have those of d1"
+    answer = values(two_rounds())["documents"]
+    assert answer == [("d2", ["evidence 2", "gold"]), ("d1", ["evidence"]), ("gone", ())]
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {},
+        {"librarians": [1, None], "checklist": "x", "documents": {"d1": 3}},
+        {"documents": {"d1": {"requirements": {"r": {"verdict": "perhaps", "score": "high"}}}}},
+        {"checklist": [3], "documents": {"d1": {"score": True, "requirements": {"r": 1}}}},
+        {"round": "one", "checklist": ["r"], "documents": []},
+    ],
+)
+def test_rounds_of_another_kind_are_shown_as_far_as_they_can_be_read(
+    tmp_path: Path, row: Any
+) -> None:
+    page = Page(traced(tmp_path / "run", two_calls(rounds=(row,))) / "1-7.html")
+    assert page.texts("section", "step")[0].startswith("Round 1")
+
+
+def test_an_agent_without_rounds_has_none(tmp_path: Path) -> None:
+    page = Page(traced(tmp_path / "run", two_calls()) / "1-7.html")
+    assert not {"Rounds", "Documents and requirements"} & set(page.texts("h2"))

@@ -1,45 +1,38 @@
-"""Made-up runs for the tests of traces, and what their files hold."""
+"""Invented runs for the tests of traces, and a reader of their pages."""
 
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
-from toolkit.contracts import (
-    Answer,
-    Document,
-    Exposure,
-    ToolCall,
-    Topic,
-    Trajectory,
-    Unit,
-    parent,
-)
-from toolkit.evaluation import Cell, ExactAnswerJudge, evaluate_folder
-from toolkit.report.traces import write_traces
-from toolkit.runs import RunFolder, make_manifest
-from toolkit.sealing import Seal
+from soundingline.toolkit.benchmarks.benchmark import Benchmark
+from soundingline.toolkit.data import Document, Topic, Unit, parent
+from soundingline.toolkit.evaluation import ExactAnswerJudge
+from soundingline.toolkit.evaluation.agent_run import evaluate_run_folder
+from soundingline.toolkit.evaluation.evaluation import EvaluatedRun
+from soundingline.toolkit.report.traces import write_traces
+from soundingline.toolkit.runs import RunFolder, make_manifest
+from soundingline.toolkit.trajectory import Answer, Exposure, ToolCall, Trajectory
 
 PRICE = {"input": 10.0, "cached_input": 1.0, "output": 100.0}
 
 
-@dataclass
-class SmallBenchmark:
+class SmallBenchmark(Benchmark):
     """Questions with judgements and answers, and no corpus."""
 
-    topics: Sequence[Topic]
-    judgements: Mapping[str, Mapping[str, Mapping[str, int]]] = field(default_factory=dict)
-    answers: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    name: str = "small"
-    fingerprint: str = "0f1e2d3c4b5a"
-    corpus_fingerprint: str = "5a4b3c2d1e0f"
+    def __init__(
+        self,
+        topics: Sequence[Topic],
+        qrels: Mapping[str, dict[str, dict[str, int]]] | None = None,
+        answers: Mapping[str, Sequence[str]] | None = None,
+    ) -> None:
+        super().__init__("small", topics, qrels or {"evidence": {}}, answers)
 
-    def documents(self) -> Any:
-        return iter(list[Document]())
+    def documents(self) -> Iterator[Document]:
+        return iter(())
 
 
 def asked(query: str, number: int, usage: Mapping[str, int], text: str = "") -> dict[str, Any]:
@@ -132,9 +125,9 @@ def write_run(
     return folder
 
 
-def evaluated(folder: RunFolder, benchmark: SmallBenchmark = BENCHMARK) -> Cell:
+def evaluated(folder: RunFolder, benchmark: SmallBenchmark = BENCHMARK) -> EvaluatedRun:
     judges = [ExactAnswerJudge()] * len(folder.repeats())
-    return evaluate_folder(folder, benchmark, judges, ["AP"], state=folder.state())
+    return evaluate_run_folder(folder, benchmark, judges, ["AP"], state=folder.state())
 
 
 def traced(
@@ -150,23 +143,57 @@ def traced(
     return write_traces(folder, benchmark, cell, passages=passages).parent
 
 
-_SCRIPT = re.compile(r'(?:// (?P<head>.*)\n)?soundingline\((?P<name>"[^"]*"), (?P<value>.*)\);\n')
+class Page(HTMLParser):
+    """The elements of a page in their order, as (tag, attributes, text of the element)."""
 
+    VOID = frozenset({"meta", "br", "wbr", "input"})
 
-def handed_over(path: Path, canary: str = "") -> Any:
-    """The value in a script, read without JavaScript: the whole file is one call with JSON."""
-    match = _SCRIPT.fullmatch(path.read_text(encoding="utf-8"))
-    assert match, path
-    assert json.loads(match["name"]) == path.stem
-    value = json.loads(match["value"])
-    assert isinstance(value, str) == bool(canary)
-    return json.loads(Seal(canary).open(value)) if canary else value
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str], list[str]]] = []
+        self._open: list[tuple[str, dict[str, str], list[str]]] = []
+        self.comments: list[str] = []
+        self.source = path.read_text(encoding="utf-8")
+        self.feed(self.source)
+        self.close()
+        assert not self._open, "every element is closed"
 
+    def handle_starttag(self, tag: str, attrs: Any) -> None:
+        element = (tag, {name: value or "" for name, value in attrs}, [])
+        self.elements.append(element)
+        if tag not in self.VOID:
+            self._open.append(element)
 
-def table(folder: Path, canary: str = "") -> list[dict[str, Any]]:
-    """The rows of the table by column."""
-    index = handed_over(folder / "index.js", canary)
-    return [dict(zip(index["columns"], row, strict=True)) for row in index["rows"]]
+    def handle_endtag(self, tag: str) -> None:
+        assert self._open.pop()[0] == tag
+
+    def handle_data(self, data: str) -> None:
+        for _, _, texts in self._open:
+            texts.append(data)
+
+    def handle_comment(self, data: str) -> None:
+        self.comments.append(data)
+
+    def texts(self, tag: str, kind: str = "") -> list[str]:
+        """The texts of the elements of a tag (and of a class), with spaces for line breaks."""
+        return [
+            " ".join("".join(text).split())
+            for name, attributes, text in self.elements
+            if name == tag and (not kind or kind in attributes.get("class", "").split())
+        ]
+
+    def raw(self, tag: str) -> list[str]:
+        return ["".join(text) for name, _, text in self.elements if name == tag]
+
+    def rows(self) -> list[list[str]]:
+        """The rows of all tables, as lists of texts."""
+        rows: list[list[str]] = []
+        for tag, _, text in self.elements:
+            if tag == "tr":
+                rows.append([])
+            elif tag in ("td", "th"):
+                rows[-1].append(" ".join("".join(text).split()))
+        return rows
 
 
 CHECKLIST = (

@@ -17,14 +17,14 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from toolkit.errors import InputError
-from toolkit.runs.locks import SWEEP, locked, process_started
+from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.runs.run_folder import SWEEP, process_started, run_lock
 
 HOLDER = """
 import sys
 from pathlib import Path
-from toolkit.runs.locks import locked
-with locked(Path(sys.argv[1])):
+from soundingline.toolkit.runs.run_folder import run_lock
+with run_lock(Path(sys.argv[1])):
     print("locked", flush=True)
     sys.stdin.read()
 """
@@ -71,25 +71,25 @@ def test_a_second_process_is_refused_with_pid_and_host_until_the_first_is_killed
     lock: Path,
 ) -> None:
     with hold(lock) as holder:
-        with pytest.raises(InputError) as error, locked(lock):
+        with pytest.raises(InputError) as error, run_lock(lock):
             pytest.fail("must not be taken")
         assert f"process {holder.pid} on host {socket.gethostname()}" in str(error.value)
         holder.kill()
         holder.wait(30)
     assert json.loads(lock.read_text())["pid"] == holder.pid
-    with locked(lock):
+    with run_lock(lock):
         assert json.loads(lock.read_text())["pid"] == os.getpid()
 
 
 def test_the_same_process_cannot_take_it_twice(lock: Path) -> None:
-    with locked(lock), pytest.raises(InputError, match=str(os.getpid())), locked(lock):
+    with run_lock(lock), pytest.raises(InputError, match=str(os.getpid())), run_lock(lock):
         pytest.fail("must not be taken")
 
 
 def test_it_can_be_taken_again_after_release_and_after_an_error(lock: Path) -> None:
-    with pytest.raises(ValueError, match="inside"), locked(lock):
+    with pytest.raises(ValueError, match="inside"), run_lock(lock):
         raise ValueError("inside")
-    with locked(lock):
+    with run_lock(lock):
         pass
     assert lock.read_text() == ""
 
@@ -102,7 +102,7 @@ def test_a_cell_waits_for_its_twin_that_has_not_named_itself_yet(
     steps: list[str] = []
 
     def twin() -> None:
-        with locked(lock):
+        with run_lock(lock):
             steps.append("the second has it")
 
     waiting = threading.Thread(target=twin)
@@ -119,7 +119,7 @@ def test_a_cell_waits_for_its_twin_that_has_not_named_itself_yet(
 
 def test_a_lock_that_is_being_let_go_is_taken(lock: Path) -> None:
     def take() -> None:
-        with locked(lock):
+        with run_lock(lock):
             steps.append("taken")
 
     steps: list[str] = []
@@ -135,41 +135,41 @@ def test_a_lock_that_is_being_let_go_is_taken(lock: Path) -> None:
 def test_who_never_names_itself_is_refused_after_a_moment(
     lock: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("toolkit.runs.locks._NAMING_SECONDS", 0.05)
+    monkeypatch.setattr("soundingline.toolkit.runs.run_folder._NAMING_SECONDS", 0.05)
     with (
         nameless(lock),
         pytest.raises(InputError, match="process unknown on host unknown"),
-        locked(lock),
+        run_lock(lock),
     ):
         pytest.fail("must not be taken")
 
 
 def test_an_id_that_another_process_uses_now_does_not_hold_it(lock: Path) -> None:
     leave(lock, pid=os.getpid(), host=socket.gethostname(), started="1")
-    with locked(lock):
+    with run_lock(lock):
         assert json.loads(lock.read_text())["started"] == process_started(os.getpid())
 
 
 def test_without_proc_a_lock_that_was_obtained_is_held(
     lock: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("toolkit.runs.locks.process_started", lambda pid: "")
+    monkeypatch.setattr("soundingline.toolkit.runs.run_folder.process_started", lambda pid: "")
     # The holder was killed and this process has its id now.
     leave(lock, pid=os.getpid(), host=socket.gethostname(), started="")
-    with locked(lock):
+    with run_lock(lock):
         assert json.loads(lock.read_text())["pid"] == os.getpid()
 
 
 def test_a_living_process_holds_it_where_the_file_system_forgot_its_lock(lock: Path) -> None:
     pid = os.getpid()
     leave(lock, pid=pid, host=socket.gethostname(), started=process_started(pid))
-    with pytest.raises(InputError, match=f"process {pid} "), locked(lock):
+    with pytest.raises(InputError, match=f"process {pid} "), run_lock(lock):
         pytest.fail("must not be taken")
 
 
 def test_another_hosts_lock_is_refused_with_what_to_delete(lock: Path) -> None:
     leave(lock, pid=7, host="elsewhere", started="1")
-    with pytest.raises(InputError) as error, locked(lock):
+    with pytest.raises(InputError) as error, run_lock(lock):
         pytest.fail("must not be taken")
     assert "process 7 on host elsewhere" in str(error.value)
     assert f"delete {lock}" in str(error.value)
@@ -178,7 +178,7 @@ def test_another_hosts_lock_is_refused_with_what_to_delete(lock: Path) -> None:
 def test_a_half_written_text_of_a_killed_process_is_taken_over(lock: Path) -> None:
     lock.parent.mkdir(parents=True)
     lock.write_text('{"pid": 1')
-    with locked(lock):
+    with run_lock(lock):
         assert json.loads(lock.read_text())["pid"] == os.getpid()
 
 
@@ -211,18 +211,18 @@ def test_whatever_a_lock_file_says_it_is_taken_or_refused_in_one_line(
     host = text.get("host") if isinstance(text, dict) else None
     elsewhere = isinstance(host, str) and host not in ("", socket.gethostname())
     if elsewhere:
-        with pytest.raises(InputError, match="delete"), locked(lock):
+        with pytest.raises(InputError, match="delete"), run_lock(lock):
             pytest.fail("must not be taken")
         assert lock.read_text() == json.dumps(text)
     else:
-        with locked(lock):
+        with run_lock(lock):
             assert json.loads(lock.read_text())["pid"] == os.getpid()
 
 
 def test_a_deeply_nested_text_is_taken_over(lock: Path) -> None:
     lock.parent.mkdir(parents=True)
     lock.write_text("[" * 4096)
-    with locked(lock):
+    with run_lock(lock):
         assert json.loads(lock.read_text())["pid"] == os.getpid()
 
 
@@ -231,7 +231,7 @@ def test_a_symbolic_link_is_refused_and_what_it_leads_to_stays(lock: Path, tmp_p
     target.write_text("years of work")
     lock.parent.mkdir(parents=True)
     lock.symlink_to(target)
-    with pytest.raises(InputError, match="symbolic link") as error, locked(lock):
+    with pytest.raises(InputError, match="symbolic link") as error, run_lock(lock):
         pytest.fail("must not be taken")
     assert str(lock) in str(error.value)
     assert target.read_text() == "years of work"

@@ -8,8 +8,8 @@ from importlib.metadata import version
 
 import pytest
 
-from toolkit.files import dump_json
-from toolkit.runs.manifest import make_manifest
+from soundingline.toolkit.files import dump_json
+from soundingline.toolkit.runs.manifest import make_manifest
 
 
 def test_it_holds_config_fingerprints_factors_versions_and_machine() -> None:
@@ -51,5 +51,7 @@ def test_the_commit_is_forty_digits_in_a_checkout_and_absent_elsewhere() -> None
 
 def test_a_process_asks_git_once(monkeypatch: pytest.MonkeyPatch) -> None:
     first = make_manifest({}, {})["git"]
-    monkeypatch.setattr("toolkit.runs.manifest.subprocess.run", None)  # which nobody could call
+    monkeypatch.setattr(
+        "soundingline.toolkit.runs.manifest.subprocess.run", None
+    )  # which nobody could call
     assert make_manifest({}, {})["git"] == first

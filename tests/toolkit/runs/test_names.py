@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import doctest
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolkit.runs.names import escape_qid, unescape_qid
+from soundingline.toolkit.runs import run_folder
+from soundingline.toolkit.runs.run_folder import escape_qid, unescape_qid
 
 HOSTILE = ["", ".", "..", "../../x", "a/b", "a\\b", "A1", "a1", "%", "%2e", "+a", "q 1", "CON", "é"]
 HOSTILE += ["e\u0301", "\ud800", "\0", "x.json", ".hidden", "=", "a=b", "-rf", "~", "\n", "😀" * 9]
@@ -45,3 +48,8 @@ def test_ordinary_ids_stay_readable() -> None:
     assert escape_qid("1042") == "1042"
     assert escape_qid("dev-3_2") == "dev-3_2"
     assert escape_qid("Q12") == "+q12"
+
+
+def test_the_example_of_the_documentation_holds() -> None:
+    results = doctest.testmod(run_folder)
+    assert results.attempted and not results.failed

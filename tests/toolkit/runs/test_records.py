@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from effort import cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from toolkit.contracts import (
+from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.trajectory import (
     STATUSES,
     TIERS,
     Answer,
     Exposure,
     ToolCall,
     Trajectory,
-)
-from toolkit.errors import InputError
-from toolkit.runs.records import (
     dump_trajectory,
     from_record,
     read_trajectory,
@@ -106,7 +106,8 @@ text = st.text(st.characters(codec=None), max_size=8).filter(
     lambda text: json.loads(json.dumps(text)) == text
 )
 ids = st.lists(text, max_size=4).map(tuple)
-numbers = st.floats(allow_nan=False) | st.integers(0, 10**9)
+numbers = st.floats(allow_nan=False, allow_infinity=False) | st.integers(0, 10**9)
+amounts = st.floats(0, allow_infinity=False) | st.integers(0, 10**9)
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | text,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(text, inner, max_size=3),
@@ -129,6 +130,12 @@ exposures = st.builds(
 )
 
 
+def test_an_impossible_usage_on_disk_is_unknown() -> None:
+    record = json.loads(dump_trajectory(example()))
+    record["usage"] = {"calls": 4, "agent_dollars": -3.2, "input_tokens": 10**400}
+    assert from_record(record).usage == {"calls": 4, "agent_unmetered": 1, "unmetered": 1}
+
+
 @settings(max_examples=cases(60), deadline=None)
 @given(
     st.builds(
@@ -141,7 +148,7 @@ exposures = st.builds(
         calls=st.lists(calls, max_size=3).map(tuple),
         tiers=st.fixed_dictionaries(dict.fromkeys(TIERS, ids)),
         exposures=st.lists(exposures, max_size=3).map(tuple),
-        usage=st.dictionaries(text, numbers, max_size=2),
+        usage=st.dictionaries(text, amounts, max_size=2),
         started=text,
         seconds=numbers,
         traceback=text,
@@ -160,12 +167,15 @@ def test_any_trajectory_round_trips_through_utf8(trajectory: Trajectory) -> None
         (lambda good: good[: len(good) // 2], "not a complete trajectory"),
         (lambda good: b"", "not a complete trajectory"),
         (lambda good: b"\xff\xfe" + good, "not a complete trajectory"),
-        (lambda good: b"[]", "not an object"),
+        (lambda good: b"[]", "valid: a valid dictionary"),
         (lambda good: good.replace(b'"status": "steered"', b'"status": "fine"'), "'fine'"),
-        (lambda good: good.replace(b'"seconds": 1.5', b'"seconds": "long"'), "'seconds'"),
+        (
+            lambda good: good.replace(b'"seconds": 1.5', b'"seconds": "long"'),
+            "seconds is a value of type string",
+        ),
         (lambda good: good.replace(b'"question"', b'"kwestion"'), "'question'"),
-        (lambda good: good.replace(b'"tokens": 12', b'"token": 12'), "'tokens'"),
-        (lambda good: good.replace(b'"notes": {', b'"notes": 1, "of": {'), "'notes'"),
+        (lambda good: good.replace(b'"tokens": 12', b'"token": 12'), "no field 'calls.0.tokens'"),
+        (lambda good: good.replace(b'"notes": {', b'"notes": 1, "of": {'), "calls.0.notes is 1"),
         (lambda good: good.replace(b'"format": 1', b'"format": 7'), "format"),
         (lambda good: good.replace(b'[1, "previewed", "d1"', b'[1, "dreamt", "d1"'), "dreamt"),
     ],
@@ -181,6 +191,36 @@ def test_a_damaged_file_is_named(tmp_path: Path, damage, told: str) -> None:  # 
     assert "\n" not in str(error.value)
 
 
+def places(value: Any, *path: Any) -> Iterator[tuple[Any, ...]]:
+    """The paths of keys and positions to all values within a JSON value."""
+    pairs = value.items() if isinstance(value, dict) else enumerate(value)
+    for key, inner in pairs:
+        yield (*path, key)
+        if isinstance(inner, dict | list):
+            yield from places(inner, *path, key)
+
+
+ODD = [None, True, -1, 1.5, "x", [], {}, ["a"], [1], {"a": 1}, 10**400, 2**70, float("nan")]
+
+
+def test_whatever_takes_the_place_of_a_value_is_read_or_refused_in_one_line() -> None:
+    whole = json.loads(dump_trajectory(replace(example(), source={"tool_call_counts": {"a": 1}})))
+    refused = 0
+    for path in places(whole):
+        for odd in ODD:
+            record = json.loads(json.dumps(whole))
+            inner = record
+            for key in path[:-1]:
+                inner = inner[key]
+            inner[path[-1]] = odd
+            try:
+                dump_trajectory(from_record(record, where="q.json"))
+            except InputError as error:
+                refused += 1
+                assert str(error).startswith("q.json") and "\n" not in str(error)
+    assert refused > 300
+
+
 def test_an_absent_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"gone\.json"):
         read_trajectory(tmp_path / "gone.json")
@@ -194,7 +234,7 @@ def test_documents_of_an_answer_are_recorded_and_older_files_have_none() -> None
     del record["answer"]["documents"]
     assert from_record(record).answer.documents == ()
     assert "documents" not in json.loads(dump_trajectory(example()))["answer"]
-    with pytest.raises(ValueError, match="documents"):
+    with pytest.raises(InputError, match=r"answer\.documents is a value of type string"):
         from_record({**record, "answer": {**record["answer"], "documents": "d1"}})
 
 

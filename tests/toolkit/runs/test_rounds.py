@@ -8,14 +8,13 @@ from typing import Any
 
 import pytest
 
-from toolkit.contracts import Trajectory
-from toolkit.llm.accounts import Account
-from toolkit.llm.errors import OutOfMoney
-from toolkit.llm.ledger import Ledger
-from toolkit.llm.prices import Price
-from toolkit.runs import RunFolder
-from toolkit.runs.names import question_of, repeat_id
-from toolkit.sealing import VARIABLE
+from soundingline.toolkit.llm.errors import OutOfMoney
+from soundingline.toolkit.llm.ledger import Ledger
+from soundingline.toolkit.llm.prices import Price, UsageTotals
+from soundingline.toolkit.obfuscation import VARIABLE
+from soundingline.toolkit.runs import RunFolder
+from soundingline.toolkit.runs.run_folder import question_of, repeat_id
+from soundingline.toolkit.trajectory import Trajectory
 
 ROUND = {"row": {"checklist": ["a mill by the Wey"]}}
 ENDED = Trajectory("Q/1", "?", "completed")
@@ -62,13 +61,29 @@ def test_rounds_go_with_a_trajectory_that_ended_well(
     assert folder.repeat(2).rounds("Q/1").path.exists(), "another time that it was asked"
 
 
-def test_a_damaged_file_is_begun_anew(tmp_path: Path) -> None:
-    rounds = RunFolder(tmp_path / "run").rounds("q")
-    rounds.append(ROUND)
-    rounds.path.write_bytes(b"not JSON\n" + rounds.path.read_bytes())
-    assert rounds.read() == []
-    rounds.append(ROUND)
-    assert rounds.read() == [ROUND]
+def test_a_damaged_file_goes_on_from_the_rounds_before_the_damage(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = RunFolder(tmp_path / "run")
+    rounds = folder.rounds("q")
+    numbered = [{"row": {"round": number}} for number in range(1, 5)]
+    with folder.writing(manifest()):
+        for record in numbered:
+            rounds.append(record)
+        for times, number in enumerate((3, 1), start=1):
+            damaged = rounds.path.read_bytes().replace(b'"round":%d' % number, b'"round":9')
+            rounds.path.write_bytes(damaged)
+            assert rounds.read() == numbered[: number - 1]
+            told = capsys.readouterr().err
+            kept = f"q.rounds.jsonl.damaged-{times}"
+            assert f"line {number} does not match its checksum; it is kept as {kept}" in told
+            assert told.count("\n") == 1
+            assert (rounds.path.parent / kept).read_bytes() == damaged
+        rounds.append(numbered[0])
+        folder.write(replace(ENDED, qid="q"))
+    names = sorted(path.name for path in folder.queries.iterdir())
+    assert names == ["q.json", "q.rounds.jsonl.damaged-1", "q.rounds.jsonl.damaged-2"]
+    assert folder.done() == {"q"} and len(list(folder.trajectories())) == 1
 
 
 @pytest.mark.parametrize("repeat", [1, 2, 12])
@@ -79,7 +94,7 @@ def test_a_repeat_tells_its_question(repeat: int) -> None:
 
 def test_what_a_question_spent_before_counts_towards_its_cap_and_not_the_runs() -> None:
     ledger = Ledger(cap=1.0, question_cap=0.5, spent_before=0.4)
-    ledger.restore("q", {"librarian": Account(calls=3, input_tokens=7, dollars=0.5)})
+    ledger.add_prior_usage("q", {"librarian": UsageTotals(calls=3, input_tokens=7, dollars=0.5)})
     usage = ledger.usage("q")
     assert usage["librarian_calls"] == 3 and usage["dollars"] == pytest.approx(0.5)
     assert ledger.total.dollars == 0

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolkit.contracts import Answer
-from toolkit.search import format_answer, parse_answer
-from toolkit.search.answers import find_citations, invented_citations
+from soundingline.toolkit.search import format_answer, parse_answer
+from soundingline.toolkit.search.answers import find_citations, invented_citations
+from soundingline.toolkit.trajectory import Answer
 
 KNOWN = ("d1", "d2", "12", "an id", "a_b", "x%y", "Foo [band]", "Rome, Italy", "100%")
 

@@ -6,24 +6,17 @@ import dataclasses
 from typing import Any
 
 import pytest
+from toy_search import WordBackend, store_of
 
-from toolkit.contracts import (
-    Abilities,
+from soundingline.toolkit.data import Document
+from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.search import RankedBrowsing, TopK
+from soundingline.toolkit.search.tool import (
     Continuation,
-    Document,
     DocumentPage,
     Refusal,
     ResultsPage,
     ToolResult,
-    ToolUse,
-)
-from toolkit.search import (
-    DictionaryBackend,
-    DictionaryStore,
-    RankedBrowsing,
-    RankedBrowsingSession,
-    TopK,
-    TopKSession,
 )
 
 # Texts that look like the frame around them.
@@ -36,22 +29,22 @@ DOCUMENTS = {
 TEXTS = {docid: document.text for docid, document in DOCUMENTS.items()}
 
 
-def ranked(**settings: Any) -> RankedBrowsingSession:
-    return RankedBrowsing(**settings).session(DictionaryBackend(TEXTS), DictionaryStore(DOCUMENTS))
+def ranked(**settings: Any) -> RankedBrowsing:
+    return RankedBrowsing(**settings).open(WordBackend(TEXTS), store_of(DOCUMENTS))
 
 
-def top_k(**settings: Any) -> TopKSession:
-    return TopK(**settings).session(DictionaryBackend(TEXTS), DictionaryStore(DOCUMENTS))
+def top_k(**settings: Any) -> TopK:
+    return TopK(**settings).open(WordBackend(TEXTS), store_of(DOCUMENTS))
 
 
 def results(result: ToolResult) -> ResultsPage:
-    assert isinstance(result.details, ResultsPage)
-    return result.details
+    assert isinstance(result.page, ResultsPage)
+    return result.page
 
 
 def document(result: ToolResult) -> DocumentPage:
-    assert isinstance(result.details, DocumentPage)
-    return result.details
+    assert isinstance(result.page, DocumentPage)
+    return result.page
 
 
 def test_a_page_of_hits_gives_each_hit_as_it_is_shown() -> None:
@@ -64,8 +57,8 @@ def test_a_page_of_hits_gives_each_hit_as_it_is_shown() -> None:
         (2, "5", "5", 1.0),
     ]
     assert [hit.title for hit in page.hits] == ["", "Mill score=1.0"]
-    assert page.hits[0].excerpt == "Another mill. Its end."
-    assert all(hit.excerpt in first.text and not hit.text for hit in page.hits)
+    assert page.hits[0].snippet == "Another mill. Its end."
+    assert all(hit.snippet in first.text and not hit.text for hit in page.hits)
     assert page.continuation == Continuation(
         "read_search_results", {"search_id": "s1", "offset": 3}
     )
@@ -78,7 +71,7 @@ def test_a_page_that_is_cut_to_size_lists_what_it_shows_and_goes_on_behind_it() 
     tool = ranked(max_bytes=330)
     page = results(tool.call("search", {"reason": "", "query": "mill"}))
     assert 0 < len(page.hits) < page.total
-    assert page.shown == tool.calls[0].shown == tool.evidence.tiers["previewed"]
+    assert page.shown == tool.calls[0].shown == tool.exposures.tiers["previewed"]
     assert page.continuation and page.continuation.arguments["offset"] == len(page.hits) + 1
 
 
@@ -104,7 +97,7 @@ def test_whole_texts_are_given_as_they_are_shown() -> None:
     assert [hit.title for hit in page.hits] == ["Mill\n score=1.0", "", "Nine"]
     assert page.hits[1].text == "Another mill.\nIts end."
     assert page.hits[2].text.startswith("Nine\nA third")
-    assert all(hit.text in result.text and not hit.excerpt for hit in page.hits)
+    assert all(hit.text in result.text and not hit.snippet for hit in page.hits)
     assert not any("cut after" in hit.text for hit in page.hits)
 
 
@@ -116,7 +109,7 @@ def test_no_more_of_a_title_is_given_than_is_shown() -> None:
 
 @pytest.mark.parametrize("tool", [ranked(), top_k()])
 def test_a_page_without_hits_has_none(tool: Any) -> None:
-    reason = {"reason": ""} if isinstance(tool, RankedBrowsingSession) else {}
+    reason = {"reason": ""} if isinstance(tool, RankedBrowsing) else {}
     page = results(tool.call("search", {**reason, "query": "zzyzx"}))
     assert (page.query, page.hits, page.total, page.continuation) == ("zzyzx", (), 0, None)
 
@@ -141,11 +134,11 @@ def test_a_whole_document_has_nothing_following() -> None:
 def test_a_refusal_says_where_the_call_was_wrong() -> None:
     tool = ranked()
     wrong = tool.call("read_document", {"reason": "", "docid": "5", "offset": 99})
-    assert wrong.details == Refusal("past_the_end", "read_document", "offset")
-    assert tool.call("nonsense", {}).details == Refusal("unknown_tool")
+    assert wrong.page == Refusal("past_the_end", "read_document", "offset")
+    assert tool.call("nonsense", {}).page == Refusal("unknown_tool")
     tool.block("Time is over.")
     blocked = tool.call("search", {"reason": "", "query": "mill"})
-    assert blocked.details == Refusal("blocked")
+    assert blocked.page == Refusal("blocked")
     assert [result.call.error for result in (wrong, blocked)] == ["past_the_end", "blocked"]
 
 
@@ -158,28 +151,26 @@ def test_details_cannot_be_changed() -> None:
 
 
 def test_an_interface_says_which_of_its_tools_search_and_read() -> None:
-    search, read = ToolUse("search", "query"), ToolUse("read_document", "docid")
-    assert ranked().abilities == Abilities(search, read)
-    assert top_k().abilities == Abilities(search, None)
-    assert top_k(get_document=True).abilities == Abilities(search, ToolUse("get_document", "docid"))
+    search = ("search", "query")
+    assert (ranked().search_tool, ranked().read_tool) == (search, ("read_document", "docid"))
+    assert (top_k().search_tool, top_k().read_tool) == (search, None)
+    assert top_k(get_document=True).read_tool == ("get_document", "docid")
 
 
-@pytest.mark.parametrize("settings", [RankedBrowsing, TopK])
-def test_settings_are_values(settings: Any) -> None:
-    assert settings() == settings(max_rankings=32) != settings(max_rankings=5)
-    assert len({settings(), settings(), settings(max_rankings=5)}) == 2
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        settings().max_rankings = 5
+def test_a_tool_that_is_not_open_says_so() -> None:
+    settings = TopK()
+    settings.open(WordBackend(TEXTS), store_of(DOCUMENTS))
+    for use in (settings.specs, lambda: settings.search_tool):
+        with pytest.raises(InputError, match=r"TopK holds settings .* call open\(backend, store\)"):
+            use()
 
 
 def test_each_question_has_a_session_of_its_own() -> None:
     settings = TopK()
-    one, other = (
-        settings.session(DictionaryBackend(TEXTS), DictionaryStore(DOCUMENTS)) for _ in range(2)
-    )
+    one, other = (settings.open(WordBackend(TEXTS), store_of(DOCUMENTS)) for _ in range(2))
     one.reasoning = "a mill"
     one.call("search", {"query": "mill"})
     one.block("Time is over.")
     assert (other.reasoning, other.calls) == ("", ())
-    assert not any(other.evidence.tiers.values())
+    assert not any(other.exposures.tiers.values())
     assert not other.call("search", {"query": "mill"}).failed

@@ -18,14 +18,15 @@ pytest.importorskip("re2", reason="optional: pip install 'soundingline[grep]'")
 from linear_time import assert_linear
 from scripted_model import ScriptedModel, call, calling, saying
 from served import serving
+from toy_search import store_of
 
-from agents.chat import ChatAgent
-from agents.keyword import KeywordAgent
-from agents.prompt import load_prompt
-from toolkit.contracts import Document, SearchRequest, SearchResult, Topic
-from toolkit.errors import InputError
-from toolkit.evaluation.agent_measures import effort
-from toolkit.search import DictionaryStore, Grep, GrepSession
+from soundingline.agents.chat import ChatAgent
+from soundingline.agents.keyword import KeywordAgent
+from soundingline.agents.prompt import load_prompt
+from soundingline.toolkit.data import Document, SearchRequest, SearchResult, Topic
+from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.evaluation.agent_run import _effort
+from soundingline.toolkit.search import Grep
 
 CORPUS = {
     "mill": Document("mill", "Grenholm Mill", "The mill stands on the Aske.\nBrekke built it."),
@@ -42,19 +43,19 @@ class NoBackend:
         raise AssertionError(request)
 
 
-def grep(corpus: Any = None, clock: Any = time.perf_counter, **arguments: Any) -> GrepSession:
-    store = DictionaryStore(CORPUS if corpus is None else corpus)
-    return Grep(**arguments).session(NoBackend(), store, clock)
+def grep(corpus: Any = None, clock: Any = time.perf_counter, **arguments: Any) -> Grep:
+    store = store_of(CORPUS if corpus is None else corpus)
+    return Grep(**arguments).open(NoBackend(), store, clock=clock)
 
 
-def find(tool: GrepSession, pattern: str) -> Any:
+def find(tool: Grep, pattern: str) -> Any:
     return tool.call("grep", {"reason": "", "pattern": pattern})
 
 
 def test_documents_stand_by_number_of_matches_then_in_the_order_of_the_corpus() -> None:
     result = find(grep(), "mill")
     assert result.call.ranking == ("river", "mill", "ø")
-    assert [hit.score for hit in result.details.hits] == [3, 2, 1]  # titles count, case does not
+    assert [hit.score for hit in result.page.hits] == [3, 2, 1]  # titles count, case does not
     assert find(grep(order="corpus"), "mill").call.ranking == ("mill", "river", "ø")
     assert find(grep(case_sensitive=True), "Mill").call.ranking == ("mill",)
     assert find(grep(), "(?-i)Mill").call.ranking == ("mill",)
@@ -79,7 +80,7 @@ def test_what_matches_is_what_matches_in_a_line(texts: list[str], pattern: str) 
             expected[docid] = float(len(found))
     tool = grep(corpus, order="corpus", case_sensitive=True, page=4)
     result = find(tool, pattern)
-    assert {hit.docid: hit.score for hit in result.details.hits} == expected
+    assert {hit.docid: hit.score for hit in result.page.hits} == expected
     assert result.call.notes["matching"] == len(expected)
 
 
@@ -87,17 +88,17 @@ def test_long_texts_are_searched_to_their_end_and_lines_are_numbered_as_they_are
     text = "".join(f"Line {number} of the Ølgod list. {'x' * 90}\n" for number in range(1500))
     tool = grep({"d": Document("d", "", text)}, lines=5)
     result = find(tool, r"\bLine (?:3|1499) of the ølgod")
-    hit = result.details.hits[0]
+    hit = result.page.hits[0]
     assert hit.score == 2
-    for shown in hit.excerpt.split("\n"):
+    for shown in hit.snippet.split("\n"):
         number = int(shown.strip().partition(":")[0])
         line = {"reason": "", "docid": "d", "offset": number, "limit": 1}
-        start = tool.call("read_document", line).details.lines[0][:20]
+        start = tool.call("read_document", line).page.lines[0][:20]
         assert shown.partition(": ")[2].startswith(start)
-    assert [line.split(":")[0].strip() for line in hit.excerpt.split("\n")] == ["4", "1500"]
+    assert [line.split(":")[0].strip() for line in hit.snippet.split("\n")] == ["4", "1500"]
     one_line = "é" * 40_000 + " needle " + "é" * 40_000
-    (hit,) = find(grep({"d": Document("d", "", one_line)}), "needle").details.hits
-    assert "needle" in hit.excerpt and len(hit.excerpt) < 300
+    (hit,) = find(grep({"d": Document("d", "", one_line)}), "needle").page.hits
+    assert "needle" in hit.snippet and len(hit.snippet) < 300
 
 
 def test_hits_count_as_shown_and_documents_are_paged_through_and_read() -> None:
@@ -105,13 +106,13 @@ def test_hits_count_as_shown_and_documents_are_paged_through_and_read() -> None:
     tool = grep(corpus, page=3)
     first = find(tool, "m.ll")
     assert "1. docid=d0 score=1.0000\n   1: a mill" in first.text
-    tiers = tool.evidence.tiers
+    tiers = tool.exposures.tiers
     assert tiers["surfaced"] == tuple(corpus) and tiers["previewed"] == ("d0", "d1", "d2")
-    more = first.details.continuation
+    more = first.page.continuation
     rest = tool.call(more.tool, {**more.arguments, "reason": ""})
-    assert rest.call.shown[0] == "d3" and len(tool.evidence.tiers["previewed"]) == 12
+    assert rest.call.shown[0] == "d3" and len(tool.exposures.tiers["previewed"]) == 12
     tool.call("read_document", {"reason": "", "docid": "d5"})
-    assert tool.evidence.tiers["opened"] == ("d5",)
+    assert tool.exposures.tiers["opened"] == ("d5",)
     unknown = tool.call("read_document", {"reason": "", "docid": "d99"})
     assert unknown.call.error == "unknown_docid" and "Call grep(...) first" in unknown.text
 
@@ -133,7 +134,7 @@ def test_a_wrong_pattern_is_refused_and_exposes_nothing(pattern: str, code: str,
     tool = grep()
     result = find(tool, pattern)
     assert result.call.error == code and says in result.text
-    assert not any(tool.evidence.tiers.values())
+    assert not any(tool.exposures.tiers.values())
     assert not find(tool, "mill").failed
 
 
@@ -141,10 +142,10 @@ def test_limits_are_told_and_recorded() -> None:
     corpus = {f"d{number}": Document(f"d{number}", "", "mill " * 9) for number in range(50)}
     few = find(grep(corpus, max_documents=20, max_matches=4), "mill")
     assert few.call.notes == {"documents": 20, "matching": 20, "stopped": "documents"}
-    assert few.details.hits[0].score == 4
+    assert few.page.hits[0].score == 4
     assert "[only 20 documents were searched: limit of documents]" in few.text
     deep = find(grep(corpus, depth=10), "mill")
-    assert deep.details.total == 10 and "[50 documents match]" in deep.text
+    assert deep.page.total == 10 and "[50 documents match]" in deep.text
     early = find(grep(corpus, depth=10, order="corpus"), "mill")
     assert early.call.notes == {"documents": 10, "matching": 10, "stopped": "depth"}
     ticks = itertools.count()
@@ -152,13 +153,13 @@ def test_limits_are_told_and_recorded() -> None:
     assert late.call.notes["stopped"] == "seconds" and late.call.notes["documents"] == 20
     assert "stopped" not in find(grep(corpus, max_documents=50), "mill").call.notes
     narrow = find(grep(corpus, depth=10, page=10, max_bytes=400), "mill")
-    assert len(narrow.text.encode()) <= 400 and narrow.details.continuation is not None
+    assert len(narrow.text.encode()) <= 400 and narrow.page.continuation is not None
 
 
 @pytest.mark.parametrize("pattern", ["(a+)+$", "(a|aa)+b", "(.*)(.*)(.*)b", "a{1,30}a{1,30}b"])
 def test_time_grows_with_the_length_of_a_text_whatever_the_pattern(pattern: str) -> None:
     def read(text: str) -> None:
-        assert not find(grep({"d": Document("d", "", text + "c")}), pattern).details.hits
+        assert not find(grep({"d": Document("d", "", text + "c")}), pattern).page.hits
 
     assert_linear(read, lambda size: "a" * size)
 
@@ -186,7 +187,7 @@ def test_a_language_model_searches_by_patterns() -> None:
     agent = ChatAgent(model=model, prompt="grep")
     trajectory = asyncio.run(agent.run(Topic("q", "Who built the mill?"), grep()))
     assert trajectory.status == "completed" and trajectory.tiers["cited"] == ("mill",)
-    counts = effort([trajectory])
+    counts = _effort([trajectory])
     assert (counts["search_calls"], counts["read_calls"]) == ({"q": 1.0}, {"q": 1.0})
     assert "{question}" in load_prompt("grep").sections["question"]
 
@@ -204,7 +205,7 @@ def test_it_is_served_as_other_interfaces_are() -> None:
 
 def test_it_is_served_over_mcp() -> None:
     async def conversation(url: str) -> tuple[list[str], str]:
-        async with mcp.Client(f"{url}/mcp-http", mode="legacy") as client:
+        async with mcp.Client(f"{url}/mcp", mode="legacy") as client:
             tools = [tool.name for tool in (await client.list_tools()).tools]
             result = await client.call_tool("grep", {"reason": "", "pattern": "Torvald|twelve"})
             return tools, result.content[0].text

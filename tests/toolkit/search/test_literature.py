@@ -1,4 +1,4 @@
-"""The interface of literature search: pages, layers, exposures, refusals."""
+"""Literature search: pages, layers of reading, exposures, refusals."""
 
 from __future__ import annotations
 
@@ -6,28 +6,22 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
+from toy_search import WordBackend, store_of
 
-from toolkit.benchmarks.links import LinkGraph
-from toolkit.contracts import Document, DocumentPage, Link, ResultsPage
-from toolkit.corpus.resolve import Heading, Resolver
-from toolkit.errors import InputError
-from toolkit.search import (
-    DictionaryBackend,
-    DictionaryStore,
-    Literature,
-    LiteratureSession,
-    Located,
-    Operators,
-)
+from soundingline.toolkit.benchmarks.links import LinkGraph
+from soundingline.toolkit.corpus.resolve import Resolver
+from soundingline.toolkit.data import Document, Link
+from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.search import Literature, Located, Operators
+from soundingline.toolkit.search.literature import ReadingLayers, first_sentences
+from soundingline.toolkit.search.tool import DocumentPage, ResultsPage
 
 DOCUMENTS = {
     "a": Document("a", "Tides of Brel", "The tide rises nine metres. " * 40, "http://x/a"),
     "b": Document("b", "Mills", "A mill stands at Brel. It grinds barley."),
     "c": Document("c", "Ferries", "No such word."),
 }
-PASSAGES = DictionaryStore(
-    DOCUMENTS, {"a%p0": "The tide rises nine metres.", "a%p1": "More of it."}
-)
+PASSAGES = store_of(DOCUMENTS, {"a%p0": "The tide rises nine metres.", "a%p1": "More of it."})
 
 
 class Fixed:
@@ -44,23 +38,23 @@ OPERATORS = Operators(
     links=LinkGraph.build([Link("a", "b"), Link("c", "a"), Link("c", "b")]),
     locator=Fixed(),
     passages=PASSAGES,
-    resolver=Resolver(Heading(d.docid, d.title, d.url) for d in DOCUMENTS.values()),
+    resolver=Resolver(Document(d.docid, d.title, "", d.url) for d in DOCUMENTS.values()),
 )
 
 
-def session(operators: Operators = OPERATORS, **settings: int) -> LiteratureSession:
-    backend = DictionaryBackend({docid: document.text for docid, document in DOCUMENTS.items()})
-    store = DictionaryStore(DOCUMENTS)
-    return Literature(**settings).bind(operators).session(backend, store)  # type: ignore[arg-type]
+def session(operators: Operators = OPERATORS, **settings: int) -> Literature:
+    backend = WordBackend({docid: document.text for docid, document in DOCUMENTS.items()})
+    store = store_of(DOCUMENTS)
+    return Literature(**settings).bind(operators).open(backend, store)  # type: ignore[arg-type]
 
 
 def test_a_search_shows_titles_and_exposes_metadata() -> None:
     tool = session(hits=1)
     result = tool.call("search", {"query": "tide at Brel"})
     assert "docid=b Mills" in result.text
-    assert isinstance(result.details, ResultsPage) and result.details.layer == "metadata"
-    assert set(tool.evidence.tiers["surfaced"]) == {"a", "b"}
-    assert tool.evidence.tiers["previewed"] == ("b",)
+    assert isinstance(result.page, ResultsPage) and result.page.layer == "metadata"
+    assert set(tool.exposures.tiers["surfaced"]) == {"a", "b"}
+    assert tool.exposures.tiers["previewed"] == ("b",)
 
 
 def test_each_layer_that_is_read_is_an_exposure_with_its_tokens() -> None:
@@ -69,24 +63,24 @@ def test_each_layer_that_is_read_is_an_exposure_with_its_tokens() -> None:
     for layer in ("metadata", "abstract", "text"):
         assert not tool.call("read", {"docid": "a", "layer": layer}).failed
     tool.call("locate", {"docid": "a", "requirement": "It tells of tides."})
-    rows = [(row.tier, row.docid, row.layer) for row in tool.evidence.exposures]
+    rows = [(row.tier, row.docid, row.layer) for row in tool.exposures.rows]
     assert rows == [
         ("previewed", "a", "metadata"),
         ("opened", "a", "abstract"),
         ("opened", "a", "text"),
         ("opened", "a", "evidence"),
     ]
-    tokens = [row.tokens for row in tool.evidence.exposures]
+    tokens = [row.tokens for row in tool.exposures.rows]
     assert tokens == sorted(tokens) and tokens[1] < tokens[2] < tokens[3]
-    assert tool.evidence.exposures[-1].documents == 1
+    assert tool.exposures.rows[-1].documents == 1
     layers = [call.notes["layer"] for call in tool.calls]
     assert layers == ["metadata", "metadata", "abstract", "text", "evidence"]
 
 
 def test_an_abstract_is_read_where_no_layer_is_named() -> None:
     result = session(abstract_tokens=14).call("read", {"docid": "a%p3"})
-    assert isinstance(result.details, DocumentPage) and result.details.layer == "abstract"
-    assert list(result.details.lines) == ["The tide rises nine metres. The tide rises nine metres."]
+    assert isinstance(result.page, DocumentPage) and result.page.layer == "abstract"
+    assert list(result.page.lines) == ["The tide rises nine metres. The tide rises nine metres."]
 
 
 def test_metadata_tells_url_and_fields() -> None:
@@ -98,19 +92,19 @@ def test_metadata_tells_url_and_fields() -> None:
 def test_a_long_text_goes_on_at_the_line_that_its_page_tells() -> None:
     tool = session(max_lines=1)
     result = tool.call("read", {"docid": "a", "layer": "text"})
-    assert isinstance(result.details, DocumentPage) and result.details.continuation
-    following = tool.call(result.details.continuation.tool, result.details.continuation.arguments)
-    assert isinstance(following.details, DocumentPage) and following.details.first == 2
-    assert following.details.layer == "text"
+    assert isinstance(result.page, DocumentPage) and result.page.continuation
+    following = tool.call(result.page.continuation.tool, result.page.continuation.arguments)
+    assert isinstance(following.page, DocumentPage) and following.page.first == 2
+    assert following.page.layer == "text"
     assert tool.call("read", {"docid": "a", "layer": "text", "offset": 99}).call.error
 
 
 def test_links_are_followed_and_surface_documents() -> None:
     tool = session()
     result = tool.call("expand", {"docids": "a, c", "direction": "out"})
-    assert isinstance(result.details, ResultsPage)
-    assert [(hit.docid, hit.score) for hit in result.details.hits] == [("b", 2.0)]
-    assert tool.evidence.tiers["surfaced"] == ("b",)
+    assert isinstance(result.page, ResultsPage)
+    assert [(hit.docid, hit.score) for hit in result.page.hits] == [("b", 2.0)]
+    assert tool.exposures.tiers["surfaced"] == ("b",)
     assert result.call.ranking == ("b",)
     inward = tool.call("expand", {"docids": "b", "direction": "in"})
     assert set(inward.call.shown) == {"a", "c"}
@@ -135,11 +129,11 @@ def test_findings_become_documents_or_are_refused() -> None:
     result = tool.call("resolve", {"findings": "mills\nhttp://x/a\nThe Lost Book"})
     assert result.call.shown == ("b", "a")
     assert "[2 of 3 found]" in result.text and '"The Lost Book": unknown' in result.text
-    assert tool.evidence.tiers["previewed"] == ("b", "a")
+    assert tool.exposures.tiers["previewed"] == ("b", "a")
 
 
 def test_a_title_of_many_documents_is_refused_with_the_first_of_them() -> None:
-    headings = [Heading(f"r{number}", "Annual Report") for number in range(5)]
+    headings = [Document(f"r{number}", "Annual Report", "") for number in range(5)]
     tool = session(replace(OPERATORS, resolver=Resolver(headings)))
     result = tool.call("resolve", {"findings": "Annual Report"})
     assert result.text.endswith('"Annual Report": ambiguous: r0, r1, r2 and 2 more')
@@ -150,8 +144,8 @@ def test_a_tool_without_its_operator_is_not_offered() -> None:
     assert [spec["name"] for spec in session(Operators()).specs()] == ["search", "read"]
     names = [spec["name"] for spec in session().specs()]
     assert names == ["search", "read", "expand", "locate", "resolve"]
-    assert session().abilities.search == ("search", "query")
-    assert session().abilities.read == ("read", "docid")
+    assert session().search_tool == ("search", "query")
+    assert session().read_tool == ("read", "docid")
 
 
 @pytest.mark.parametrize(
@@ -173,7 +167,7 @@ def test_a_wrong_call_is_refused_and_exposes_nothing(
     opened = session()
     result = opened.call(tool, arguments)
     assert result.call.error == code
-    assert not opened.evidence.exposures
+    assert not opened.exposures.rows
 
 
 def test_an_answer_lists_documents_of_the_session_alone() -> None:
@@ -187,3 +181,38 @@ def test_an_answer_lists_documents_of_the_session_alone() -> None:
 def test_impossible_settings_are_refused(name: str) -> None:
     with pytest.raises(InputError, match=name):
         Literature(**{name: 0})
+
+
+TEXT = "One two three. Four five six. Seven eight nine ten. " + "More words follow. " * 50
+STORE = store_of({"d": Document("d", "Title", TEXT, "http://x/d"), "e": Document("e", "", "")})
+
+
+def test_the_abstract_is_a_field_apart() -> None:
+    fields = {"d": {"abstract": "Short.", "year": "1990"}}
+    layers = ReadingLayers(STORE, fields=lambda docid: fields.get(docid, {}))
+    assert layers.fields("d") == {"year": "1990"}
+    assert layers.abstract("d") == "Short."
+
+
+def test_an_abstract_is_the_first_sentences_up_to_the_limit() -> None:
+    # Words and marks count: four a sentence.
+    assert ReadingLayers(STORE, abstract_tokens=9).abstract("d") == "One two three. Four five six."
+    assert ReadingLayers(STORE, abstract_tokens=8).abstract("d") == "One two three. Four five six."
+    assert ReadingLayers(STORE, abstract_tokens=7).abstract("d") == "One two three."
+
+
+def test_a_first_sentence_that_is_too_long_is_cut_and_a_short_text_is_whole() -> None:
+    assert first_sentences(TEXT, 2) == "One two"
+    assert first_sentences("No full stop", 100) == "No full stop"
+    assert ReadingLayers(STORE).abstract("e") == ""
+
+
+def test_passages_come_from_their_own_store() -> None:
+    passages = store_of({"d": TEXT}, {"d%p1": "Four five six."})
+    layers = ReadingLayers(STORE, passages=passages)
+    assert [unit.text for unit in layers.evidence(["d%p1"])] == ["Four five six."]
+
+
+def test_an_unknown_document_is_a_key_error() -> None:
+    with pytest.raises(KeyError):
+        ReadingLayers(STORE).abstract("ghost")

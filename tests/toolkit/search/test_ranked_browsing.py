@@ -11,37 +11,32 @@ import pytest
 from effort import cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from toy_search import WordBackend, store_of
 
-from toolkit.contracts import (
-    Document,
-    DocumentPage,
-    Hit,
-    ResultsPage,
-    SearchRequest,
-    SearchResult,
-    SearchTool,
-    ToolResult,
-)
-from toolkit.errors import InputError
-from toolkit.search import DictionaryBackend, DictionaryStore, RankedBrowsing, RankedBrowsingSession
+from soundingline.toolkit.corpus import SqliteStore
+from soundingline.toolkit.data import Document, Hit, SearchRequest, SearchResult
+from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.search import RankedBrowsing
+from soundingline.toolkit.search.session import SearchTool
+from soundingline.toolkit.search.tool import DocumentPage, ResultsPage, ToolResult
 
 TEXTS = {f"d{n}": f"king number {n}\nsecond line\nthird line" for n in range(1, 13)}
 DOCUMENTS = {docid: Document(docid, f"Title of {docid}", text) for docid, text in TEXTS.items()}
 
 
-def browsing(**settings: Any) -> RankedBrowsingSession:
-    return RankedBrowsing(**settings).session(DictionaryBackend(TEXTS), DictionaryStore(DOCUMENTS))
+def browsing(**settings: Any) -> RankedBrowsing:
+    return RankedBrowsing(**settings).open(WordBackend(TEXTS), store_of(DOCUMENTS))
 
 
-def search(tool: RankedBrowsingSession, query: str = "king") -> ToolResult:
+def search(tool: RankedBrowsing, query: str = "king") -> ToolResult:
     return tool.call("search", {"reason": "to find it", "query": query})
 
 
-def browse(tool: RankedBrowsingSession, **arguments: Any) -> ToolResult:
+def browse(tool: RankedBrowsing, **arguments: Any) -> ToolResult:
     return tool.call("read_search_results", {"reason": "more", **arguments})
 
 
-def read(tool: RankedBrowsingSession, docid: str, **arguments: Any) -> ToolResult:
+def read(tool: RankedBrowsing, docid: str, **arguments: Any) -> ToolResult:
     return tool.call("read_document", {"reason": "look", "docid": docid, **arguments})
 
 
@@ -59,7 +54,7 @@ def followed(result: ToolResult) -> tuple[str, dict[str, Any]] | None:
     """The call that the last line of the output names. The details name the same one, but for what
     is their caller's (the reason) and what is a default (the limit)."""
     call = hinted_call(result.text)
-    details = result.details
+    details = result.page
     assert isinstance(details, (ResultsPage, DocumentPage))
     if call is None:
         assert details.continuation is None
@@ -123,7 +118,7 @@ def test_each_tier_holds_what_its_call_exposed() -> None:
     search(tool)
     browse(tool, search_id="s1", offset=7, limit=2)
     read(tool, "d9")
-    tiers = tool.evidence.tiers
+    tiers = tool.exposures.tiers
     assert tiers["surfaced"] == tuple(TEXTS)
     assert tiers["previewed"] == ("d1", "d2", "d3", "d4", "d5", "d7", "d8")
     assert tiers["opened"] == ("d9",)
@@ -134,7 +129,7 @@ def test_a_search_without_hits_says_so_and_surfaces_nothing() -> None:
     result = search(tool, "zebra")
     assert not result.failed
     assert "Call search with other words." in result.text
-    assert not any(tool.evidence.tiers.values())
+    assert not any(tool.exposures.tiers.values())
 
 
 @pytest.mark.parametrize(
@@ -162,12 +157,12 @@ def test_a_wrong_call_is_told_what_to_do_next_and_exposes_nothing(
 ) -> None:
     tool = browsing()
     search(tool)
-    before = tool.evidence.tiers, tool.evidence.exposures
+    before = tool.exposures.tiers, tool.exposures.rows
     result = tool.call(name, {"reason": "because", **arguments})
     assert result.call.error == code
     assert result.text.startswith(f"[error code={code}")
     assert told in result.text
-    assert (tool.evidence.tiers, tool.evidence.exposures) == before
+    assert (tool.exposures.tiers, tool.exposures.rows) == before
     assert not result.call.shown and not result.call.ranking
 
 
@@ -178,6 +173,21 @@ def test_an_unknown_search_id_is_told_which_are_kept() -> None:
     )
     search(tool)
     assert "(kept: s1)" in browse(tool, search_id="s2").text
+
+
+def test_search_ids_with_a_suffix_are_whole_on_every_page_and_may_come_without_it() -> None:
+    plain, tool = browsing(max_rankings=2), browsing(max_rankings=2)
+    tool.search_id_suffix = "@4f"
+    pages = [(search(each), browse(each, search_id="s1")) for each in (plain, tool)]
+    for short, whole in zip(*pages, strict=True):
+        assert whole.text == re.sub(r'(search_id="?s1)', r"\1@4f", short.text) != short.text
+    assert browse(tool, search_id="s1@4f").text == pages[1][1].text
+    assert "search_id 's2' is unknown (kept: s1@4f)" in browse(tool, search_id="s2").text
+    assert "search_id 's1@4e' is unknown" in browse(tool, search_id="s1@4e").text
+    for query in ("number", "line"):
+        search(tool, query)
+    for search_id in ("s1", "s1@4f"):
+        assert "search_id 's1@4f' was dropped" in browse(tool, search_id=search_id).text
 
 
 def test_a_dropped_ranking_has_its_own_error_which_names_the_query() -> None:
@@ -196,12 +206,12 @@ class CountingBackend:
 
     def search(self, request: SearchRequest) -> SearchResult:
         self.requests.append(request)
-        return DictionaryBackend(TEXTS).search(request)
+        return WordBackend(TEXTS).search(request)
 
 
 def test_a_repeated_query_gets_a_new_id_without_a_second_search() -> None:
     backend = CountingBackend()
-    tool = RankedBrowsing(depth=7).session(backend, DictionaryStore(DOCUMENTS))
+    tool = RankedBrowsing(depth=7).open(backend, store_of(DOCUMENTS))
     first, second = search(tool, "king 3"), search(tool, " king 3")
     assert backend.requests == [SearchRequest("king 3", "", 7)]
     assert "search_id=s2" in second.text
@@ -211,7 +221,7 @@ def test_a_repeated_query_gets_a_new_id_without_a_second_search() -> None:
 
 def test_another_reasoning_is_another_request() -> None:
     backend = CountingBackend()
-    tool = RankedBrowsing().session(backend, DictionaryStore(DOCUMENTS))
+    tool = RankedBrowsing().open(backend, store_of(DOCUMENTS))
     search(tool)
     tool.reasoning = "perhaps a queen"
     search(tool)
@@ -221,23 +231,23 @@ def test_another_reasoning_is_another_request() -> None:
 def test_a_ranking_deeper_than_asked_is_cut_to_the_depth() -> None:
     class Generous:
         def search(self, request: SearchRequest) -> SearchResult:
-            return DictionaryBackend(TEXTS).search(request._replace(depth=99))
+            return WordBackend(TEXTS).search(request._replace(depth=99))
 
-    tool = RankedBrowsing(depth=6).session(Generous(), DictionaryStore(DOCUMENTS))
+    tool = RankedBrowsing(depth=6).open(Generous(), store_of(DOCUMENTS))
     assert len(search(tool).call.ranking) == 6
-    assert len(tool.evidence.tiers["surfaced"]) == 6
+    assert len(tool.exposures.tiers["surfaced"]) == 6
 
 
 def test_titles_and_texts_of_a_page_are_fetched_in_one_call_for_the_shown_hits_only() -> None:
-    class CountingStore(DictionaryStore):
+    class CountingStore(SqliteStore):
         asked: list[Any] = []  # noqa: RUF012
 
         def texts(self, unit_ids: Any) -> Any:
             self.asked.append(list(unit_ids))
             return super().texts(unit_ids)
 
-    store = CountingStore(DOCUMENTS)
-    search(RankedBrowsing(page=3).session(DictionaryBackend(TEXTS), store))
+    store = CountingStore.in_memory(DOCUMENTS.values())
+    search(RankedBrowsing(page=3).open(WordBackend(TEXTS), store))
     assert store.asked == [["d1", "d2", "d3"]]
 
 
@@ -254,25 +264,21 @@ def test_no_excerpts_on_request() -> None:
 def test_passages_are_shown_by_unit_id_and_counted_by_document() -> None:
     passages = {"a%p0": "king one", "a%p1": "king two king", "b%p0": "king three"}
     documents = {"a": "king one\nking two king", "b": "king three"}
-    tool = RankedBrowsing().session(
-        DictionaryBackend(passages), DictionaryStore(documents, passages)
-    )
+    tool = RankedBrowsing().open(WordBackend(passages), store_of(documents, passages))
     assert search(tool).call.shown == ("a%p0", "a%p1", "b%p0")
-    assert tool.evidence.tiers["surfaced"] == ("a", "b")
-    assert tool.evidence.tiers["previewed"] == ("a", "b")
-    assert [exposure.documents for exposure in tool.evidence.exposures] == [1, 2]
+    assert tool.exposures.tiers["surfaced"] == ("a", "b")
+    assert tool.exposures.tiers["previewed"] == ("a", "b")
+    assert [exposure.documents for exposure in tool.exposures.rows] == [1, 2]
 
 
 def test_opening_a_passage_starts_where_it_stands_in_its_document() -> None:
     text = "\n".join(f"line {n}" for n in range(1, 20)) + "\nThe passage begins\nand ends."
     passages = {"a b%p7": "The passage begins and ends."}
-    tool = RankedBrowsing().session(
-        DictionaryBackend(passages), DictionaryStore({"a b": text}, passages)
-    )
+    tool = RankedBrowsing().open(WordBackend(passages), store_of({"a b": text}, passages))
     opened = read(tool, "a b%p7")
     assert opened.text.startswith("[docid=a b lines 20-21 of 21]\nThe passage begins\n")
     assert opened.call.shown == ("a b",)
-    assert tool.evidence.tiers["opened"] == ("a b",)
+    assert tool.exposures.tiers["opened"] == ("a b",)
     assert read(tool, "a b%p7", offset=1).text.startswith("[docid=a b lines 1-21")
 
 
@@ -281,16 +287,14 @@ def test_a_backend_that_breaks_is_not_hidden_and_not_recorded() -> None:
         def search(self, request: SearchRequest) -> SearchResult:
             raise RuntimeError("index is gone")
 
-    tool = RankedBrowsing().session(Broken(), DictionaryStore(DOCUMENTS))
+    tool = RankedBrowsing().open(Broken(), store_of(DOCUMENTS))
     with pytest.raises(RuntimeError, match="index is gone"):
         search(tool)
     assert tool.calls == ()
 
 
 def test_an_index_of_another_corpus_is_told_as_such() -> None:
-    tool = RankedBrowsing().session(
-        DictionaryBackend({"other": "king"}), DictionaryStore(DOCUMENTS)
-    )
+    tool = RankedBrowsing().open(WordBackend({"other": "king"}), store_of(DOCUMENTS))
     with pytest.raises(InputError, match="same corpus"):
         search(tool)
 
@@ -332,7 +336,7 @@ def test_following_the_hints_reads_every_line_exactly_once(
     documents = {'a "quoted" id, é': "\n".join(lines)}
     tool = RankedBrowsing(
         max_lines=max_lines, max_bytes=max_bytes, read_limit=min(limit, max_lines)
-    ).session(DictionaryBackend({}), DictionaryStore(documents))
+    ).open(WordBackend({}), store_of(documents))
     got: list[str] = []
     call: Any = ("read_document", {"reason": "", "docid": 'a "quoted" id, é'})
     while call:
@@ -340,7 +344,7 @@ def test_following_the_hints_reads_every_line_exactly_once(
         assert not result.failed
         body = result.text.split("\n")[1:-1]
         got += body
-        assert isinstance(result.details, DocumentPage) and list(result.details.lines) == body
+        assert isinstance(result.page, DocumentPage) and list(result.page.lines) == body
         # Only a page of one line may exceed the limits.
         assert len(body) == 1 or len(result.text.encode()) <= max_bytes
         assert len(body) == 1 or len(body) + 2 <= max_lines
@@ -366,7 +370,7 @@ def test_following_the_hints_shows_every_hit_exactly_once(
     documents = {f"é {n}": Document(f"é {n}", title, f"king {text}") for n in range(count)}
     tool = RankedBrowsing(
         page=page, browse_page=page, max_lines=max_lines, max_bytes=max_bytes, read_limit=1
-    ).session(DictionaryBackend(dict.fromkeys(documents, "king")), DictionaryStore(documents))
+    ).open(WordBackend(dict.fromkeys(documents, "king")), store_of(documents))
     shown: list[str] = []
     call: Any = ("search", {"reason": "", "query": "king"})
     while call:
@@ -389,7 +393,7 @@ def test_a_search_of_a_thousand_hits_costs_little_over_the_backend() -> None:
 
     seconds = []
     for number in range(20):
-        tool = RankedBrowsing().session(Ready(), DictionaryStore(documents))
+        tool = RankedBrowsing().open(Ready(), store_of(documents))
         started = time.process_time()
         search(tool, f"which king wrote to the minister of a far country in 18{number}")
         seconds.append(time.process_time() - started)

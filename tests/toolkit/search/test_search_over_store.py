@@ -7,10 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from toy_search import WordBackend
 
-from toolkit.contracts import Document
-from toolkit.corpus import Passages, SqliteStore, build_units
-from toolkit.search import DictionaryBackend, RankedBrowsing, RankedBrowsingSession
+from soundingline.toolkit.corpus import Passages, SqliteStore
+from soundingline.toolkit.data import Document
+from soundingline.toolkit.search import RankedBrowsing
 
 
 @pytest.fixture(scope="module")
@@ -26,15 +27,15 @@ def store(
 ) -> Iterator[SqliteStore]:
     folder = tmp_path_factory.mktemp("store")
     texts = SqliteStore.build(folder / "texts", articles, corpus_fingerprint="test")
-    build_units(folder / "units", texts, Passages())
+    texts.add_units(folder / "units", Passages())
     texts.close()
-    with SqliteStore.open(folder / "texts", folder / "units") as opened:
+    with SqliteStore(folder / "texts", folder / "units") as opened:
         yield opened
 
 
-def browsing(store: SqliteStore) -> RankedBrowsingSession:
+def browsing(store: SqliteStore) -> RankedBrowsing:
     units = {unit.unit_id: unit.text for unit in store.units()}
-    return RankedBrowsing().session(DictionaryBackend(units), store)
+    return RankedBrowsing().open(WordBackend(units), store)
 
 
 def test_every_passage_opens_at_the_line_that_holds_its_beginning(store: SqliteStore) -> None:
@@ -64,7 +65,7 @@ def test_a_long_article_is_read_whole_by_its_hints(
 
 
 def test_a_passage_that_the_document_lacks_is_an_unknown_docid(store: SqliteStore) -> None:
-    docid = next(store.docids())
+    docid = next(store.documents()).docid
     for number in ("99999", "9" * 30, "9" * 6000):
         arguments = {"reason": "", "docid": f"{docid}%p{number}"}
         assert browsing(store).call("read_document", arguments).call.error == "unknown_docid"
@@ -76,5 +77,7 @@ def test_previewed_passages_count_as_their_articles(store: SqliteStore) -> None:
     tool = browsing(store)
     result = tool.call("search", {"reason": "", "query": "president of the united states"})
     assert all("%p" in unit_id for unit_id in result.call.shown)
-    assert set(tool.evidence.tiers["surfaced"]) <= set(store.docids())
+    assert set(tool.exposures.tiers["surfaced"]) <= {
+        document.docid for document in store.documents()
+    }
     assert "…" in result.text

@@ -1,4 +1,4 @@
-"""What both interfaces share: records, times, blocking, citing, and surviving any call."""
+"""What every search tool does: records, exposures, caching, blocking."""
 
 from __future__ import annotations
 
@@ -9,19 +9,13 @@ from dataclasses import asdict
 from typing import Any
 
 import pytest
+from toy_search import WordBackend, store_of
 
-from toolkit.contracts import Document, SearchRequest, SearchResult
-from toolkit.files import dump_json
-from toolkit.search import (
-    DictionaryBackend,
-    DictionaryStore,
-    RankedBrowsing,
-    RankedBrowsingSession,
-    ToolSession,
-    TopK,
-    TopKSession,
-)
-from toolkit.text import count_tokens
+from soundingline.toolkit.data import Document, SearchRequest, SearchResult
+from soundingline.toolkit.files import dump_json
+from soundingline.toolkit.search import ExposureLog, RankedBrowsing, SearchTool, TopK
+from soundingline.toolkit.tokens import count_tokens
+from soundingline.toolkit.trajectory import Exposure
 
 TEXTS = {f"d{n}": f"king {n}\nline two of {n}" for n in range(30)} | {"an id, é": "queen\n" * 300}
 DOCUMENTS = {docid: Document(docid, "", text) for docid, text in TEXTS.items()}
@@ -42,20 +36,18 @@ CODES = {
 }
 
 
-def browsing(**settings: Any) -> RankedBrowsingSession:
-    return RankedBrowsing(**settings).session(DictionaryBackend(TEXTS), DictionaryStore(DOCUMENTS))
+def browsing(**settings: Any) -> RankedBrowsing:
+    return RankedBrowsing(**settings).open(WordBackend(TEXTS), store_of(DOCUMENTS))
 
 
-def top(**settings: Any) -> TopKSession:
+def top(**settings: Any) -> TopK:
     settings = {"get_document": True, **settings}
-    return TopK(**settings).session(DictionaryBackend(TEXTS), DictionaryStore(DOCUMENTS))
+    return TopK(**settings).open(WordBackend(TEXTS), store_of(DOCUMENTS))
 
 
 def test_a_call_is_recorded_with_its_output_tokens_and_seconds() -> None:
     ticks = iter([10.0, 12.5])
-    tool = RankedBrowsing().session(
-        DictionaryBackend(TEXTS), DictionaryStore(DOCUMENTS), clock=lambda: next(ticks)
-    )
+    tool = RankedBrowsing().open(WordBackend(TEXTS), store_of(DOCUMENTS), clock=lambda: next(ticks))
     result = tool.call("search", {"reason": "why", "query": "king"})
     assert tool.calls == (result.call,)
     assert result.call.name == "search"
@@ -65,7 +57,7 @@ def test_a_call_is_recorded_with_its_output_tokens_and_seconds() -> None:
     assert result.call.tokens == count_tokens(result.text) > 0
 
 
-class NotingBackend(DictionaryBackend):
+class NotingBackend(WordBackend):
     """Notes how often it was asked."""
 
     notes: Any = None
@@ -79,7 +71,7 @@ class NotingBackend(DictionaryBackend):
 
 def test_what_a_search_noted_is_recorded_with_its_call_and_not_shown() -> None:
     backend = NotingBackend(TEXTS)
-    tool = RankedBrowsing().session(backend, DictionaryStore(DOCUMENTS))
+    tool = RankedBrowsing().open(backend, store_of(DOCUMENTS))
     queries = ["king", "nothing like it", "king"]
     calls = [tool.call("search", {"reason": "", "query": query}).call for query in queries]
     calls.append(tool.call("read_search_results", {"reason": "", "search_id": "s1"}).call)
@@ -92,7 +84,7 @@ def test_what_a_search_noted_is_recorded_with_its_call_and_not_shown() -> None:
 def test_notes_that_json_cannot_hold_do_not_cost_the_trajectory() -> None:
     backend = NotingBackend(TEXTS)
     backend.notes = {"of": object()}
-    tool = RankedBrowsing().session(backend, DictionaryStore(DOCUMENTS))
+    tool = RankedBrowsing().open(backend, store_of(DOCUMENTS))
     call = tool.call("search", {"reason": "", "query": "king"}).call
     assert list(call.notes) == ["unreadable"]
     dump_json(asdict(call))
@@ -104,7 +96,7 @@ def test_exposures_count_the_tokens_of_all_output_up_to_the_end_of_their_call() 
     tool.call("search", {"reason": "", "query": "king"})
     tool.call("read_document", {"reason": "", "docid": "d29"})
     spent = [sum(call.tokens for call in tool.calls[:n]) for n in (1, 2, 3)]
-    previewed, opened = tool.evidence.exposures[:5], tool.evidence.exposures[5]
+    previewed, opened = tool.exposures.rows[:5], tool.exposures.rows[5]
     assert {(each.call, each.tokens) for each in previewed} == {(2, spent[1])}
     assert [each.documents for each in previewed] == [1, 2, 3, 4, 5]
     assert (opened.call, opened.tier, opened.documents, opened.tokens) == (3, "opened", 6, spent[2])
@@ -117,7 +109,7 @@ def test_a_blocked_session_refuses_every_call_with_the_reason() -> None:
         result = tool.call(name, {"reason": "", "query": "king"})
         assert result.call.error == "blocked"
         assert "Time is nearly over: answer now." in result.text
-    assert not any(tool.evidence.tiers.values())
+    assert not any(tool.exposures.tiers.values())
 
 
 def test_only_documents_that_the_session_brought_up_can_be_cited() -> None:
@@ -125,7 +117,7 @@ def test_only_documents_that_the_session_brought_up_can_be_cited() -> None:
     tool.call("search", {"reason": "", "query": "king"})
     tool.call("read_document", {"reason": "", "docid": "an id, é"})
     cited = tool.cite(["d2%p1", "d29", "d2", "an id, é"])
-    assert cited == tool.evidence.tiers["cited"] == ("d2", "an id, é")
+    assert cited == tool.exposures.tiers["cited"] == ("d2", "an id, é")
 
 
 def test_an_answer_is_parsed_and_its_citations_are_cited() -> None:
@@ -133,12 +125,12 @@ def test_an_answer_is_parsed_and_its_citations_are_cited() -> None:
     tool.call("search", {"reason": "", "query": "king 3"})
     answer = tool.answer("Explanation: so [d3] [d99]\nExact Answer: 3\nConfidence: 60%")
     assert (answer.exact, answer.confidence, answer.citations) == ("3", 60, ("d3",))
-    assert tool.evidence.tiers["cited"] == ("d3",)
-    assert tool.evidence.exposures[-1].tier == "cited"
+    assert tool.exposures.tiers["cited"] == ("d3",)
+    assert tool.exposures.rows[-1].tier == "cited"
 
 
 @pytest.mark.parametrize("make", [browsing, top])
-def test_schemas_are_strict_and_are_plain_json(make: Callable[[], ToolSession[Any]]) -> None:
+def test_schemas_are_strict_and_are_plain_json(make: Callable[[], SearchTool]) -> None:
     for spec in json.loads(json.dumps(make().specs())):
         parameters = spec["parameters"]
         assert set(spec) == {"name", "description", "parameters"}
@@ -169,7 +161,7 @@ def test_what_is_no_integer_is_refused(value: Any) -> None:
 
 
 def test_a_docid_may_be_sent_as_a_number() -> None:
-    tool = RankedBrowsing().session(DictionaryBackend({}), DictionaryStore({"17": "seventeen"}))
+    tool = RankedBrowsing().open(WordBackend({}), store_of({"17": "seventeen"}))
     assert "seventeen" in tool.call("read_document", {"reason": "", "docid": 17}).text
 
 
@@ -253,16 +245,16 @@ def random_call(chance: random.Random, values: Iterator[Any]) -> tuple[Any, Any]
 
 @pytest.mark.parametrize(("make", "calls"), [(browsing, 7000), (top, 3000)])
 def test_any_call_ends_in_a_result_or_in_a_tool_error(
-    make: Callable[..., ToolSession[Any]], calls: int
+    make: Callable[..., SearchTool], calls: int
 ) -> None:
     chance = random.Random(7)
     values = random_values(chance)
     tool = make(max_rankings=3)
     failed = set()
     for _ in range(calls):
-        before = tool.evidence.exposures if chance.random() < 0.02 else None
+        before = tool.exposures.rows if chance.random() < 0.02 else None
         name, arguments = random_call(chance, values)
-        if isinstance(tool, TopKSession) and name == "search" and isinstance(arguments, dict):
+        if isinstance(tool, TopK) and name == "search" and isinstance(arguments, dict):
             arguments.pop("reason", None)
         result = tool.call(name, arguments)
         dump_json(asdict(result.call)).encode()
@@ -270,8 +262,55 @@ def test_any_call_ends_in_a_result_or_in_a_tool_error(
         if result.failed:
             failed.add(result.call.error)
             assert not result.call.shown and not result.call.ranking
-            assert before is None or tool.evidence.exposures == before
+            assert before is None or tool.exposures.rows == before
     assert failed <= CODES
     missing = {"unknown_search_id", "dropped_search_id", "past_the_end", "out_of_range"}
-    assert failed == (CODES if isinstance(tool, RankedBrowsingSession) else CODES - missing)
+    assert failed == (CODES if isinstance(tool, RankedBrowsing) else CODES - missing)
     assert sum(not call.error for call in tool.calls) > calls / 10
+
+
+def test_tiers_keep_the_order_of_first_exposure() -> None:
+    log = ExposureLog()
+    log.surface(["c", "a"])
+    log.surface(["a", "b", "c"])
+    assert log.tiers["surfaced"] == ("c", "a", "b")
+
+
+def test_an_exposure_is_written_for_the_first_showing_in_each_tier_only() -> None:
+    log = ExposureLog()
+    log.count(10)
+    log.show("previewed", ["a", "b"])
+    log.count(5)
+    log.show("previewed", ["b", "c"])
+    log.count(7)
+    log.show("opened", ["a"])
+    log.show("cited", ["a"])
+    assert log.rows == (
+        Exposure(1, "previewed", "a", 1, 10),
+        Exposure(1, "previewed", "b", 2, 10),
+        Exposure(2, "previewed", "c", 3, 15),
+        Exposure(3, "opened", "a", 3, 22),
+        Exposure(3, "cited", "a", 3, 22),
+    )
+
+
+def test_surfaced_documents_have_no_exposures() -> None:
+    log = ExposureLog()
+    log.surface(["a", "b"])
+    assert log.rows == ()
+
+
+def test_citing_a_document_that_was_only_surfaced_does_not_count_it_as_shown() -> None:
+    log = ExposureLog()
+    log.count(4)
+    log.surface(["a"])
+    log.show("cited", ["a"])
+    assert log.rows == (Exposure(1, "cited", "a", 0, 4),)
+
+
+def test_known_are_all_documents_brought_up_so_far() -> None:
+    log = ExposureLog()
+    log.surface(["a"])
+    log.show("opened", ["b"])
+    assert set(log.known) == {"a", "b"}
+    assert set(log.tiers) == {"surfaced", "previewed", "opened", "cited"}

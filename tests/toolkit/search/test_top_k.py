@@ -6,17 +6,20 @@ import re
 from typing import Any
 
 import pytest
+from toy_search import WordBackend, store_of
 
-from toolkit.contracts import Document, DocumentPage, SearchTool
-from toolkit.errors import InputError
-from toolkit.search import DictionaryBackend, DictionaryStore, TopK, TopKSession
+from soundingline.toolkit.data import Document
+from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.search import TopK
+from soundingline.toolkit.search.session import SearchTool
+from soundingline.toolkit.search.tool import DocumentPage
 
 TEXTS = {f"d{n}": f"king number {n} had a very long name" for n in range(1, 9)}
 DOCUMENTS = {docid: Document(docid, f"Title {docid}", text) for docid, text in TEXTS.items()}
 
 
-def top(**settings: Any) -> TopKSession:
-    return TopK(**settings).session(DictionaryBackend(TEXTS), DictionaryStore(DOCUMENTS))
+def top(**settings: Any) -> TopK:
+    return TopK(**settings).open(WordBackend(TEXTS), store_of(DOCUMENTS))
 
 
 def test_a_search_shows_the_best_hits_cut_to_the_token_budget() -> None:
@@ -36,7 +39,7 @@ def test_surfaced_and_previewed_are_the_hits_shown() -> None:
     tool = top()
     result = tool.call("search", {"query": "king"})
     assert result.call.ranking == result.call.shown == ("d1", "d2", "d3", "d4", "d5")
-    tiers = tool.evidence.tiers
+    tiers = tool.exposures.tiers
     assert tiers["surfaced"] == tiers["previewed"] == ("d1", "d2", "d3", "d4", "d5")
 
 
@@ -51,7 +54,7 @@ def test_get_document_gives_the_whole_document_also_for_a_passage() -> None:
     tool = top(get_document=True, max_tokens=1)
     result = tool.call("get_document", {"docid": "d3%p1"})
     assert result.text == "[docid=d3] Title d3\nking number 3 had a very long name"
-    assert tool.evidence.tiers["opened"] == ("d3",)
+    assert tool.exposures.tiers["opened"] == ("d3",)
 
 
 LONG = {
@@ -65,13 +68,13 @@ LONG = {
 @pytest.mark.parametrize("name", LONG)
 def test_a_long_document_comes_in_pages_that_together_are_the_whole(name: str) -> None:
     title = "Title " * (2000 if name == "long title" else 1)
-    store = DictionaryStore({"d": Document("d", title, LONG[name])})
-    tool = TopK(get_document=True, max_bytes=5000).session(DictionaryBackend({"d": ""}), store)
+    store = store_of({"d": Document("d", title, LONG[name])})
+    tool = TopK(get_document=True, max_bytes=5000).open(WordBackend({"d": ""}), store)
     arguments: dict[str, Any] | None = {"docid": "d"}
     lines: list[str] = []
     while arguments:
         result = tool.call("get_document", arguments)
-        page = result.details
+        page = result.page
         assert isinstance(page, DocumentPage)
         assert len(result.text.encode()) <= 5000
         lines += page.lines
@@ -84,7 +87,7 @@ def test_a_long_document_comes_in_pages_that_together_are_the_whole(name: str) -
     joined = "\n" if name == "many lines" else ""
     assert joined.join(lines) == LONG[name]
     assert len(tool.calls) == 1 or name != "long title"
-    assert tool.evidence.tiers["opened"] == ("d",)
+    assert tool.exposures.tiers["opened"] == ("d",)
 
 
 def test_a_document_of_just_the_largest_size_is_whole() -> None:
@@ -100,7 +103,7 @@ def test_a_line_past_the_end_opens_nothing() -> None:
     result = tool.call("get_document", {"docid": "d1", "offset": 2})
     assert result.call.error == "past_the_end"
     assert 'Call get_document(docid="d1", offset=1) for its beginning.' in result.text
-    assert tool.evidence.tiers["opened"] == ()
+    assert tool.exposures.tiers["opened"] == ()
 
 
 def test_an_unknown_docid_opens_nothing() -> None:
@@ -108,7 +111,7 @@ def test_an_unknown_docid_opens_nothing() -> None:
     result = tool.call("get_document", {"docid": "d99"})
     assert result.call.error == "unknown_docid"
     assert "Call search(...) first" in result.text
-    assert tool.evidence.tiers["opened"] == ()
+    assert tool.exposures.tiers["opened"] == ()
 
 
 def test_a_search_without_hits_is_no_error() -> None:

@@ -2,37 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from toolkit.benchmarks.fictional.articles import (
+from soundingline.toolkit.benchmarks.benchmark import SPLITS, Benchmark
+from soundingline.toolkit.benchmarks.fictional.pages import (
     LINK_RATE,
     LINK_SEED,
     Articles,
     docid,
-    links,
-    number_of,
+    document_number,
 )
-from toolkit.benchmarks.fictional.hashing import Draws
-from toolkit.benchmarks.fictional.questions import Question, QuestionMaker
-from toolkit.benchmarks.fictional.set_wording import (
+from soundingline.toolkit.benchmarks.fictional.questions import (
+    Question,
+    QuestionMaker,
+    Wording,
+    answers,
+)
+from soundingline.toolkit.benchmarks.fictional.set_questions import (
     Satisfaction,
-    WordedSetQuestion,
-    WordedSets,
+    SetQuestion,
+    SetQuestionMaker,
+    checklist,
+    set_wording,
 )
-from toolkit.benchmarks.fictional.sets import SetQuestionMaker
-from toolkit.benchmarks.fictional.wording import Wording, answers
-from toolkit.benchmarks.fictional.world import PERIOD, Fact, World
-from toolkit.checks import check_integer, check_number
-from toolkit.contracts import Document, Link, Topic
-from toolkit.errors import InputError
-from toolkit.files import fingerprint
+from soundingline.toolkit.benchmarks.fictional.world import PERIOD, Fact, Random, World
+from soundingline.toolkit.data import Document, Link, Topic
+from soundingline.toolkit.errors import InputError, check_int, check_number
+from soundingline.toolkit.files import fingerprint
 
-VERSION = 1  # of the generator: raised whenever the same settings give another world
+VERSION = 1  # of the generator: to be raised when the same settings give another world
 SETS_VERSION = 1  # of the questions that ask for documents, likewise
 SETS, SET_QUESTIONS = "sets", 100
-SPLITS = ("dev", "test")
 FEWEST, MOST = 4 * PERIOD, 5_000_000
 
 
@@ -45,26 +47,40 @@ class WordedQuestion(NamedTuple):
     question: Question
 
 
-class FictionalWorld:
-    """A world that exists nowhere, one web page an entity, and chained questions about it.
+class WordedSetQuestion(NamedTuple):
+    """A question that asks for documents, with its id, its wording and its checklist."""
 
-    Everything is a function of the arguments: the same ones give the same bytes in every process,
-    on every platform. Nothing of a document is kept once it has been yielded.
+    qid: str
+    text: str
+    checklist: Sequence[str]
+    question: SetQuestion
 
-    - `documents`: how many entities, and pages; `questions`: how many before `split` selects, or
-      `sets` for 100 questions that ask for documents (`sets:50`: 50 of them), in which `hops` and
-      `clues` play no part.
-    - `hops`: documents that each question chains, 1 to 4.
-    - `median_words`, `p90_words`: of the log-normal lengths.
-    - `twins`: share of entities that are near copies of another one, 0 to 0.5.
-    - `clues`: most clues on one entity of a question, 1 to 5.
-    - `obfuscation`: share of clue phrases and values that are put in other words than the pages'.
-    - `split`: `dev` or `test` for half of the questions each, None for all. No entity that is asked
-      about or that is an answer occurs in both.
 
-    `judgements["evidence"]` are all documents of a question's path, `judgements["gold"]` the one
-    that tells the answer; each has grade 1. Raises `InputError` for arguments out of range, and
-    when the questions are first asked for, if the world is too small to hold so many.
+class FictionalWorld(Benchmark):
+    """A generated world, one web page for each entity, and chained questions about it.
+
+    Everything is a function of the arguments: the same arguments give the same bytes in every
+    process and on every platform. No document stays in memory once it has been yielded.
+
+    Args:
+        documents: number of entities, and of pages.
+        questions: number of questions before `split` selects, or `sets` for 100 questions that ask
+            for documents (`sets:50` for 50 of them), which do not depend on `hops` and `clues`.
+        hops: documents that each question chains, 1 to 4.
+        seed: of everything.
+        median_words, p90_words: median and 90th percentile of the log-normal lengths.
+        twins: share of entities that are near copies of another one, 0 to 0.5.
+        clues: most clues about one entity of a question, 1 to 5.
+        obfuscation: share of clue phrases and values in other words than those of the pages.
+        name: of the benchmark.
+        split: `dev` or `test` for half of the questions each, None for all. No entity that a
+            question is about and no entity of an answer occurs in both.
+
+    `qrels["evidence"]` are all documents on the path of a question, `qrels["gold"]` the
+    one that states the answer; each has grade 1.
+
+    Raises `InputError` for arguments out of range and, when the questions are first read, if the
+    world is too small for so many.
     """
 
     def __init__(
@@ -81,16 +97,16 @@ class FictionalWorld:
         name: str = "fictional",
         split: str | None = None,
     ) -> None:
-        check_integer("documents", documents, least=FEWEST, most=MOST)
+        check_int("documents", documents, ge=FEWEST, le=MOST)
         self.asks_sets, count = _asked(questions)
-        check_integer("questions", count, most=max(1, documents // 2))
-        check_integer("hops", hops, most=4)
-        check_integer("clues", clues, most=5)
-        check_integer("seed", seed, least=0, most=2**63 - 1)
-        check_integer("median_words", median_words, least=20, most=50_000)
-        check_integer("p90_words", p90_words, least=median_words + 1, most=100_000)
-        check_number("twins", twins, most=0.5)
-        check_number("obfuscation", obfuscation, most=1)
+        check_int("questions", count, le=max(1, documents // 2))
+        check_int("hops", hops, le=4)
+        check_int("clues", clues, le=5)
+        check_int("seed", seed, ge=0, le=2**63 - 1)
+        check_int("median_words", median_words, ge=20, le=50_000)
+        check_int("p90_words", p90_words, ge=median_words + 1, le=100_000)
+        check_number("twins", twins, le=0.5)
+        check_number("obfuscation", obfuscation, le=1)
         if split is not None and split not in SPLITS:
             raise InputError(
                 f"split={split!r}", valid=f"{', '.join(SPLITS)}, or null for all questions"
@@ -131,64 +147,71 @@ class FictionalWorld:
         document; `distinct` and `singletons` count the sample's different words and those that
         occur once; `expected_words` scales the mean to the whole corpus.
         """
-        check_integer("sample", sample)
+        check_int("sample", sample)
         return self._articles.statistics(min(sample, self.size))
 
     def words(self, docid: str) -> int:
-        """The length that a document aims at; short pages are longer, by what their facts need."""
-        return self._articles.words(self._index(docid))
+        """The intended length of a document; a short page is longer, as its facts need."""
+        return self._articles.words(document_number(docid, self.size))
 
     def facts(self, docid: str) -> list[Fact]:
-        """All that a document tells about its entity. `KeyError` for an unknown docid."""
-        return self.world.facts(self.world.entity(self._index(docid)))
+        """All facts that a document states about its entity. Raises `KeyError` for an unknown
+        docid."""
+        return self.world.facts(self.world.entity(document_number(docid, self.size)))
+
+    def missing_documents(self, docids: Iterable[str]) -> set[str]:
+        """Those of the docids that are not in the world. Makes no document."""
+        return {name for name in docids if not self.has_document(name)}
 
     def has_document(self, docid: str) -> bool:
         """Whether there is a document of this id."""
         try:
-            return self._index(docid) >= 0
+            return document_number(docid, self.size) >= 0
         except KeyError:
             return False
 
     def links(self) -> Iterator[Link]:
-        """Who names whom, thinned; see `links` of `toolkit.benchmarks.fictional.articles`."""
-        return links(self._articles)
+        """A random part of the pairs (page, page that it names); see `Articles.links`."""
+        return self._articles.links()
 
     @property
     def links_fingerprint(self) -> str:
-        """Hash of all that the links depend on."""
+        """Hash of all settings that the links depend on."""
         return fingerprint(self.corpus_fingerprint, LINK_RATE, LINK_SEED)
-
-    def _index(self, name: str) -> int:
-        return number_of(name, self.size)
 
     @cached_property
     def worded_questions(self) -> Sequence[WordedQuestion]:
-        """The chained questions of the split, with their formal shapes. Made when first used."""
+        """The chained questions of the split, with their formal shapes. Made at their first use."""
         maker = QuestionMaker(self.world, self.hops, self.clues)
-        questions = list(maker.questions(self.count))
-        if len(questions) < self.count:
+        worded = []
+        for number, question in enumerate(maker.questions(self.count), start=1):
+            random = Random("wording", self.seed, self.hops, number)
+            text = Wording(question, self.obfuscation, random).text()
+            accepted = answers(self.world, question)
+            worded.append(WordedQuestion(f"q{number:04d}", text, accepted, question))
+        if len(worded) < self.count:
             raise InputError(
-                f"{self.size} documents hold only {len(questions)} of {self.count} questions of"
+                f"{self.size} documents hold only {len(worded)} of {self.count} questions of"
                 f" {self.hops} hops",
                 do="Ask for fewer questions, more documents, or more clues",
             )
-        worded = [self._worded(number, shape) for number, shape in enumerate(questions, start=1)]
         return worded if self.split is None else worded[SPLITS.index(self.split) :: 2]
 
-    def _worded(self, number: int, question: Question) -> WordedQuestion:
-        draws = Draws("wording", self.seed, self.hops, number)
-        text = Wording(question, self.obfuscation, draws).text()
-        return WordedQuestion(f"q{number:04d}", text, answers(self.world, question), question)
-
     @cached_property
-    def _sets(self) -> WordedSets:
-        return WordedSets(SetQuestionMaker(self.world), self.count, self.obfuscation)
+    def _set_maker(self) -> SetQuestionMaker:
+        return SetQuestionMaker(self.world)
 
     @cached_property
     def worded_sets(self) -> Sequence[WordedSetQuestion]:
-        """The questions of the split that ask for documents; none where questions are chained."""
-        worded = self._sets.questions if self.asks_sets else []
-        if self.asks_sets and len(worded) < self.count:
+        """The questions of the split that ask for documents; none if questions are chained."""
+        if not self.asks_sets:
+            return []
+        worded = []
+        for number, question in enumerate(self._set_maker.questions(self.count), start=1):
+            random = Random("set wording", self.seed, number)
+            text = set_wording(question, self.obfuscation, random)
+            worded.append(WordedSetQuestion(f"s{number:04d}", text, checklist(question), question))
+        if len(worded) < self.count:
             raise InputError(
                 f"{self.size} documents hold only {len(worded)} of {self.count} questions that ask"
                 " for documents",
@@ -196,55 +219,39 @@ class FictionalWorld:
             )
         return worded if self.split is None else worded[SPLITS.index(self.split) :: 2]
 
-    @cached_property
-    def targets(self) -> Mapping[str, frozenset[str]]:
-        """The documents that each question asks for; see `contracts.DocumentSets`."""
-        return {worded.qid: self._sets.targets(worded.question) for worded in self.worded_sets}
-
-    @cached_property
-    def checklists(self) -> Mapping[str, Sequence[str]]:
-        """The requirements of each question that asks for documents."""
-        return {worded.qid: worded.checklist for worded in self.worded_sets}
-
-    @cached_property
-    def satisfaction(self) -> Mapping[str, Satisfaction]:
-        """Which requirements each document meets."""
-        maker = self._sets.maker if self.asks_sets else None
-        return {
-            worded.qid: Satisfaction(maker, worded.question) for worded in self.worded_sets if maker
-        }
-
-    @cached_property
-    def topics(self) -> Sequence[Topic]:
-        """The questions of the split."""
-        if self.asks_sets:
-            return [Topic(worded.qid, worded.text) for worded in self.worded_sets]
-        return [Topic(worded.qid, worded.text) for worded in self.worded_questions]
-
-    @cached_property
-    def answers(self) -> Mapping[str, Sequence[str]]:
-        """Accepted short answers: a name, a number, a year, or yes/no. None where questions ask for
-        documents."""
-        if self.asks_sets:
-            return {}
-        return {worded.qid: worded.answers for worded in self.worded_questions}
-
-    @cached_property
-    def judgements(self) -> Mapping[str, Mapping[str, Mapping[str, int]]]:
-        """The tiers `evidence` and `gold`; where questions ask for documents, `evidence` alone."""
-        if self.asks_sets:
-            return {
-                "evidence": {
-                    qid: dict.fromkeys(sorted(ids), 1) for qid, ids in self.targets.items()
-                }
-            }
+    def __getattr__(self, name: str) -> Any:
+        # The attributes of the base class, which index building does not need, are made at the
+        # first use of any of them.
+        if name not in Benchmark.__annotations__:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         evidence: dict[str, dict[str, int]] = {}
+        if self.asks_sets:
+            for worded in self.worded_sets:
+                docids = self._set_maker.targets(worded.question)
+                evidence[worded.qid] = dict.fromkeys(sorted(docids), 1)
+            super().__init__(
+                self.name,
+                [Topic(worded.qid, worded.text) for worded in self.worded_sets],
+                {"evidence": evidence},
+                checklists={worded.qid: worded.checklist for worded in self.worded_sets},
+                satisfaction={
+                    worded.qid: Satisfaction(self._set_maker, worded.question)
+                    for worded in self.worded_sets
+                },
+            )
+            return getattr(self, name)
         gold: dict[str, dict[str, int]] = {}
-        for worded in self.worded_questions:
-            path = [docid(self.world.index(entity)) for entity in worded.question.path]
-            evidence[worded.qid] = dict.fromkeys(path, 1)
-            gold[worded.qid] = {path[-1]: 1}
-        return {"evidence": evidence, "gold": gold}
+        for chained in self.worded_questions:
+            path = [docid(self.world.index(entity)) for entity in chained.question.path]
+            evidence[chained.qid] = dict.fromkeys(path, 1)
+            gold[chained.qid] = {path[-1]: 1}
+        super().__init__(
+            self.name,
+            [Topic(chained.qid, chained.text) for chained in self.worded_questions],
+            {"evidence": evidence, "gold": gold},
+            {chained.qid: chained.answers for chained in self.worded_questions},
+        )
+        return getattr(self, name)
 
 
 def _asked(questions: int | str) -> tuple[bool, int]:

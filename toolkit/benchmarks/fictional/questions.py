@@ -1,55 +1,89 @@
-"""Chained questions over the world, and the proofs that they need to be chained.
+"""Chained questions over the world, the proofs that they need to be chained, and their wording.
 
-A question walks a path of entities. Clues describe them without naming them, links connect them,
-and something is asked about the last one. Two conditions hold for each question:
+A question walks a path of entities. Clues describe them without naming them, hops connect them, and
+the question is about the last one. Two conditions hold for each question:
 
-- over all facts of the world, exactly one path satisfies it (so the evidence is complete);
-- for `hops` > 1, what all documents but one tell leaves at least two different answers, whichever
-  document is left out (so no document answers it alone, and none is superfluous).
+- Over all facts of the world, exactly one path satisfies it, so that the evidence is complete.
+- If it has more than one hop, the facts of all documents but one leave at least two different
+  answers, whichever document is left out: no document answers it alone, and none is superfluous.
+
+The conditions form a path. Passing sets of candidates along it once in each direction therefore
+leaves exactly the entities that take part in a solution.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from toolkit.benchmarks.fictional.hashing import Draws
-from toolkit.benchmarks.fictional.schema import (
+from soundingline.toolkit.benchmarks.fictional.pages import PHRASES, capitalised
+from soundingline.toolkit.benchmarks.fictional.world import (
     BY_NAME,
+    LEXICONS,
     TYPES,
+    WORDS,
     Attribute,
+    Choice,
+    Clueable,
+    Entity,
     Number,
     Quantity,
+    Random,
     Relation,
+    World,
     Year,
     attribute_of,
 )
-from toolkit.benchmarks.fictional.solving import Clue, Columns, Link, clue, single, solutions
-from toolkit.benchmarks.fictional.world import Entity, World
 
+Mask = npt.NDArray[np.bool_]
 ANSWER_KINDS: dict[str, type[Attribute]] = {
     "name": Relation,
     "number": Number,
     "year": Year,
     "yes/no": Quantity,
 }
-ATTEMPTS = 60  # tries for each question before giving up
-TWIN_SHARE = 0.5  # paths started at one of two near-twins
+ATTEMPTS = 60  # attempts for each question
+TWIN_SHARE = 0.5  # share of the paths that start at one of two near-twins
+ASKED_FIRST = 0.3  # share of the questions that begin with the inquiry
+
+
+@dataclass(frozen=True)
+class Clue:
+    """A condition on the entity at `position` of the path: `low <= value <= high` for numbers and
+    years, or `value` equal to a word (`low` and `high` are then the number of the word in its
+    lexicon)."""
+
+    position: int
+    relation: str
+    low: int
+    high: int
+    value: str = ""
+
+
+@dataclass(frozen=True)
+class Hop:
+    """`relation` of the entity at `subject` is the entity at `object`; the article of `subject`
+    states it. The two are neighbours on the path."""
+
+    subject: int
+    relation: str
+    object: int
 
 
 @dataclass(frozen=True)
 class Question:
     """A question in its formal shape. `path` holds the entities from the first described to the one
-    asked about; `kind` is one of `ANSWER_KINDS`; `threshold` belongs to yes/no questions: is the
-    year before it, or the number above it?"""
+    that the question is about; `kind` is one of `ANSWER_KINDS`. `threshold` belongs to yes/no
+    questions: is the year before it, or the number above it?"""
 
     path: tuple[Entity, ...]
     clues: tuple[Clue, ...]
-    links: tuple[Link, ...]
+    hops: tuple[Hop, ...]
     relation: str
     kind: str
     threshold: int = 0
@@ -59,8 +93,58 @@ class Question:
         return tuple(entity.kind for entity in self.path)
 
 
+class Columns:
+    """Digits and numbers of whole types, computed at their first use, four bytes each."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self._columns: dict[tuple[str, str], npt.NDArray[np.int32]] = {}
+
+    def values(self, kind: str, relation: str) -> npt.NDArray[np.int32]:
+        """By ordinal: the number or year itself, the number of the word, or the ordinal of the
+        target."""
+        if (kind, relation) not in self._columns:
+            attribute, ordinals = attribute_of(kind, relation), self.world.ordinals(kind)
+            if isinstance(attribute, Quantity):
+                column = self.world.numbers(kind, attribute, ordinals)
+            else:
+                column = self.world.digits(kind, attribute, ordinals)
+            self._columns[kind, relation] = column.astype(np.int32)
+        return self._columns[kind, relation]
+
+
+def solutions(
+    columns: Columns,
+    kinds: Sequence[str],
+    clues: Sequence[Clue],
+    hops: Sequence[Hop],
+    without: int = -1,
+) -> list[Mask]:
+    """For each position of the path, the entities (by ordinal) that occur in some solution.
+
+    `without` leaves out all facts of the document at that position.
+    """
+    masks = [np.ones(columns.world.counts[kind], dtype=bool) for kind in kinds]
+    for clue in clues:
+        if clue.position != without:
+            values = columns.values(kinds[clue.position], clue.relation)
+            masks[clue.position] &= (values >= clue.low) & (values <= clue.high)
+    hops = [hop for hop in hops if hop.subject != without]
+    forward = [(hop, hop.subject < hop.object) for hop in hops]
+    backward = [(hop, hop.subject > hop.object) for hop in reversed(hops)]
+    for hop, from_subject in forward + backward:
+        targets = columns.values(kinds[hop.subject], hop.relation)
+        if from_subject:
+            reached = np.zeros_like(masks[hop.object])
+            reached[targets[masks[hop.subject]]] = True
+            masks[hop.object] &= reached
+        else:
+            masks[hop.subject] &= masks[hop.object][targets]
+    return masks
+
+
 class QuestionMaker:
-    """Makes the questions of a world one after another; answers' entities are never used twice."""
+    """Makes the questions of a world one after another and uses no entity of an answer twice."""
 
     def __init__(self, world: World, hops: int, clues: int) -> None:
         self.world = world
@@ -75,56 +159,52 @@ class QuestionMaker:
         for attempt in range(count * ATTEMPTS):
             if not remaining:
                 return
-            question = self._attempt(Draws("question", self.world.seed, self.hops, attempt))
+            question = self._attempt(Random("question", self.world.seed, self.hops, attempt))
             if question is not None:
-                self._used |= answering(self.world, question)
+                self._used |= answer_entities(self.world, question)
                 remaining -= 1
                 yield question
 
-    def _attempt(self, draws: Draws) -> Question | None:
-        path, links = self._path(draws)
+    def _attempt(self, random: Random) -> Question | None:
+        path, hops = self._path(random)
         if len(path) < self.hops or path[-1] in self._used:
             return None
-        target = self._target(path, links, draws)
-        if target is None:
+        inquiry = self._inquiry(path, hops, random)
+        if inquiry is None:
             return None
-        bare = Question(tuple(path), (), tuple(links), *target)
-        if answering(self.world, bare) & self._used:
+        bare = Question(tuple(path), (), tuple(hops), *inquiry)
+        if answer_entities(self.world, bare) & self._used:
             return None
-        return self._described(bare, draws)
+        return self._described(bare, random)
 
-    def _path(self, draws: Draws) -> tuple[list[Entity], list[Link]]:
-        """Entities from the first to the asked one; drawn from the asked one backwards."""
-        entity = self._start(draws)
-        backwards, edges = [entity], []
-        while len(backwards) < self.hops:
-            neighbour = self._neighbour(entity, backwards, draws)
-            if neighbour is None:
-                break
-            entity, relation, told_by_new = neighbour
-            backwards.append(entity)
-            edges.append((relation, told_by_new))
-        last = len(backwards) - 1
-        links = []
-        for step, (relation, told_by_new) in enumerate(edges):
-            old, new = last - step, last - step - 1
-            subject, target = (new, old) if told_by_new else (old, new)
-            links.append(Link(subject, relation, target))
-        return backwards[::-1], links[::-1]
-
-    def _start(self, draws: Draws) -> Entity:
-        kind = draws.choice(TYPES).name
-        ordinal = draws.below(self.world.counts[kind])
-        if draws.chance(TWIN_SHARE):
+    def _path(self, random: Random) -> tuple[list[Entity], list[Hop]]:
+        """The entities of a path and its hops, drawn from the last entity backwards."""
+        kind = random.choice(TYPES).name
+        ordinal = random.below(self.world.counts[kind])
+        if random.chance(TWIN_SHARE):
             twins = np.flatnonzero(self.world.is_twin(self.world.ordinals(kind)))
             if len(twins):
-                ordinal = int(twins[draws.below(len(twins))]) - draws.below(2)
-        return Entity(kind, ordinal)
+                ordinal = int(twins[random.below(len(twins))]) - random.below(2)
+        entity = Entity(kind, ordinal)
+        backwards, edges = [entity], []
+        while len(backwards) < self.hops:
+            neighbour = self._neighbour(entity, backwards, random)
+            if neighbour is None:
+                break
+            entity, relation, inward = neighbour
+            backwards.append(entity)
+            edges.append((relation, inward))
+        last = len(backwards) - 1
+        hops = []
+        for step, (relation, inward) in enumerate(edges):
+            old, new = last - step, last - step - 1
+            hops.append(Hop(new, relation, old) if inward else Hop(old, relation, new))
+        return backwards[::-1], hops[::-1]
 
     def _neighbour(
-        self, entity: Entity, path: list[Entity], draws: Draws
+        self, entity: Entity, path: list[Entity], random: Random
     ) -> tuple[Entity, str, bool] | None:
-        """A new neighbour of `entity`, the relation, and whether the neighbour's page tells it."""
+        """A new neighbour of `entity`, the relation, and whether the neighbour's page states it."""
         outward = [
             (relation.target, relation.name, False)
             for relation in BY_NAME[entity.kind].attributes
@@ -136,30 +216,27 @@ class QuestionMaker:
             for relation in kind.attributes
             if isinstance(relation, Relation) and relation.target == entity.kind
         ]
-        edges = outward + inward
-        for kind, relation, told_by_new in draws.shuffled(edges):
-            new = self._follow(entity, kind, relation, told_by_new, draws)
-            if new is not None and new not in path:
-                return new, relation, told_by_new
+        for kind, relation, is_inward in random.shuffled(outward + inward):
+            if is_inward:
+                targets = self._columns.values(kind, relation)
+                sources = np.flatnonzero(targets == entity.ordinal)
+                if not len(sources):
+                    continue
+                ordinal = int(sources[random.below(len(sources))])
+            else:
+                ordinal = int(self._columns.values(entity.kind, relation)[entity.ordinal])
+            new = Entity(kind, ordinal)
+            if new not in path:
+                return new, relation, is_inward
         return None
 
-    def _follow(
-        self, entity: Entity, kind: str, relation: str, told_by_new: bool, draws: Draws
-    ) -> Entity | None:
-        if not told_by_new:
-            digits = self._columns.values(entity.kind, relation)
-            return Entity(kind, int(digits[entity.ordinal]))
-        targets = self._columns.values(kind, relation)
-        pointing = np.flatnonzero(targets == entity.ordinal)
-        return Entity(kind, int(pointing[draws.below(len(pointing))])) if len(pointing) else None
-
-    def _target(
-        self, path: list[Entity], links: list[Link], draws: Draws
+    def _inquiry(
+        self, path: list[Entity], hops: list[Hop], random: Random
     ) -> tuple[str, str, int] | None:
-        """What is asked of the last entity: relation, kind of answer, threshold."""
+        """What the question asks of the last entity: relation, kind of answer, threshold."""
         entity, last = path[-1], len(path) - 1
-        used = {link.relation for link in links if link.subject == last}
-        kind = draws.choice(list(ANSWER_KINDS))
+        used = {hop.relation for hop in hops if hop.subject == last}
+        kind = random.choice(list(ANSWER_KINDS))
         free = [
             attribute
             for attribute in BY_NAME[entity.kind].attributes
@@ -167,26 +244,23 @@ class QuestionMaker:
         ]
         if not free:
             return None
-        attribute = draws.choice(free)
+        attribute = random.choice(free)
         if isinstance(attribute, Relation) and self.world.target(entity, attribute) in path:
             return None
         threshold = 0
         if kind == "yes/no" and isinstance(attribute, Quantity):
-            threshold = self._threshold(entity, attribute, draws)
+            # On either side of the truth with equal chance, and never the truth itself.
+            value = self.world.number(entity, attribute)
+            spread = 24 if isinstance(attribute, Year) else max(3, value // 4)
+            distance = random.between(1, spread)
+            threshold = value + distance if random.chance(0.5) else value - distance
         return attribute.name, kind, threshold
 
-    def _threshold(self, entity: Entity, attribute: Quantity, draws: Draws) -> int:
-        """A figure on either side of the truth with equal chance, never the truth itself."""
-        value = self.world.number(entity, attribute)
-        spread = 24 if isinstance(attribute, Year) else max(3, value // 4)
-        distance = draws.between(1, spread)
-        return value + distance if draws.chance(0.5) else value - distance
-
-    def _described(self, bare: Question, draws: Draws) -> Question | None:
-        """The question with clues added one by one until it has one solution; None if that cannot
-        be had without making a document superfluous."""
+    def _described(self, bare: Question, random: Random) -> Question | None:
+        """The question with clues added one by one until it has one solution; None if that is
+        impossible without making a document superfluous."""
         question = bare
-        for option in self._options(bare, draws):
+        for option in self._options(bare, random):
             if len(question.clues) > len(bare.path) and self._unique(question):
                 break
             if sum(known.position == option.position for known in question.clues) < self.most_clues:
@@ -194,11 +268,11 @@ class QuestionMaker:
                 question = longer if self._chained(longer) else question
         return question if self._unique(question) and self._chained(question) else None
 
-    def _options(self, bare: Question, draws: Draws) -> list[Clue]:
+    def _options(self, bare: Question, random: Random) -> list[Clue]:
         """Possible clues: one for each entity, then a second one for each, and so on."""
         options: list[list[Clue]] = []
         for position, entity in enumerate(bare.path):
-            used = {link.relation for link in bare.links if link.subject == position}
+            used = {hop.relation for hop in bare.hops if hop.subject == position}
             if position == len(bare.path) - 1:
                 used.add(bare.relation)
             free = [
@@ -208,40 +282,188 @@ class QuestionMaker:
             ]
             options.append(
                 [
-                    clue(self.world, position, entity, attribute, draws)
-                    for attribute in draws.shuffled(free)
+                    _make_clue(self.world, position, entity, attribute, random)
+                    for attribute in random.shuffled(free)
                 ]
             )
         rounds = zip_longest(*options)
         return [option for turn in rounds for option in turn if option is not None]
 
     def _unique(self, question: Question) -> bool:
-        masks = solutions(self._columns, question.kinds, question.clues, question.links)
-        return all(single(mask) for mask in masks)
+        masks = solutions(self._columns, question.kinds, question.clues, question.hops)
+        return all(int(np.count_nonzero(mask)) == 1 for mask in masks)
 
     def _chained(self, question: Question) -> bool:
-        """Whether leaving out any one document leaves two answers open. More clues elsewhere can
-        only take answers away, so a question that fails stays failed."""
-        return all(self._open(question, position) for position in range(len(question.path) - 1))
+        """Whether leaving out any one document leaves two answers possible. More clues elsewhere
+        can only exclude answers, so that a question which fails once fails for good."""
+        for without in range(len(question.path) - 1):
+            masks = solutions(self._columns, question.kinds, question.clues, question.hops, without)
+            values = self._columns.values(question.kinds[-1], question.relation)[masks[-1]]
+            if question.kind == "yes/no":
+                values = is_yes(question, values)
+            if len(np.unique(values)) < 2:
+                return False
+        return True
 
-    def _open(self, question: Question, without: int) -> bool:
-        masks = solutions(self._columns, question.kinds, question.clues, question.links, without)
-        values = self._columns.values(question.kinds[-1], question.relation)[masks[-1]]
-        if question.kind == "yes/no":
-            values = holds(question, values)
-        return len(np.unique(values)) > 1
+
+def _make_clue(
+    world: World, position: int, entity: Entity, attribute: Attribute, random: Random
+) -> Clue:
+    """A clue that the entity at `position` of a path meets: a word, a span of years (the decade, or
+    5 to 12 years), or a range with rounded bounds up to a fifth below and above the number."""
+    if isinstance(attribute, Choice):
+        digit = world.digits(entity.kind, attribute, entity.ordinal)
+        return Clue(position, attribute.name, digit, digit, WORDS[attribute.lexicon][digit])
+    assert isinstance(attribute, Quantity)
+    value = world.number(entity, attribute)
+    if not isinstance(attribute, Year):
+        low = value - random.between(0, value // 5)
+        high = value + random.between(0, value // 5)
+        step = rounding_step(value)
+        low, high = max(1, low // step * step), -(-(high + 1) // step) * step
+    elif random.chance(0.5):
+        low, high = value // 10 * 10, value // 10 * 10 + 9
+    else:
+        low = value - random.between(2, 6)
+        high = value + random.between(2, 6)
+    return Clue(position, attribute.name, low, high)
 
 
-def holds(question: Question, values: Any) -> Any:
+def rounding_step(value: int) -> int:
+    """The step to which the bounds of a range around a number are rounded."""
+    return next(size for size in (1000, 100, 10, 5) if size <= max(5, value // 10))
+
+
+def is_yes(question: Question, values: Any) -> Any:
     """Whether the answer to a yes/no question is yes: before the year, or above the number."""
     if isinstance(attribute_of(question.kinds[-1], question.relation), Year):
         return values < question.threshold
     return values > question.threshold
 
 
-def answering(world: World, question: Question) -> set[Entity]:
-    """The entities that an answer is about: the asked one, and the one that the answer names."""
+def answer_entities(world: World, question: Question) -> set[Entity]:
+    """The entity that the question is about, and the one that the answer names."""
     entity = question.path[-1]
     attribute = attribute_of(entity.kind, question.relation)
     named = {world.target(entity, attribute)} if isinstance(attribute, Relation) else set()
     return {entity} | named
+
+
+def answers(world: World, question: Question) -> list[str]:
+    """Accepted answers, the fullest first."""
+    entity = question.path[-1]
+    attribute = attribute_of(entity.kind, question.relation)
+    if isinstance(attribute, Relation):
+        return [world.name(world.target(entity, attribute))]
+    value = world.number(entity, attribute_of(entity.kind, question.relation, Quantity))
+    if question.kind == "yes/no":
+        return ["yes" if is_yes(question, value) else "no"]
+    if isinstance(attribute, Year):
+        return [str(value)]
+    return list(dict.fromkeys([f"{value:,}", str(value)]))
+
+
+def clue_phrase(kind: str, clue: Clue, one_of: Callable[[tuple[str, str]], str]) -> str:
+    """What a clue says of an entity of the type `kind`, from its verb on. `one_of` chooses between
+    the words of the pages and a paraphrase: first for the phrase, then for the value."""
+    attribute = attribute_of(kind, clue.relation, Clueable)
+    phrase = one_of(attribute.clues)
+    if isinstance(attribute, Choice):
+        paraphrase = LEXICONS[attribute.lexicon][clue.value]
+        return phrase.format(v=one_of((clue.value, paraphrase)))
+    if isinstance(attribute, Number):
+        frames = PHRASES["numbers"]
+    else:
+        decade = clue.low % 10 == 0 and clue.high == clue.low + 9
+        frames = PHRASES["decade" if decade else "years"]
+    return phrase.format(r=one_of(frames).format(low=clue.low, high=clue.high))
+
+
+def described(kind: str, noun: str, clues: Sequence[str], article: str = "") -> str:
+    """`a river that ..., ... and ...`: an entity of the type `kind` with clues about it. The
+    article is `a` or `an` unless it is given."""
+    article = article or ("an" if noun[0] in "aeiou" else "a")
+    if not clues:
+        return f"{article} {noun}"
+    pronoun = "who" if kind == "person" else "that"
+    listed = " and ".join(filter(None, [", ".join(clues[:-1]), clues[-1]]))
+    return f"{article} {noun} {pronoun} {listed}"
+
+
+class Wording:
+    """The wording of one question. It names no entity; each clue is worded as its article would
+    word it or, with the probability `obfuscation`, in other words (drawn once for the phrase and
+    once for the value)."""
+
+    def __init__(self, question: Question, obfuscation: float, random: Random) -> None:
+        self.question = question
+        self.obfuscation = obfuscation
+        self.random = random
+        self._kinds = question.kinds
+        self._nouns = [self._noun(position) for position in range(len(question.path))]
+
+    def text(self) -> str:
+        """The whole question."""
+        last = len(self._kinds) - 1
+        openers = PHRASES["openers"]
+        if not self.random.chance(ASKED_FIRST):
+            description = self._description(self.random.choice(openers))
+            return f"{description} {self._inquiry(self._that(last))}"
+        inquiry = self._inquiry(f"a certain {BY_NAME[self._kinds[-1]].nouns[0]}")
+        description = self._description(openers[0])
+        that = self._that(last)
+        return f"{inquiry} This is what is known: {description} The question is about {that}."
+
+    def _description(self, opener: str) -> str:
+        """The clues and hops, from the first entity to the last."""
+        question = self.question
+        introduced = any(clue.position == 0 for clue in question.clues)
+        sentences = [opener.format(x=self._new(0))] if introduced else []
+        for hop in question.hops:
+            old, new = sorted((hop.subject, hop.object))
+            attribute = attribute_of(self._kinds[hop.subject], hop.relation, Relation)
+            old_phrase = self._that(old) if sentences else self._new(old)
+            names = {old: old_phrase, new: self._new(new)}
+            phrase = self._one_of(attribute.links)
+            sentence = phrase.format(a=names[hop.subject], b=names[hop.object])
+            sentences.append(f"{capitalised(sentence)}.")
+        return " ".join(sentences)
+
+    def _one_of(self, pair: tuple[str, str]) -> str:
+        return pair[self.random.chance(self.obfuscation)]
+
+    def _repeated(self, position: int) -> int:
+        """How many of the path's earlier entities are of the same type."""
+        return self._kinds[:position].count(self._kinds[position])
+
+    def _noun(self, position: int) -> str:
+        nouns = BY_NAME[self._kinds[position]].nouns
+        shared = self._kinds.count(self._kinds[position]) > 1
+        return nouns[0] if shared else self._one_of(nouns)
+
+    def _that(self, position: int) -> str:
+        """A later mention of an entity."""
+        if self._kinds.count(self._kinds[position]) > 1:
+            return f"the {PHRASES['ordinals'][self._repeated(position)]} {self._nouns[position]}"
+        return f"this {self._nouns[position]}"
+
+    def _new(self, position: int) -> str:
+        """The first mention of an entity, with its clues."""
+        kind = self._kinds[position]
+        clues = [
+            clue_phrase(kind, clue, self._one_of)
+            for clue in self.question.clues
+            if clue.position == position
+        ]
+        article = "another" if self._repeated(position) else ""
+        return described(kind, self._nouns[position], clues, article)
+
+    def _inquiry(self, subject: str) -> str:
+        question = self.question
+        attribute = attribute_of(self._kinds[-1], question.relation)
+        if isinstance(attribute, Quantity) and question.kind == "yes/no":
+            year = isinstance(attribute, Year)
+            threshold = str(question.threshold) if year else f"{question.threshold:,}"
+            return attribute.polar.format(s=subject, t=threshold)
+        assert isinstance(attribute, (Quantity, Relation))
+        return attribute.ask.format(s=subject)

@@ -1,64 +1,278 @@
-"""The facts of the world: which entities there are, what holds of them, what they are called.
+"""The facts of the world: which entities exist, what holds of them, and what they are called.
 
-Nothing is stored. An entity's attribute is a digit, a function of (seed, type, attribute, ordinal);
-a twin takes its base's digits except on `TWIN_DIFFERENCES` neighbouring attributes. Questions need
-whole columns of digits, and only then are those computed, as small integers.
+Nothing is stored. Each value is a function of the seed and of a key, computed with integer
+operations only, so that every platform and every Python version makes the same world. The types of
+entities are in `data/entities.yaml`, the words of their attributes in `data/lexicons.yaml`.
 """
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, NamedTuple, TypeVar
+from math import gcd
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar, overload
 
 import numpy as np
 import numpy.typing as npt
+import yaml
 
-from toolkit.benchmarks.fictional.hashing import key, mix
-from toolkit.benchmarks.fictional.names import CAPACITY, GIVEN_CAPACITY, Permutation, given, stem
-from toolkit.benchmarks.fictional.schema import (
-    BY_NAME,
-    LEXICONS,
-    TYPES,
-    Attribute,
-    Choice,
-    Clueable,
-    EntityType,
-    Number,
-    Quantity,
-    Relation,
-    Year,
-    attribute_of,
-)
-
-TWIN_DIFFERENCES = 3
+T = TypeVar("T")
 Column = npt.NDArray[Any]  # of `uint64`
-Ordinals = TypeVar("Ordinals", int, Column)  # one entity of a type, or many of it
+Integers = TypeVar("Integers", int, Column)  # one integer, or an array of `uint64`
+MASK = (1 << 64) - 1
+TWIN_DIFFERENCES = 3  # neighbouring attributes in which a twin may differ from its base
 
 
-def _slots() -> list[EntityType]:
-    """The types of 16 neighbouring entities, alike types apart."""
-    layers = max(kind.slots for kind in TYPES)
-    return [kind for layer in range(layers) for kind in TYPES if kind.slots > layer]
+@lru_cache
+def load_data(name: str) -> Any:
+    """The contents of `data/<name>.yaml`, read once a process."""
+    path = Path(__file__).with_name("data") / f"{name}.yaml"
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # faster, where libyaml is installed
+    return yaml.load(path.read_text(encoding="utf-8"), Loader=loader)
 
 
-SLOTS = _slots()
+def word_lists() -> dict[str, list[str]]:
+    """The lists of words and of parts of words in `data/vocabulary.yaml`."""
+    return {name: text.split() for name, text in load_data("vocabulary").items()}
+
+
+def hash64(*parts: Any) -> int:
+    """64 bits that stand for the parts (unlike `hash()`, the same in every process)."""
+    text = "\x1f".join(map(str, parts))
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little")
+
+
+def splitmix64(value: Integers) -> Integers:
+    """The output function of SplitMix64 (Steele, Lea, Flood 2014) for a 64-bit integer or for each
+    element of an array of them."""
+    value = (value + 0x9E3779B97F4A7C15) & MASK
+    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & MASK
+    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & MASK
+    return value ^ (value >> 31)
+
+
+class Random:
+    """A stream of random choices, seeded by the parts of its key."""
+
+    def __init__(self, *parts: Any) -> None:
+        self._state = hash64(*parts)
+
+    def below(self, limit: int) -> int:
+        """An integer from 0 to `limit - 1`."""
+        self._state = (self._state + 1) & MASK
+        return splitmix64(self._state ^ 0xD1B54A32D192ED03) * limit >> 64
+
+    def between(self, low: int, high: int) -> int:
+        """An integer from `low` to `high`, both included."""
+        return low + self.below(high - low + 1)
+
+    def chance(self, probability: float) -> bool:
+        """True with this probability, in steps of a millionth."""
+        return self.below(1_000_000) < round(probability * 1_000_000)
+
+    def choice(self, items: Sequence[T]) -> T:
+        return items[self.below(len(items))]
+
+    def shuffled(self, items: Sequence[T]) -> list[T]:
+        """A shuffled copy (Fisher-Yates)."""
+        result = list(items)
+        for last in range(len(result) - 1, 0, -1):
+            other = self.below(last + 1)
+            result[last], result[other] = result[other], result[last]
+        return result
+
+
+class Permutation:
+    """A bijection of 0..size-1 that scatters neighbours."""
+
+    def __init__(self, size: int, *parts: object) -> None:
+        self.size = size
+        self._shift = hash64("shift", *parts) % size
+        self._factor = max(1, size * 618 // 1000 + hash64("factor", *parts) % max(1, size // 8))
+        while gcd(self._factor, size) != 1:
+            self._factor += 1
+
+    def __call__(self, number: int) -> int:
+        return (number * self._factor + self._shift) % self.size
+
+
+# Names. A stem is a number written in mixed radix with syllables as digits. Every syllable starts
+# with a consonant group and ends with a vowel, and the ending closes the word, so that different
+# numbers give different stems. A twin's stem is the stem of its base with another ending, which no
+# base has.
+_LISTS = word_lists()
+FINALS = _LISTS["name_finals"]
+BASE_RHYMES, TWIN_RHYMES = _LISTS["name_base_rhymes"], _LISTS["name_twin_rhymes"]
+GIVEN_ENDINGS = _LISTS["name_given_endings"]
+SYLLABLES = [
+    onset + nucleus for onset in _LISTS["name_onsets"] for nucleus in _LISTS["name_nuclei"]
+]
+ENDINGS = [(final, rhyme) for rhyme in range(len(BASE_RHYMES)) for final in FINALS]
+CAPACITY = len(SYLLABLES) ** 2 * len(ENDINGS)
+GIVEN_CAPACITY = len(SYLLABLES) * len(FINALS) * len(GIVEN_ENDINGS)
+
+
+def stem(number: int, twin: bool = False) -> str:
+    """The stem of `number` (below `CAPACITY`), capitalised, or the stem of its twin."""
+    number, ending = divmod(number, len(ENDINGS))
+    second, first = divmod(number, len(SYLLABLES))
+    final, rhyme = ENDINGS[ending]
+    middle = SYLLABLES[second] if second else ""
+    text = SYLLABLES[first] + middle + final + (TWIN_RHYMES if twin else BASE_RHYMES)[rhyme]
+    return text.capitalize()
+
+
+def given_name(number: int) -> str:
+    """The given name of `number` (below `GIVEN_CAPACITY`)."""
+    number, ending = divmod(number, len(GIVEN_ENDINGS))
+    final, first = divmod(number, len(SYLLABLES))
+    return (SYLLABLES[first] + FINALS[final] + GIVEN_ENDINGS[ending]).capitalize()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attribute:
+    """An attribute, the sentences in which a page may state it, and the form of a line for it."""
+
+    name: str
+    tells: tuple[str, ...]
+    line: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Clueable(Attribute):
+    """An attribute with `size` possible digits. `clues` are the plain phrase and a paraphrase."""
+
+    clues: tuple[str, str]
+    size: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice(Clueable):
+    """A word of a lexicon."""
+
+    lexicon: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Quantity(Clueable):
+    """A number. `ask` asks for it, `polar` asks whether it lies on one side of a threshold."""
+
+    ask: str
+    polar: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Year(Quantity):
+    """A year: `first` plus the digit, and plus the birth year of the person that the relation
+    `after` points to, where it is set."""
+
+    first: int
+    after: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Number(Quantity):
+    """A count: `low` plus the digit; or, where `octaves` is set, `low` times a power of two below
+    2 ** octaves, with 500 steps in each octave (like populations of towns)."""
+
+    low: int
+    octaves: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Relation(Attribute):
+    """Another entity, of type `target`. `links` are the plain phrase and a paraphrase."""
+
+    links: tuple[str, str]
+    ask: str
+    target: str
+
+
+@dataclass(frozen=True)
+class EntityType:
+    """A type of entity. `slots` of every 16 entities are of it. `nouns` are the plain word and the
+    paraphrase that a question uses; `forms` make a name from its stem; `headings` are the sections
+    of an article; `opening` are the variants of its first sentence."""
+
+    name: str
+    slots: int
+    nouns: tuple[str, str]
+    forms: tuple[str, ...]
+    opening: tuple[str, ...]
+    headings: tuple[str, ...]
+    attributes: tuple[Attribute, ...]
+
+    def position(self, attribute: str) -> int:
+        return [known.name for known in self.attributes].index(attribute)
+
+
+LEXICONS: Mapping[str, Mapping[str, str]] = load_data("lexicons")  # word -> its paraphrase
+WORDS = {name: list(words) for name, words in LEXICONS.items()}
+_CLASSES = {"year": Year, "number": Number, "choice": Choice, "relation": Relation}
+
+
+def _with_tuples(settings: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: tuple(it) if isinstance(it, list) else it for key, it in settings.items()}
+
+
+def _attribute(name: str, settings: Mapping[str, Any]) -> Attribute:
+    fields = _with_tuples(settings)
+    if "lexicon" in fields:
+        fields["size"] = len(LEXICONS[fields["lexicon"]])
+    elif "octaves" in fields:
+        fields["size"] = 500 * fields["octaves"]
+    return _CLASSES[fields.pop("kind")](name=name, **fields)
+
+
+def _entity_type(name: str, settings: Mapping[str, Any]) -> EntityType:
+    fields = _with_tuples(settings)
+    attributes = [_attribute(key, value) for key, value in fields["attributes"].items()]
+    return EntityType(**{**fields, "name": name, "attributes": tuple(attributes)})
+
+
+TYPES = tuple(_entity_type(name, settings) for name, settings in load_data("entities").items())
+BY_NAME = {kind.name: kind for kind in TYPES}
+# The types of 16 neighbouring entities; entities of one type are apart.
+SLOTS = [
+    kind
+    for layer in range(max(kind.slots for kind in TYPES))
+    for kind in TYPES
+    if kind.slots > layer
+]
 PERIOD = len(SLOTS)
 POSITIONS = {
     kind.name: [position for position, slot in enumerate(SLOTS) if slot is kind] for kind in TYPES
 }
 ORDER = [POSITIONS[slot.name].index(position) for position, slot in enumerate(SLOTS)]
 
+A = TypeVar("A", bound=Attribute)
+
+
+@overload
+def attribute_of(kind: str, name: str) -> Attribute: ...
+@overload
+def attribute_of(kind: str, name: str, expected: type[A]) -> A: ...
+def attribute_of(kind: str, name: str, expected: type[Attribute] = Attribute) -> Attribute:
+    """The attribute `name` of the type `kind`. Raises `TypeError` if it is not an `expected`."""
+    attribute = BY_NAME[kind].attributes[BY_NAME[kind].position(name)]
+    if not isinstance(attribute, expected):
+        raise TypeError(f"{name} of a {kind} is no {expected.__name__}")
+    return attribute
+
 
 class Entity(NamedTuple):
-    """An entity: its type's name and its number within the type, from 0."""
+    """An entity: the name of its type and its number within the type, from 0."""
 
     kind: str
     ordinal: int
 
 
 class Fact(NamedTuple):
-    """What an article tells about its own entity. `subject` is the entity's name; `value` is the
-    digits of a number or year, a word of a lexicon, or another entity's name."""
+    """A statement of an article about its own entity. `subject` is the name of the entity; `value`
+    is the digits of a number or year, a word of a lexicon, or the name of another entity."""
 
     subject: str
     relation: str
@@ -66,13 +280,22 @@ class Fact(NamedTuple):
 
 
 class World:
-    """Entities, attributes and names, as functions of the seed."""
+    """Entities, attributes and names, as functions of the seed.
+
+    An attribute of an entity is a digit, a function of seed, type, attribute and ordinal. A twin
+    has the digits of its base except on `TWIN_DIFFERENCES` neighbouring attributes. Methods take
+    one ordinal, or a column of ordinals where a question needs whole types.
+    """
 
     def __init__(self, size: int, seed: int, twins: float) -> None:
         self.size = size
         self.seed = seed
         self._twin_rate = round(twins * 1000)
-        self.counts = {kind.name: self._count(POSITIONS[kind.name]) for kind in TYPES}
+        periods, rest = divmod(size, PERIOD)
+        self.counts = {
+            name: periods * len(positions) + sum(position < rest for position in positions)
+            for name, positions in POSITIONS.items()
+        }
         largest = max(count for name, count in self.counts.items() if name != "person")
         stems = min(CAPACITY, max(largest, 100 + size // 6))
         self._stems = {
@@ -81,13 +304,9 @@ class World:
         self._scatter = Permutation(CAPACITY, seed, "scatter")
         persons = self.counts["person"]
         self._givens = min(GIVEN_CAPACITY, 40 + int(persons**0.5) * 3)
-        self._families = max(20, persons // self._givens + 1, persons // 8)
-        self._person = Permutation(self._givens * self._families, seed, "person")
+        families = max(20, persons // self._givens + 1, persons // 8)
+        self._person = Permutation(self._givens * families, seed, "person")
         self._given = Permutation(GIVEN_CAPACITY, seed, "given")
-
-    def _count(self, positions: list[int]) -> int:
-        periods, rest = divmod(self.size, PERIOD)
-        return periods * len(positions) + sum(position < rest for position in positions)
 
     def entity(self, index: int) -> Entity:
         """The entity of document number `index`."""
@@ -102,7 +321,7 @@ class World:
         return period * PERIOD + positions[number]
 
     def ordinals(self, kind: str) -> Column:
-        """All entities of a type."""
+        """The ordinals of all entities of a type."""
         return np.arange(self.counts[kind], dtype=np.uint64)
 
     def is_twin(self, ordinals: int | Column) -> Any:
@@ -110,44 +329,39 @@ class World:
         rate = self._twin_rate
         return (ordinals + 1) * rate // 1000 > ordinals * rate // 1000
 
-    def limit(self, attribute: Attribute) -> int:
-        """How many digits an attribute can take."""
-        if isinstance(attribute, Relation):
-            return self.counts[attribute.target]
-        assert isinstance(attribute, Clueable)
-        return attribute.size
-
-    def digits(self, kind: str, attribute: Attribute, ordinals: Ordinals) -> Ordinals:
+    def digits(self, kind: str, attribute: Attribute, ordinals: Integers) -> Integers:
         """The digits of one attribute of entities of a type."""
-        limit = self.limit(attribute)
+        if isinstance(attribute, Relation):
+            limit = self.counts[attribute.target]
+        else:
+            assert isinstance(attribute, Clueable)
+            limit = attribute.size
         own, shift, window = _keys(self.seed, kind, attribute.name)
         twin = self.is_twin(ordinals)
-        base = mix(own ^ (ordinals - twin)) % limit
+        base = splitmix64(own ^ (ordinals - twin)) % limit
         if limit == 1:
             return base
         size = len(BY_NAME[kind].attributes)
-        position = (mix(window ^ ordinals) % size + BY_NAME[kind].position(attribute.name)) % size
+        first = splitmix64(window ^ ordinals) % size
+        position = (first + BY_NAME[kind].position(attribute.name)) % size
         differs = twin & (position < TWIN_DIFFERENCES)
-        return (base + differs * (1 + mix(shift ^ ordinals) % (limit - 1))) % limit
+        return (base + differs * (1 + splitmix64(shift ^ ordinals) % (limit - 1))) % limit
 
-    def numbers(self, kind: str, attribute: Quantity, ordinals: Ordinals) -> Ordinals:
-        """The years or counts that an attribute of entities of a type has."""
+    def numbers(self, kind: str, attribute: Quantity, ordinals: Integers) -> Integers:
+        """The years or counts of an attribute of entities of a type."""
         digits = self.digits(kind, attribute, ordinals)
         if isinstance(attribute, Year):
-            return self._epoch(kind, attribute, ordinals) + attribute.first + digits
+            if not attribute.after:
+                return attribute.first + digits
+            persons = self.digits(kind, attribute_of(kind, attribute.after), ordinals)
+            births = self.numbers("person", attribute_of("person", "born", Year), persons)
+            return births + attribute.first + digits
         assert isinstance(attribute, Number)
         if not attribute.octaves:
             return attribute.low + digits
         octave, step = divmod(digits, 500)
         start = attribute.low << octave
         return start + start * step // 500
-
-    def _epoch(self, kind: str, attribute: Year, ordinals: Ordinals) -> Ordinals | int:
-        """The birth years of the persons after whose births the attribute counts, or 0."""
-        if not attribute.after:
-            return 0
-        persons = self.digits(kind, attribute_of(kind, attribute.after), ordinals)
-        return self.numbers("person", attribute_of("person", "born", Year), persons)
 
     def number(self, entity: Entity, attribute: Quantity) -> int:
         """The year or count of one entity."""
@@ -158,7 +372,7 @@ class World:
         return Entity(attribute.target, self.digits(entity.kind, attribute, entity.ordinal))
 
     def value(self, entity: Entity, attribute: Attribute) -> str:
-        """An attribute's value as in `Fact`."""
+        """The value of an attribute as in `Fact`."""
         if isinstance(attribute, Relation):
             return self.name(self.target(entity, attribute))
         if isinstance(attribute, Choice):
@@ -167,7 +381,7 @@ class World:
         return str(self.number(entity, attribute))
 
     def facts(self, entity: Entity) -> list[Fact]:
-        """What the entity's article tells: its type, and each attribute."""
+        """The facts in the article of the entity: its type, and each attribute."""
         name = self.name(entity)
         facts = [
             Fact(name, attribute.name, self.value(entity, attribute))
@@ -181,14 +395,12 @@ class World:
         twin = self.is_twin(ordinal)
         base = ordinal - twin
         if kind == "person":
-            return self._person_name(base, twin)
+            family, first = divmod(self._person(base), self._givens)
+            family_name = stem(self._scatter(CAPACITY - 1 - family), twin)
+            return f"{given_name(self._given(first))} {family_name}"
         forms = BY_NAME[kind].forms
-        form = forms[mix(_keys(self.seed, kind, "form")[0] ^ base) % len(forms)]
+        form = forms[splitmix64(_keys(self.seed, kind, "form")[0] ^ base) % len(forms)]
         return form.format(stem(self._scatter(self._stems[kind](base)), twin))
-
-    def _person_name(self, base: int, twin: bool) -> str:
-        family, first = divmod(self._person(base), self._givens)
-        return f"{given(self._given(first))} {stem(self._scatter(CAPACITY - 1 - family), twin)}"
 
     def short_name(self, entity: Entity) -> str:
         """The family name of a person, the full name of anything else."""
@@ -196,10 +408,7 @@ class World:
         return name.split(" ")[1] if entity.kind == "person" else name
 
 
-WORDS = {name: list(words) for name, words in LEXICONS.items()}
-
-
 @lru_cache(maxsize=4096)
 def _keys(seed: int, kind: str, attribute: str) -> tuple[int, int, int]:
-    own, shift = key("own", seed, kind, attribute), key("shift", seed, kind, attribute)
-    return own, shift, key("window", seed, kind)
+    own, shift = hash64("own", seed, kind, attribute), hash64("shift", seed, kind, attribute)
+    return own, shift, hash64("window", seed, kind)

@@ -1,0 +1,465 @@
+"""The configuration that a command line composes, with or without a Hydra application around it.
+
+Hydra 1.3 silently adds an unknown group to an untyped root, so that the root is a dataclass. Groups
+are `Any`: the schema of an option is the signature of its `_target_`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any
+
+from hydra import compose, initialize_config_dir
+from hydra.core.config_store import ConfigStore
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import ChoiceSweep, QuotedString, Sweep
+from hydra.errors import HydraException, MissingConfigException
+from hydra.types import RunMode
+from omegaconf import MISSING, DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError  # type: ignore[import-untyped]
+
+from soundingline.toolkit.errors import InputError, is_number
+from soundingline.toolkit.redaction import redact
+from soundingline.toolkit.runs import RunFolder
+
+# Settings that say where, how fast and for how much money, at any depth of an option: a run may be
+# resumed with others. A setting of these names in an agent, a tool or a unit is one like others.
+_SPEED = frozenset(
+    {
+        *("device", "compute", "batch_tokens", "concurrency"),
+        *("threads", "memory_mb"),
+    }
+)
+_SERVICE = frozenset(
+    {"base_url", "key_env", "price", "attempts", "longest_wait", "timeout", "concurrency"}
+)
+_SERVER = frozenset(
+    {
+        *("launcher", "environment", "start_seconds", "parallel", "gpu_layers", "threads"),
+        *("tensor_parallel_size", "data_parallel_size", "gpu_memory_utilization", "max_num_seqs"),
+        *("enable_prefix_caching", "enable_prompt_tokens_details"),
+    }
+)
+_FREE = {
+    "benchmark": frozenset({"origin"}),
+    "unit": frozenset[str](),
+    "engine": _SPEED | {"heap", "jar", "java_home"},
+    "tool": frozenset[str](),
+    "agent": frozenset[str](),
+    "budget": frozenset({"run_dollars"}),
+}
+
+
+@dataclass
+class Paths:
+    data: str = MISSING
+    indexes: str = MISSING
+    runs: str = MISSING
+    caches: str | None = MISSING
+    caches_gb: float | None = 10.0
+
+
+@dataclass
+class Tuning:
+    objective: str = "nDCG@10"
+    select: str | None = "dev"
+    report: str = "test"
+    folds: int = 5
+    seed: int = 0
+    depth: int = 1000
+    cutoffs: list[int] = field(default_factory=list)
+    references: list[Any] = field(default_factory=list)
+    alpha: float = 0.05
+    threads: int | None = None
+
+
+@dataclass
+class Root:
+    benchmark: Any = MISSING
+    unit: Any = MISSING
+    engine: Any = MISSING
+    rewriter: Any = MISSING
+    rewriter_llm: Any = None
+    enrichment: Any = MISSING
+    enrichment_llm: Any = None
+    retriever: Any = MISSING
+    reranker: Any = MISSING
+    reranker_llm: Any = None
+    tool: Any = MISSING
+    scorer: Any = None
+    librarian_llm: Any = None
+    list_reranker: Any = None
+    llm: Any = None
+    budget: Any = MISSING
+    agent: Any = MISSING
+    judge: Any = MISSING
+    judge_llm: Any = None
+    grid: Any = MISSING
+    paths: Paths = field(default_factory=Paths)
+    name: str | None = None
+    sealed: bool = True
+    traces: Any = True
+    baseline: dict[str, str] = field(default_factory=dict)
+    measures: list[str] = field(default_factory=list)
+    concurrency: int = 1
+    repeats: int = 1
+    preflight: int = 5
+    confirm: bool = False
+    tuning: Tuning = field(default_factory=Tuning)
+
+
+def without_runtime_keys(option: Any, group: str) -> Any:
+    """The plain values of a group's option without the settings that may differ between the starts
+    of one run."""
+    free = _SPEED | _SERVICE | _SERVER if group.endswith("llm") else _SPEED | _SERVICE
+    return _without(option, _FREE.get(group, free))
+
+
+def _without(value: Any, keys: frozenset[str]) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _without(inner, keys) for key, inner in value.items() if key not in keys}
+    return value
+
+
+CHOSEN = "chosen.yaml"
+TUNED = ("unit", "engine")  # the groups whose settings a choice holds for
+_AGAIN = "run soundingline tune first, or give retriever.source=runs/<name>"
+
+
+def read_chosen(path: str, key: str, *, _root_: Any = None) -> float:
+    """The `k1` or `b` that a tuning chose.
+
+    `path` is such a file, a tuning's folder, or the folder of a sweep of tunings; of that, the cell
+    is taken that was tuned with the unit and the engine of `_root_`, the configuration, which
+    OmegaConf gives. `InputError` where there is none, or where there are several.
+    """
+    file = _chosen_file(Path(path), _root_)
+    try:
+        content: Any = OmegaConf.to_container(OmegaConf.load(file))
+    except (OSError, OmegaConfBaseException, YAMLError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise InputError(f"cannot read {file}: {reason}", do=_AGAIN) from error
+    value = content.get(key) if isinstance(content, Mapping) else None
+    if not is_number(value):
+        raise InputError(f"{file} has no {key}", valid="k1 and b as numbers", do=_AGAIN)
+    return float(value)
+
+
+def _chosen_file(path: Path, root: Any) -> Path:
+    if not path.is_dir():
+        return path
+    cells = sorted(file.parent for file in path.glob(f"*/{CHOSEN}"))
+    if (path / CHOSEN).exists() or not cells:
+        return path / CHOSEN
+    wanted = _tuned_for(root)
+    matching = [cell for cell in cells if _recorded(cell) == wanted]
+    if len(matching) == 1:
+        return matching[0] / CHOSEN
+    number = f"{len(matching)} tunings" if matching else "no tuning"
+    raise InputError(
+        f"{path} holds {number} with the unit and the engine of this run",
+        valid=", ".join(cell.name for cell in matching or cells),
+        do=f"name one of them: retriever.source={path}/..., or tune with this unit and engine",
+    )
+
+
+def _tuned_for(config: Any) -> dict[str, Any]:
+    """The settings of unit and engine, for which a choice holds."""
+    values = {group: OmegaConf.to_container(config[group], resolve=True) for group in TUNED}
+    masked_values: dict[str, Any] = redact(values)
+    return {group: without_runtime_keys(option, group) for group, option in masked_values.items()}
+
+
+def _recorded(cell: Path) -> dict[str, Any]:
+    """The same of a recorded tuning, which is data: nothing in it is resolved."""
+    config = RunFolder(cell).manifest().get("config")
+    values = config if isinstance(config, dict) else {}
+    return {group: without_runtime_keys(values.get(group), group) for group in TUNED}
+
+
+CONF = Path(__file__).resolve().parents[1] / "conf"
+_ROOT = "config"
+_NONE_BY_DEFAULT = ("llm", "scorer", "experiment")
+
+
+def register() -> None:
+    """Make `root_schema` and our resolvers (`chosen`, `with_model`, `benchmark_name`) known; called
+    by what composes, not on import."""
+    if "root_schema.yaml" not in ConfigStore.instance().repo:
+        ConfigStore.instance().store(name="root_schema", node=Root)
+    OmegaConf.register_new_resolver("chosen", read_chosen, replace=True)
+    OmegaConf.register_new_resolver("with_model", _with_model, replace=True)
+    OmegaConf.register_new_resolver("benchmark_name", _benchmark_name, replace=True)
+
+
+def _with_model(then: Any, otherwise: Any, *, _root_: Any) -> Any:
+    """`${with_model:a,b}`: `a` where the agent or the enrichment has a language model, else `b`."""
+    return then if _root_.llm or _root_.enrichment_llm else otherwise
+
+
+def _benchmark_name(*, _root_: Any) -> str:
+    """`${benchmark_name:}`: the benchmark's name; without one that of its folder, or its dataset's
+    id with dashes."""
+    benchmark = _root_.benchmark
+    if name := benchmark.get("name"):
+        return str(name)
+    if path := benchmark.get("path"):
+        return Path(path).resolve().name
+    return str(benchmark.get("dataset", "benchmark")).replace("/", "-")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a command line composes.
+
+    - `config`: the resolved configuration.
+    - `choices`: the chosen option by group, such as `retriever` or `llm@rewriter_llm`.
+    - `overrides`: the command line, without what is for Hydra itself.
+    - `search_path`: folders of one's own options (`--config-dir`, `hydra.searchpath`).
+    - `benchmark`: the benchmark's values before references to other settings were resolved.
+    - `multirun`: whether this is one job of a sweep.
+    """
+
+    config: DictConfig
+    choices: Mapping[str, str]
+    overrides: Sequence[str] = ()
+    search_path: Sequence[str] = ()
+    benchmark: Mapping[str, Any] = field(default_factory=dict)
+    multirun: bool = False
+
+    def __post_init__(self) -> None:
+        _check_options(self.config)
+        if (traces := self.config.get("traces", True)) not in (True, False, "plain"):
+            raise InputError(f"traces={traces}", valid="true, false, plain", do="set one of them")
+
+    @classmethod
+    def compose(cls, overrides: Sequence[str] = (), search_path: Sequence[str] = ()) -> Settings:
+        """Compose the options of `conf/` and of the folders in `search_path`. What Hydra and
+        OmegaConf refuse is raised as they raise it, but for choices that name no option."""
+        check_choices(overrides)
+        register()
+        with _composing():
+            all_overrides = [*_search(search_path), *overrides]
+            config = compose(_ROOT, overrides=all_overrides, return_hydra_config=True)
+            unresolved = _unresolved(config)
+            with _hydra_config(config):
+                values = {key: _resolved(config, key) for key in config if key != "hydra"}
+        resolved = OmegaConf.create(values, flags={"struct": True})
+        choices = _choices(config.hydra)
+        task, folders = tuple(_given(config.hydra)), tuple(_search_path(config.hydra))
+        return cls(resolved, choices, task, folders, unresolved)
+
+    @classmethod
+    def of_job(cls, config: DictConfig) -> Settings:
+        """Those of the Hydra job that runs now."""
+        hydra = HydraConfig.get()
+        return cls(
+            config,
+            _choices(hydra),
+            tuple(_given(hydra)),
+            tuple(_search_path(hydra)),
+            _unresolved(config),
+            hydra.mode == RunMode.MULTIRUN,
+        )
+
+    @cached_property
+    def chosen_only(self) -> Settings:
+        """The same options without the single values that the command line changed."""
+        return Settings.compose(
+            [item for item in self.overrides if is_choice(item)], self.search_path
+        )
+
+    def option_names(self, group: str) -> list[str]:
+        """The options of a group, or of a folder below one, that this command line can choose."""
+        with _composing():
+            loader: Any = GlobalHydra.instance().config_loader()
+            search_overrides = _search(self.search_path)
+            return sorted(
+                loader.get_group_options(group, config_name=_ROOT, overrides=search_overrides)
+            )
+
+    def option(self, group: str, name: str) -> dict[str, Any]:
+        """The resolved values of an option, its `_target_` included, with this command line's
+        paths; what it leaves to its user is `???`."""
+        paths = [item for item in self.overrides if key_of(item).partition(".")[0] == "paths"]
+        config = Settings.compose([*paths, f"{group}={name}"], self.search_path).config
+        return plain_values(config[group])
+
+    @property
+    def changes_values(self) -> bool:
+        """Whether the command line changed any single value."""
+        return not all(map(is_choice, self.overrides))
+
+
+def plain_values(option: Any, *, resolve: bool = True) -> dict[str, Any]:
+    """The plain values of an option or of a whole configuration; empty for what is none."""
+    values = OmegaConf.to_container(option, resolve=resolve) if OmegaConf.is_dict(option) else {}
+    return {str(key): value for key, value in values.items()} if isinstance(values, dict) else {}
+
+
+def key_of(override: str) -> str:
+    """The key of an override: `retriever.k1` of `+retriever.k1=2`."""
+    return override.lstrip("+~").partition("=")[0]
+
+
+@cache
+def override_parser() -> Any:
+    """Hydra's, which keeps nothing of what it has parsed."""
+    return OverridesParser.create()
+
+
+def value_of(override: str) -> Any:
+    """The value that an override gives, as Hydra reads it; an empty list where Hydra itself says
+    what is wrong with it."""
+    try:
+        return override_parser().parse_override(override).value()
+    except (HydraException, NotImplementedError):
+        return []
+
+
+def choice_of(group: str) -> str:
+    """What Hydra calls the choice of a group's option: `llm@judge_llm` of `judge_llm`."""
+    if group == "list_reranker":
+        return f"reranker@{group}"
+    return f"llm@{group}" if group.endswith("_llm") else group
+
+
+def _check_options(config: DictConfig) -> None:
+    """`InputError` for a plain value in the place of an option, such as the option's mere name in
+    `list_reranker=monot5`."""
+    for group in map(str, config):
+        choice = choice_of(group)
+        if not (CONF / choice.partition("@")[0]).is_dir() or OmegaConf.is_missing(config, group):
+            continue
+        option = config[group]
+        if option is None or OmegaConf.is_dict(option):
+            continue
+        do = f"write {choice}={option}" if isinstance(option, str) else f"choose one: {choice}=NAME"
+        raise InputError(f"{group}={option} is no option", do=do)
+
+
+def is_choice(override: str) -> bool:
+    """Whether an override chooses an option of a group, such as `unit=maxp` or
+    `retriever@retriever.second=ql`, rather than a single value."""
+    key = key_of(override)
+    group = key.partition("@")[0]
+    return "@" in key or (CONF / group).is_dir() or "/" in group
+
+
+def check_choices(overrides: Iterable[str]) -> None:
+    """`InputError` for the first override that chooses of a group what is no name of an option,
+    such as null, a number or a mapping, or names no key. Hydra has no words of its own for these.
+    """
+    for text in overrides:
+        if "=" in text and not key_of(text):
+            raise InputError(f"{text} names no key", valid="KEY=VALUE")
+        if "=" in text and not text.startswith(("-", "~")) and is_choice(text):
+            for option in _chosen_options(text):
+                if not isinstance(option, str):
+                    raise _no_option(key_of(text), option)
+
+
+def _chosen_options(text: str) -> list[Any]:
+    """The options that an override names, those of a sweep and of a list too."""
+    value = value_of(text)
+    options: list[Any] = []
+    for item in value.list if isinstance(value, ChoiceSweep) else [value]:
+        options += item if isinstance(item, list) else [item]
+    texts = [item.text if isinstance(item, QuotedString) else item for item in options]
+    return [item for item in texts if not isinstance(item, Sweep)]
+
+
+def missing_option(error: MissingConfigException) -> str:
+    """A name that no option has, in one line with the valid ones, those in folders below the group
+    included."""
+    file = error.missing_cfg_file or ""
+    start = file.rfind("/") if file.startswith("hydra/") else file.find("/")
+    if start < 0:
+        return " ".join(str(error).split())
+    source = re.match(r"In '([^']+)'", str(error))
+    where = f" (in '{source[1]}')" if source and source[1] != _ROOT else ""
+    return str(_no_option(file[:start], file[start + 1 :], where, error.options or ()))
+
+
+def _no_option(key: str, value: Any, where: str = "", more: Sequence[str] = ()) -> InputError:
+    group, _, package = key.partition("@")
+    folder = CONF / group
+    files = folder.rglob("*.yaml")
+    names = {path.relative_to(folder).with_suffix("").as_posix() for path in files}
+    # Those in `base` are what options of several models share, and choose no model.
+    known = sorted(name for name in {*names, *more} if not name.startswith("base/"))
+    do = "name one of them" if known else "name an option of that group"
+    if group == "llm" and package:
+        do += f", or write {package}=null for none"
+    elif "none" in known:
+        do += f", or write {key}=none for none"
+    elif group in _NONE_BY_DEFAULT:
+        do += f", or write ~{group} for none"
+    if isinstance(value, str) and (close := get_close_matches(value, known, n=1)):
+        do = f"did you mean {key}={close[0]}?"
+    shown = "null" if value is None else value
+    return InputError(f"{key}={shown} names no option{where}", valid=", ".join(known), do=do)
+
+
+def _search(paths: Sequence[str]) -> list[str]:
+    return [f"hydra.searchpath=[{','.join(paths)}]"] if paths else []
+
+
+def _unresolved(config: DictConfig) -> dict[str, Any]:
+    return plain_values(config._get_node("benchmark"), resolve=False)
+
+
+def _resolved(config: DictConfig, key: Any) -> Any:
+    if OmegaConf.is_missing(config, key):
+        return "???"
+    value = config[key]
+    return OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
+
+
+@contextmanager
+def _composing() -> Iterator[None]:
+    """Hydra's own composition, also inside a job of Hydra's, which finds itself as before."""
+    holder = GlobalHydra.instance()
+    before = holder.hydra
+    holder.clear()
+    try:
+        with initialize_config_dir(str(CONF), version_base="1.3"):
+            yield
+    finally:
+        holder.hydra = before
+
+
+def _choices(hydra: Any) -> dict[str, str]:
+    return {str(group): str(option) for group, option in hydra.runtime.choices.items()}
+
+
+def _given(hydra: Any) -> Iterator[str]:
+    """The overrides of a job as they were given: a reference to the environment stays one."""
+    texts: Any = OmegaConf.to_container(hydra.overrides.task, resolve=False)
+    yield from map(str, texts)
+
+
+def _search_path(hydra: Any) -> Iterator[str]:
+    for source in hydra.runtime.config_sources:
+        if source.provider not in ("hydra", "main", "schema"):
+            yield f"{source.schema}://{source.path}"
+
+
+@contextmanager
+def _hydra_config(config: DictConfig) -> Iterator[None]:
+    """`${hydra:...}` reads `config` in this block, and what it read before behind it."""
+    holder: Any = HydraConfig.instance()
+    before = holder.cfg
+    holder.cfg = config  # `set_config` copies it, which takes long
+    try:
+        yield
+    finally:
+        holder.cfg = before

@@ -1,0 +1,378 @@
+"""The questions of a run: agents that answer them concurrently, and the progress of the run."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from omegaconf import DictConfig
+
+from soundingline.agents.base import Agent, BaseAgent, Episode, Resources
+from soundingline.agents.budget import Budget
+from soundingline.experiments.build import make
+from soundingline.experiments.pipeline import asking_groups
+from soundingline.toolkit.console import exception_of, in_one_line
+from soundingline.toolkit.data import Topic
+from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.evaluation import ExactAnswerJudge
+from soundingline.toolkit.llm.blocking import interruptible
+from soundingline.toolkit.llm.client import LanguageModel
+from soundingline.toolkit.llm.errors import ModelError
+from soundingline.toolkit.llm.ledger import Ledger
+from soundingline.toolkit.llm.messages import ChatModel
+from soundingline.toolkit.llm.prices import estimate
+from soundingline.toolkit.runs import RunFolder
+from soundingline.toolkit.runs.run_folder import repeat_id
+from soundingline.toolkit.search.session import SearchTool
+from soundingline.toolkit.trajectory import RUN_OUT_OF_MONEY, Trajectory
+
+_MOST_WARNINGS = 3
+_MOST_COSTS = 100
+_NO_QUESTION = ("copied", "prose", "errors")  # as the rewriters' stages count them
+
+
+class Progress:
+    """Counts trajectories as they end. `accepted` are the answers by question, for the accuracy by
+    the exact rule; `changed` is called with a line for the bar. Safe for many threads."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        accepted: Mapping[str, Sequence[str]],
+        changed: Callable[[str], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.trajectories = 0
+        # Of the first questions only: what is kept must not grow with the run.
+        self.costs: list[Mapping[str, float]] = []
+        self._warned: list[str] = []
+        self._warnings = 0
+        self._failed = self._judged = self._right = 0
+        self._calls = Counter[str]()  # by the code of the refusal, which is empty for the others
+        self._ledger = ledger
+        self._accepted = accepted
+        self._changed = changed
+        self._judge = ExactAnswerJudge()
+        self._clock = clock
+        self._began = clock()
+        self._lock = threading.Lock()
+
+    def add(self, trajectory: Trajectory) -> None:
+        """One more question has ended. Judging takes time in proportion to the answer."""
+        right = self._is_right(trajectory)
+        with self._lock:
+            self._count(trajectory, right)
+            self._changed(self.line())
+
+    def _is_right(self, trajectory: Trajectory) -> bool:
+        accepted = self._accepted.get(trajectory.qid)
+        if not accepted or trajectory.status == "failed":
+            return False
+        return self._judge.verdict(trajectory.qid, trajectory.answer, accepted).correct
+
+    def _count(self, trajectory: Trajectory, right: bool) -> None:
+        self.trajectories += 1
+        self._failed += trajectory.status == "failed"
+        self._calls.update(call.error for call in trajectory.calls)
+        self._warnings += len(trajectory.warnings)
+        if len(self._warned) < _MOST_WARNINGS:
+            self._warned += [f"question {trajectory.qid}: {line}" for line in trajectory.warnings]
+        if trajectory.usage and len(self.costs) < _MOST_COSTS:
+            self.costs.append(trajectory.usage)
+        self._judged += bool(self._accepted.get(trajectory.qid))
+        self._right += right
+
+    def usage(self, qid: str) -> dict[str, float]:
+        """What the question has taken so far, the stages of its pipeline included."""
+        return self._ledger.usage(qid)
+
+    def line(self) -> str:
+        """`2 failed · accuracy 0.61 · $1.20 · 340 tokens/s`; what is unknown is left out."""
+        total = self._ledger.total
+        seconds = self._clock() - self._began
+        parts = [f"{self._failed} failed"] if self._failed else []
+        if self._judged:
+            parts.append(f"accuracy {self._right / self._judged:.2f}")
+        if total.calls and not total.unpriced and total.dollars:
+            parts.append(f"${total.dollars:.2f}")
+        if total.output_tokens and seconds > 0:
+            parts.append(f"{total.output_tokens / seconds:.0f} tokens/s")
+        return " · ".join(parts)
+
+    def closing(self) -> list[str]:
+        """Lines for the end: the share of input that a prefix cache answered, the calls that were
+        refused, and the warnings."""
+        lines = []
+        share = self._ledger.total.cached_share
+        if share is not None:
+            lines.append(f"{share:.1%} of the input tokens came from the prefix cache")
+        refused = Counter({code: count for code, count in self._calls.items() if code})
+        if refused:
+            calls = self._calls.total()
+            lines.append(
+                f"{refused.total()} of {calls} tool calls were refused ({listed(refused)})"
+            )
+        lines += self._warned[:_MOST_WARNINGS]
+        if (more := self._warnings - _MOST_WARNINGS) > 0:
+            lines.append(f"and {more} more warnings; each trajectory holds its own")
+        return lines
+
+
+def first_failure(trajectory: Trajectory, path: Path) -> str:
+    """A line on the question that failed first, with the file of its trajectory."""
+    error = trajectory.traceback.strip().rpartition("\n")[2] or trajectory.reason
+    return f"question {trajectory.qid} failed: {error}; its trace: {path}"
+
+
+def listed(codes: Counter[str]) -> str:
+    """`missing_argument 3, unknown_tool 1`, the most frequent first."""
+    return ", ".join(f"{code} {count}" for code, count in codes.most_common())
+
+
+def a_failure(parts: Iterable[RunFolder]) -> str:
+    """What made a question fail, in one line with the file of its trajectory: the first failed one
+    of a run's repeats. Empty where none has failed."""
+    for part in parts:
+        failed = (qid for qid, status in part.statuses().items() if status == "failed")
+        if trajectory := next(map(part.read, failed), None):
+            told = in_one_line if trajectory.reason == "defect" else exception_of
+            error = told(trajectory.traceback) or trajectory.reason
+            return f"question {trajectory.qid}: {error} ({part.trajectory_path(trajectory.qid)})"
+    return ""
+
+
+def fallbacks(counted: Mapping[str, Mapping[str, float]]) -> list[str]:
+    """A line on the queries that were searched as typed, by what the stages counted; none where
+    every query was rewritten."""
+    counts = {name: int(number) for name, number in counted.get("rewriter", {}).items()}
+    if not counts.get("fell_back"):
+        return []
+    reasons = Counter({name: counts[name] for name in _NO_QUESTION if counts.get(name)})
+    return [
+        f"{counts['fell_back']} of {counts['queries']} queries were searched as they were, because "
+        f"the rewriter brought nothing of use ({listed(reasons) or 'empty'})"
+    ]
+
+
+def expected(costs: Sequence[Mapping[str, float]], questions: int) -> str:
+    """What `questions` will take, judged by the first of them: money, input and output tokens."""
+    parts = []
+    for name, sign in (("dollars", "$"), ("input_tokens", ""), ("output_tokens", "")):
+        values = [cost[name] for cost in costs if name in cost]
+        if not values or len(values) < len(costs) or not any(values):
+            continue
+        guess = estimate(values, questions)
+        form = ",.2f" if sign else ",.0f"
+        spread = ""
+        if guess.low is not None and guess.high is not None:
+            spread = f" ({sign}{guess.low:{form}} to {sign}{guess.high:{form}})"
+        unit = "" if sign else f" {name.replace('_', ' ')}"
+        parts.append(f"{sign}{guess.total:{form}}{spread}{unit}")
+    return "; ".join(parts)
+
+
+def duration(seconds: float) -> str:
+    """`12.5 minutes`, or `3.0 hours`."""
+    return f"{seconds / 3600:.1f} hours" if seconds >= 5400 else f"{seconds / 60:.1f} minutes"
+
+
+def repeat_agents(config: DictConfig, repeats: int) -> list[Any]:
+    """The agents that ask the questions for the first time, the second time, and so on: equal but
+    for `seed`, where the option has one, which is raised by one with each repeat. `InputError`
+    where nothing can differ between repeats: no seed, and no model whose replies are not kept."""
+    if repeats < 1:
+        raise InputError(f"repeats={repeats}", valid="1 or more", do="set repeats=1")
+    seed = config.agent.get("seed")
+    first = make(config.agent)
+    if repeats > 1 and seed is None and not _asks_anew(first, config):
+        raise InputError(
+            f"repeats={repeats}, and {type(first).__name__} would do the same each time",
+            valid="an agent that asks a language model, or has a seed",
+            do="set repeats=1, or choose another agent, or llm=... for one that can ask a model",
+        )
+    others = [make(_with_seed(config.agent, seed, more)) for more in range(1, repeats)]
+    return [first, *others]
+
+
+def _asks_anew(agent: Any, config: DictConfig) -> bool:
+    """Whether a repeat asks a language model what was asked before: the agent does, and a stage
+    does whose replies are kept nowhere."""
+    if getattr(agent, "asks_model", False):
+        return True
+    if config.llm is not None and getattr(agent, "uses_model", False):
+        return True
+    return config.paths.caches is None and bool(asking_groups(config))
+
+
+def _with_seed(option: DictConfig, seed: int | None, more: int) -> DictConfig:
+    changed = option.copy()
+    if seed is not None:
+        changed.seed = seed + more
+    return changed
+
+
+def check_agent(agent: Any, llm: LanguageModel | None, budget: Budget) -> Mapping[str, str]:
+    """The agent's fingerprints; `InputError` where it cannot work with the model (which need not
+    run yet), lacks one, or is no agent."""
+    if not callable(getattr(agent, "run", None)):
+        raise InputError(
+            f"the option agent gives a {type(agent).__name__}",
+            valid="a class with name and async run(topic, tool)",
+        )
+    if not isinstance(agent, BaseAgent):
+        return {}
+    if agent.asks_model and llm is None:
+        raise InputError(
+            "the agent asks a language model, and none is chosen",
+            do="choose a language model: llm=..., or another agent",
+        )
+    agent.bind(resources(llm, budget))
+    return agent.fingerprints
+
+
+def resources(
+    llm: LanguageModel | None, budget: Budget, *, repeat: int = 1, **others: Any
+) -> Resources:
+    """What a run gives the agent that asks its questions for the `repeat`-th time; `others` are
+    further fields of `Resources`. A seed of the model is raised by one with each repeat."""
+    if llm is None:
+        return Resources(budget, **others)
+    settings = llm.settings
+    if settings.seed is not None:
+        settings = replace(settings, seed=settings.seed + repeat - 1)
+    return Resources(budget, settings=settings, price=llm.price, **others)
+
+
+def within_window(budget: Budget, llm: LanguageModel | None) -> Budget:
+    """The budget, its context window that of the model where it names none."""
+    if llm is None or budget.context_window is not None:
+        return budget
+    return replace(budget, context_window=llm.context_window)
+
+
+def stops_run(reason: str) -> bool:
+    """Whether every further question would end for the same reason."""
+    faults = {kind.code for kind in ModelError.__subclasses__() if kind.stops_run}
+    return reason == RUN_OUT_OF_MONEY or reason in faults
+
+
+class Rollout(NamedTuple):
+    """A question that is to be asked, and which repeat of it, counted from 1."""
+
+    topic: Topic
+    repeat: int = 1
+
+
+class RolloutRunner:
+    """Agents at work on a run, one for each repeat of its questions. `session` makes a search tool
+    for the question of an id; at most `concurrency` questions are under way. `tell` gets a line on
+    the first question that fails, as soon as it has. `stopped` is the trajectory after which no
+    further question was begun; None where all were asked."""
+
+    def __init__(
+        self,
+        agents: Sequence[Agent],
+        session: Callable[[str], SearchTool],
+        folder: RunFolder,
+        tally: Progress,
+        concurrency: int,
+        tell: Callable[[str], Any] = lambda line: None,
+    ) -> None:
+        self.stopped: Trajectory | None = None
+        self.tally = tally
+        self.concurrency = concurrency
+        self._agents = agents
+        self._session = session
+        self._folder = folder
+        self._tell = tell
+        self._failed = False
+
+    async def answer(self, askings: Sequence[Rollout]) -> None:
+        """Answer each question in its own session and write each trajectory as soon as it ends.
+
+        Ctrl-C drops the questions under way, lets begun writes end, and raises `CancelledError`.
+        """
+        waiting = iter(askings)
+        workers = min(self.concurrency, len(askings))
+        with interruptible():
+            tasks = [asyncio.create_task(self._work(waiting)) for _ in range(workers)]
+            try:
+                await asyncio.gather(*tasks)
+            finally:
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _work(self, waiting: Iterator[Rollout]) -> None:
+        for topic, repeat in waiting:
+            if self.stopped:
+                return
+            # Repeats of a question may be under way at once, each on an account of its own.
+            qid = repeat_id(topic.qid, repeat)
+            agent = self._agents[repeat - 1]
+            trajectory = await _answered(agent, topic._replace(qid=qid), self._session(qid))
+            if not trajectory.usage:
+                # An agent that asks no model may search through a pipeline that does.
+                trajectory = replace(trajectory, usage=self.tally.usage(qid))
+            trajectory = replace(trajectory, qid=topic.qid)
+            # A write that has begun ends even where this task is cancelled: the loop waits for its
+            # threads before it closes.
+            await asyncio.to_thread(self._record, trajectory, repeat)
+            if trajectory.status == "failed" and not self._failed:
+                self._failed = True
+                path = self._folder.repeat(repeat).trajectory_path(trajectory.qid)
+                self._tell(first_failure(trajectory, path))
+            if stops_run(trajectory.reason):
+                self.stopped = trajectory
+
+    def _record(self, trajectory: Trajectory, repeat: int) -> None:
+        self._folder.repeat(repeat).write(trajectory)
+        self.tally.add(trajectory)
+
+
+async def _answered(agent: Agent, topic: Topic, tool: SearchTool) -> Trajectory:
+    """The agent's trajectory; where `run` itself fails, one that tells of it."""
+    episode = Episode(topic, tool)
+    try:
+        trajectory = await agent.run(topic, tool)
+        if not isinstance(trajectory, Trajectory):
+            name, given = type(agent).__name__, type(trajectory).__name__
+            raise TypeError(f"{name}.run returned {given}, and a run needs a Trajectory")
+    except Exception as error:
+        return episode.ended_by(error)
+    return trajectory
+
+
+async def run_rollouts(
+    answering: RolloutRunner,
+    askings: Sequence[Rollout],
+    first: int,
+    tell: Callable[[str], Any],
+    model: ChatModel | None = None,
+) -> None:
+    """Answer all questions, the `first` few before the others, after which `tell` gets a line on
+    what the rest will take; `model` is closed at the end."""
+    loop = asyncio.get_running_loop()
+    # Tools and writes run in threads. More than there are questions, because a search that its
+    # question no longer waits for still holds one.
+    loop.set_default_executor(ThreadPoolExecutor(2 * answering.concurrency, "question"))
+    try:
+        if 0 < first < len(askings):
+            began = loop.time()
+            await answering.answer(askings[:first])
+            if estimated := expected(answering.tally.costs, len(askings)):
+                took = duration((loop.time() - began) / first * len(askings))
+                line = f"{len(askings)} questions, judged by the first {first}: {estimated}"
+                tell(f"{line}; about {took}")
+            askings = askings[first:]
+        await answering.answer(askings)
+    finally:
+        if model:
+            await model.close()

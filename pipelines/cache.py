@@ -1,0 +1,641 @@
+"""Results of expensive stages on disk, shared by threads, processes and runs.
+
+A stage has one SQLite file. A key is a hash of everything that the result depends on (the stage's
+fingerprint, the query, the unit, the text), so that no entry is ever out of date.
+
+SQLite's write-ahead log needs memory that all its processes share: "WAL does not work over a
+network filesystem" (sqlite.org/wal.html). A rollback journal needs only POSIX locks
+(sqlite.org/lockingv3.html, sqlite.org/faq.html#q5), and caches use one on network file systems.
+All hosts share a file where the locks of each host are known to hold on the others; elsewhere each
+host has its own file. Files of single processes that are merged later would need no locks, but
+other processes would see a paid result late, or never if its process was killed.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import hashlib
+import json
+import math
+import os
+import re
+import socket
+import sqlite3
+import threading
+import time
+import zlib
+from collections import Counter
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from soundingline.pipelines.counts import Counts
+from soundingline.toolkit.console import notify, track
+from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.files import file_lock, file_system, open_own, set_aside
+from soundingline.toolkit.obfuscation import decrypt_line, encrypt_lines, is_obfuscated
+
+GB = 1_000_000_000
+_MANY = 500  # keys in one SELECT; the limit of old builds of SQLite is 999
+_USED_EVERY = 86400  # seconds between two updates of `used`, so that most hits write nothing
+_BUSY_SECONDS = 60  # how long a connection waits for the transactions of others
+# `used`: when an entry was last written or read, in seconds since 1970. `crc`: the CRC-32 of the
+# value's bytes, because SQLite does not notice a changed bit in a value.
+_SCHEMA = (
+    "CREATE TABLE IF NOT EXISTS results (key BLOB PRIMARY KEY, value TEXT, "
+    "used INTEGER NOT NULL DEFAULT 0, crc INTEGER) WITHOUT ROWID"
+)
+_INSERT = "INSERT OR REPLACE INTO results (key, value, used, crc) VALUES (?, ?, ?, ?)"
+
+_RANGE = 20_000  # entries that one transaction of `prune` rewrites while other writers wait
+_PAGES = 2_000  # pages that one transaction returns to the disk
+_ENTRY_BYTES = 33  # of an entry besides its value: key, time of use, checksum, headers
+_FILLED = 0.9  # of a page whose range was rewritten
+_SHRINK = 0.8  # of the limit, so that a cache at its limit is not pruned at every start
+_ROUNDS = 8  # of pruning to a size, because entries of many sizes fill their pages less well
+
+# Seconds between two attempts to claim prompts: a tenth of the wait so far, within these bounds.
+_SHORTEST, _LONGEST = 0.01, 1.0
+Key = tuple[str, ...]
+
+
+class ResultCache:
+    """JSON values by key in a SQLite file.
+
+    Threads and processes may share the file, on network file systems too: each thread of each
+    process has its own connection, in the mode that the file system needs. If two of them compute
+    the same value, both write it. In an obfuscated folder the values are obfuscated; keys are
+    hashes anyway. A value that does not match its checksum is moved to `<file>.damaged-<n>`, a line
+    on standard error says so, and the entry is absent from then on. A pickled cache is opened again
+    by its path and counts from 0.
+
+    Args:
+        path: the file, which is created with its folders; None to store nothing, so that every
+            lookup is a miss.
+
+    Raises:
+        InputError: if the file or its folder cannot be opened, read or written, or is damaged.
+    """
+
+    def __init__(self, path: Path | str | None) -> None:
+        self.path = None if path is None else Path(path)
+        self._local = threading.local()
+        self._inherited: list[sqlite3.Connection] = []
+        self._counts = Counts("hits", "misses", "written")
+        if self.path:
+            self._file = _placed(self.path)
+            self._sealed = is_obfuscated(self._file)
+            self._connection()
+
+    @property
+    def file(self) -> Path | None:
+        """The SQLite file, which may be this host's own; None without a cache."""
+        return self._file if self.path else None
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """Hits, misses and entries written since this object was made."""
+        return self._counts()
+
+    @property
+    def lookups(self) -> Mapping[str, int]:
+        """Hits and misses under the names of a stage's counts."""
+        counts = self.counts
+        return {"cache_hits": counts["hits"], "cache_misses": counts["misses"]}
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is no entry."""
+        if not self.path:
+            return True
+        with _reported(self._file, "read"):
+            query = "SELECT NOT EXISTS (SELECT 1 FROM results)"
+            return bool(self._connection().execute(query).fetchone()[0])
+
+    def get(self, keys: Sequence[Key], *, counted: bool = True) -> list[Any | None]:
+        """The value of each key.
+
+        Args:
+            keys: the keys.
+            counted: whether the lookups count as hits and misses.
+
+        Returns:
+            a value for each key, in this order; None for a key without an entry.
+        """
+        digests = [_digest(key) for key in keys]
+        stored: dict[bytes, Any] = {}
+        for start in range(0, len(digests) if self.path else 0, _MANY):
+            part = digests[start : start + _MANY]
+            # As bytes, because SQLite would raise for text that is not UTF-8.
+            query = (
+                "SELECT key, CAST(value AS BLOB), crc, used FROM results "
+                f"WHERE key IN ({','.join('?' * len(part))})"
+            )
+            with _reported(self._file, "read"):
+                rows = self._connection().execute(query, part).fetchall()
+                stored.update((key, self._decode(key, value, crc)) for key, value, crc, _ in rows)
+                self._note_use([(key, used) for key, *_, used in rows])
+        values = [stored.get(digest) for digest in digests]
+        if counted:
+            hits = sum(value is not None for value in values)
+            self._counts.add(hits=hits, misses=len(values) - hits)
+        return values
+
+    def put(self, items: Iterable[tuple[Key, Any]]) -> None:
+        """Store the values of keys: all of them or, if writing fails, none."""
+        if not self.path:
+            return
+        now = int(time.time())
+        texts = [(_digest(key), self._encode(value)) for key, value in items]
+        rows = [(key, text, now, zlib.crc32(text.encode())) for key, text in texts]
+        with _reported(self._file, "written"), self._connection() as connection:
+            connection.executemany(_INSERT, rows)
+        self._counts.add(written=len(rows))
+
+    def _encode(self, value: Any) -> str:
+        text = json.dumps(value)
+        return encrypt_lines(text.encode()).decode("ascii") if self._sealed else text
+
+    def _decode(self, key: bytes, value: bytes | None, crc: int | None) -> Any | None:
+        if value is not None and crc == zlib.crc32(value):
+            with suppress(ValueError):
+                return json.loads(decrypt_line(value, self._file))
+        with file_lock(_lock_of(self._file)), self._connection() as connection:
+            query = "DELETE FROM results WHERE key = ? AND CAST(value AS BLOB) IS ?"
+            # Another process may have set it aside in the meantime.
+            if connection.execute(query, (key, value)).rowcount:
+                kept = set_aside(self._file, value or b"")
+                notify(f"an entry of the cache {self._file} is damaged; it is kept as {kept.name}")
+        return None
+
+    def _note_use(self, entries: Sequence[tuple[bytes, int]]) -> None:
+        now = int(time.time())
+        stale = [(now, key) for key, used in entries if used < now - _USED_EVERY]
+        if stale:
+            # A value that was read is good even if its use cannot be written.
+            with suppress(sqlite3.OperationalError), self._connection() as connection:
+                connection.executemany("UPDATE results SET used = ? WHERE key = ?", stale)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"path": self.path}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(state["path"])  # type: ignore[misc]
+
+    def _connection(self) -> sqlite3.Connection:
+        owner = threading.get_native_id()
+        held: tuple[int, sqlite3.Connection] | None = getattr(self._local, "held", None)
+        if held is None or held[0] != owner:
+            if held:
+                # SQLite forbids a forked process to use its parent's connection, even to close it.
+                self._inherited.append(held[1])
+            held = owner, _opened(self._file)
+            self._local.held = held
+        return held[1]
+
+
+def text_hash(text: str) -> str:
+    """The hash of a text, for keys."""
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+
+
+def _digest(key: Key) -> bytes:
+    digest = hashlib.blake2b(digest_size=16)
+    for part in key:
+        coded = part.encode("utf-8", "surrogatepass")
+        # The lengths distinguish ("ab", "c") from ("a", "bc").
+        digest.update(len(coded).to_bytes(8, "little") + coded)
+    return digest.digest()
+
+
+# Files.
+
+
+def _placed(path: Path) -> Path:
+    """The file of the cache `path`: this host's own if hosts do not share locks there."""
+    if not _one_a_host(path):
+        return path
+    return path.with_name(f"{path.stem}{_host_mark()}{path.suffix}")
+
+
+def _usable(file: Path) -> bool:
+    """Whether this host may open a cache's file, which must not belong to another host."""
+    return not _one_a_host(file) or file.stem.endswith(_host_mark())
+
+
+def _one_a_host(path: Path) -> bool:
+    system = file_system(path)
+    return system is not None and system.network and not system.shares_locks
+
+
+def _host_mark() -> str:
+    return "@" + re.sub(r"[^\w.-]", "_", socket.gethostname())
+
+
+def _lock_of(file: Path) -> Path:
+    return file.with_name(f"{file.name}.lock")
+
+
+def _connected(file: Path) -> sqlite3.Connection:
+    return sqlite3.connect(file, timeout=_BUSY_SECONDS)
+
+
+def _opened(file: Path) -> sqlite3.Connection:
+    """A connection to a cache's file, which is created with its folders, in the mode that the file
+    system needs."""
+    system = file_system(file)
+    network = system is not None and system.network
+    wanted = "delete" if network else "wal"
+    # SQLite does not wait if two connections turn on the log of a new file at once; it fails.
+    with _reported(file, "opened"), file_lock(_lock_of(file)):
+        if not file.exists():
+            file.touch()  # SQLite would create it without the group's rights, whatever the umask.
+        connection = _connected(file)
+        connection.execute("PRAGMA auto_vacuum=INCREMENTAL")  # for `prune`
+        (mode,) = connection.execute(f"PRAGMA journal_mode={wanted}").fetchone()
+        if network and mode != wanted:
+            raise sqlite3.OperationalError(f"its journal mode stays {mode}")
+        # A power cut may lose the newest results of a log, but never damages the file. A rollback
+        # journal promises that only at the default level.
+        connection.execute(f"PRAGMA synchronous={'FULL' if network else 'NORMAL'}")
+        # Hundreds of threads have a connection each, whose caches of SQLite's default size would
+        # need much memory; few entries are read twice, and the system caches files as well.
+        connection.execute("PRAGMA cache_size=-256")
+        with connection:
+            connection.execute(_SCHEMA)
+    return connection
+
+
+@contextmanager
+def _reported(path: Path, what: str) -> Iterator[None]:
+    """Errors of the file as `InputError`."""
+    try:
+        yield
+    except (sqlite3.OperationalError, OSError) as error:
+        raise InputError(
+            f"the cache {path} cannot be {what}: {error}",
+            do="make room or rights for it, or set another folder (paths.caches, on a local disk)",
+        ) from error
+    except (sqlite3.DatabaseError, ValueError) as error:
+        raise InputError(
+            f"the cache {path} is damaged: {error}",
+            do="move that file away, and what was in it is computed or paid for again; the command "
+            "`sqlite3 FILE .recover` prints what can still be read",
+        ) from error
+
+
+# Limits.
+
+
+class CacheSummary(NamedTuple):
+    """The file of a cache.
+
+    Args:
+        path: the file.
+        entries: the number of entries; None for a file of another host, which is not opened.
+        bytes: the pages in use; the size of the file of another host.
+        used: when an entry was last written or read, to the day, in seconds since 1970; 0 if there
+            is no entry; for the file of another host, when it last changed.
+    """
+
+    path: Path
+    entries: int | None
+    bytes: int
+    used: int
+
+
+def survey(folder: Path) -> list[CacheSummary]:
+    """Every cache of a folder, by name, from reading the files completely.
+
+    Raises:
+        InputError: if a file is damaged.
+    """
+    summaries = []
+    ours = set(_caches(folder))
+    for file in sorted(folder.rglob("*.sqlite")):
+        if file in ours:
+            with _reported(file, "read"), closing(_opened(file)) as connection:
+                query = "SELECT COUNT(*), COALESCE(MAX(used), 0) FROM results"
+                entries, used = connection.execute(query).fetchone()
+                summaries.append(CacheSummary(file, entries, _bytes(connection), used))
+        elif not _usable(file):
+            status = file.stat()
+            summaries.append(CacheSummary(file, None, status.st_size, int(status.st_mtime)))
+    return summaries
+
+
+def network_note(folder: Path) -> str:
+    """What a user must know about caches in `folder`, in one line; empty for a local disk."""
+    system = file_system(folder)
+    if system is None or not system.network:
+        return ""
+    line = f"the caches in {folder} lie on a network file system ({system.kind}): SQLite uses "
+    if system.shares_locks:
+        return line + "a rollback journal there, which is slower than a local disk"
+    return line + "a rollback journal and one file a host, because locks stay on their host"
+
+
+def keep_bound(caches: Path | str | None, gigabytes: float | None) -> None:
+    """Prune caches that are above their bound, and report once per process what their file system
+    needs.
+
+    Caches that cannot be pruned are reported and stop nothing: the stage that needs one refuses it.
+
+    Args:
+        caches: the folder (`paths.caches`); None if there is none.
+        gigabytes: the bound (`paths.caches_gb`); None for no bound.
+
+    Raises:
+        InputError: if the bound is not a size.
+    """
+    limit = checked_amount("paths.caches_gb", gigabytes)
+    if caches is None:
+        return
+    folder = Path(caches)
+    notify_once(network_note(folder))
+    if limit is None:
+        return
+    try:
+        freed = bound(folder, int(limit * GB))
+    except InputError as error:
+        notify(str(error))
+        return
+    if freed:
+        size = megabytes(freed)
+        notify(f"the caches in {folder} were above paths.caches_gb={limit:g}: {size} freed")
+
+
+@cache
+def notify_once(line: str) -> None:
+    """Print a line once per process; nothing for an empty one."""
+    if line:
+        notify(line)
+
+
+def checked_amount(name: str, value: float | None) -> float | None:
+    """A size or an age, which may be None.
+
+    Raises:
+        InputError: if it is negative or not finite.
+    """
+    if value is not None and not 0 <= value < math.inf:
+        raise InputError(f"{name}={value}", valid="a number, 0 or more")
+    return value
+
+
+def megabytes(number: int) -> str:
+    """A number of bytes in megabytes."""
+    return f"{number / 1_000_000:,.1f} MB"
+
+
+def bound(folder: Path, limit: int) -> int:
+    """Prune the caches of `folder` to four fifths of `limit` bytes if they are above it; otherwise
+    only their sizes are read.
+
+    Returns:
+        the bytes that were freed.
+    """
+    if _total(_caches(folder)) <= limit:
+        return 0
+    return prune(folder, limit=int(_SHRINK * limit))
+
+
+def prune(folder: Path, *, limit: int | None = None, before: int | None = None) -> int:
+    """Delete old entries of the caches of `folder`.
+
+    Other processes may use the caches meanwhile. Only one process prunes at a time. Files are not
+    removed, because others may have them open. On a network file system whose locks do not reach
+    other hosts, only the files of this host count and are pruned.
+
+    Args:
+        folder: the folder of the caches.
+        limit: the bytes that the caches may use together; the least recently used entries go first.
+        before: a time in seconds since 1970; entries that were last used before it are deleted.
+
+    Returns:
+        the bytes that were freed.
+    """
+    with file_lock(folder / ".prune.lock"):
+        files = _caches(folder)
+        size = _total(files)
+        if before is not None:
+            for file in files:
+                _delete(file, before, 0.0, pack=False)
+        for number in range(_ROUNDS):
+            if limit is None or _total(files) <= limit:
+                break
+            used, share = _oldest(files, limit * _FILLED * _SHRINK**number)
+            for file in files:
+                _delete(file, used, share, pack=True)
+        return size - _total(files)
+
+
+def _caches(folder: Path) -> list[Path]:
+    """The files of caches that this host may open."""
+    query = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'results'"
+    caches = []
+    for file in filter(_usable, sorted(folder.rglob("*.sqlite"))):
+        with _reported(file, "read"), closing(_connected(file)) as connection:
+            if connection.execute(query).fetchone():
+                caches.append(file)
+    return caches
+
+
+def _total(files: Iterable[Path]) -> int:
+    total = 0
+    for file in files:
+        with _reported(file, "read"), closing(_connected(file)) as connection:
+            total += _bytes(connection)
+    return total
+
+
+def _bytes(connection: sqlite3.Connection) -> int:
+    pages = _pragma(connection, "page_count") - _pragma(connection, "freelist_count")
+    return _pragma(connection, "page_size") * pages
+
+
+def _pragma(connection: sqlite3.Connection, name: str) -> int:
+    (value,) = connection.execute(f"PRAGMA {name}").fetchone()
+    return int(value)
+
+
+def _oldest(files: Sequence[Path], keep: float) -> tuple[int, float]:
+    """A time, and a share of the entries that were last used at it: if these entries and all older
+    ones are deleted, about `keep` bytes are left."""
+    sizes: Counter[int] = Counter()
+    query = (
+        f"SELECT used, SUM(LENGTH(CAST(value AS BLOB)) + {_ENTRY_BYTES}) FROM results GROUP BY used"
+    )
+    for file in files:
+        with _reported(file, "read"), closing(_opened(file)) as connection:
+            for used, size in connection.execute(query):
+                sizes[used] += size
+    excess = sizes.total() - keep
+    for used in sorted(sizes):
+        if excess <= sizes[used]:
+            return used, max(excess, 0) / sizes[used]
+        excess -= sizes[used]
+    return max(sizes, default=0), 1.0
+
+
+def _delete(file: Path, used: int, share: float, *, pack: bool) -> None:
+    """Delete the entries that were last used before a time, and a share of those used at it.
+
+    Keys are hashes, so that the entries of one age lie all over the file, and a deletion alone
+    would leave nearly every page in use. The rest of each range of keys from which entries were
+    deleted (of all ranges if `pack`) is therefore written again, in one short transaction each.
+    """
+    with _reported(file, "pruned"), closing(_opened(file)) as connection:
+        (entries,) = connection.execute("SELECT COUNT(*) FROM results").fetchone()
+        count = entries // _RANGE + 1
+        for number in track(range(count), f"Pruning {file.name}"):
+            limits = _key_at(number / count), _key_at((number + 1) / count)
+            inside = "FROM results WHERE key >= ? AND key < ?"
+            old = "AND (used < ? OR used = ? AND key < ?)"
+            with connection:
+                connection.execute("BEGIN IMMEDIATE")
+                values = (*limits, used, used, _key_at(share))
+                deleted = connection.execute(f"DELETE {inside} {old}", values).rowcount
+                if deleted or pack:
+                    query = f"SELECT key, value, used, crc {inside} ORDER BY key"
+                    rows = connection.execute(query, limits).fetchall()
+                    connection.execute(f"DELETE {inside}", limits)
+                    connection.executemany(_INSERT, rows)
+        for _ in range(0, _pragma(connection, "freelist_count"), _PAGES):
+            connection.executescript(f"PRAGMA incremental_vacuum({_PAGES})")
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+
+
+def _key_at(share: float) -> bytes:
+    """The key below which a share of all keys lies, because hashes are uniformly distributed."""
+    return int(share * 2**64).to_bytes(8, "big") if share < 1 else b"\xff" * 17
+
+
+# Claims.
+
+
+class Claims:
+    """Which prompts this client is sending to a model, so that other processes wait for the replies
+    in the cache instead of paying for them too.
+
+    A claim is a POSIX lock on one byte of the file `<cache>.claims`, which stays empty: the byte
+    whose offset is the hash of the prompt. Nothing is written, and the kernel frees the claims of a
+    process that dies. SQLite's locks are of the same kind, so that claims hold among the hosts that
+    share the cache's file. Threads and processes may use one cache; one client claims a prompt in
+    one thread at a time.
+
+    A process that is stopped, or whose server does not answer, still has its claims. After
+    `patience` seconds without a new claim a client sends the rest of its prompts anyway, and a line
+    on standard error says so; they may be paid for twice. The same is true if the file system has
+    no such locks.
+
+    Args:
+        cache: the file of the cache; None if there is no cache and nothing to wait for.
+        patience: the longest wait in seconds.
+    """
+
+    def __init__(self, cache: Path | None, patience: float) -> None:
+        self._path = None if cache is None else cache.with_name(f"{cache.name}.claims").absolute()
+        self._patience = patience
+
+    def in_turn(self, prompts: Sequence[str]) -> Generator[list[str], None, None]:
+        """Yield all prompts in parts: the unclaimed ones first, and others as soon as their process
+        releases them.
+
+        The claims of a part end when the next part is requested and when the iterator is closed;
+        `release` ends single ones earlier. A caller must not wait for a part while it holds parts
+        of another call, or two callers may wait for each other.
+        """
+        file = self._file()
+        if file is None:
+            yield list(prompts)
+            return
+        waiting = {_place(prompt): prompt for prompt in prompts}
+        since = time.monotonic()
+        while waiting:
+            waited = time.monotonic() - since
+            if places := file.take(waiting, self):
+                try:
+                    yield [waiting.pop(place) for place in places]
+                finally:
+                    file.release(places, self)
+                since = time.monotonic()
+            elif waited < self._patience:
+                time.sleep(min(max(_SHORTEST, waited / 10), _LONGEST))
+            else:
+                notify(
+                    f"another process has been asking for {len(waiting)} of the same prompts for "
+                    f"{waited:.0f} s without a reply; they are asked for here too"
+                )
+                yield list(waiting.values())
+                return
+
+    def release(self, prompt: str) -> None:
+        """End the claim of a prompt whose reply is in the cache."""
+        if file := self._file():
+            file.release([_place(prompt)], self)
+
+    def _file(self) -> _ClaimsFile | None:
+        if self._path is None:
+            return None
+        # A forked child has none of its parent's claims, and its copy of a lock may never be freed.
+        return _claims_files.setdefault((os.getpid(), self._path), _ClaimsFile(self._path))
+
+
+class _ClaimsFile:
+    """The claims of this process in one file. POSIX locks belong to a process, and all of them end
+    when it closes any descriptor of the file; so there is one, which is open as long as there are
+    claims."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lock = threading.Lock()
+        self._owners: dict[int, Claims] = {}
+        self._handle: int | None = None
+
+    def take(self, places: Iterable[int], owner: Claims) -> list[int]:
+        """Claim those that are free."""
+        with self._lock:
+            if self._handle is None:
+                self._handle = open_own(self._path)
+            handle = self._handle
+            taken = [
+                place for place in places if place not in self._owners and _locked(handle, place)
+            ]
+            self._owners.update(dict.fromkeys(taken, owner))
+            self._close_unused()
+            return taken
+
+    def release(self, places: Iterable[int], owner: Claims) -> None:
+        """Free those that are the owner's."""
+        with self._lock:
+            for place in places:
+                if self._handle is not None and self._owners.get(place) is owner:
+                    fcntl.lockf(self._handle, fcntl.LOCK_UN, 1, place)
+                    del self._owners[place]
+            self._close_unused()
+
+    def _close_unused(self) -> None:
+        if self._handle is not None and not self._owners:
+            os.close(self._handle)
+            self._handle = None
+
+
+_claims_files: dict[tuple[int, Path], _ClaimsFile] = {}
+
+
+def _locked(handle: int, place: int) -> bool:
+    try:
+        fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, place)
+    except OSError as error:
+        # A file system without locks cannot make anybody wait.
+        return error.errno not in (errno.EACCES, errno.EAGAIN)
+    return True
+
+
+def _place(prompt: str) -> int:
+    """The offset of a prompt's byte, below 2**60."""
+    return int(text_hash(prompt)[:15], 16)

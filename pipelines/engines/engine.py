@@ -1,0 +1,112 @@
+"""Engines: what builds an index of units and opens it again, and how an opened index ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from soundingline.toolkit.data import Unit
+from soundingline.toolkit.errors import InputError, check_weights
+
+if TYPE_CHECKING:
+    from soundingline.pipelines.lexical.storage import Docnos
+
+TermQuery: TypeAlias = "Mapping[str, float] | Sequence[str]"
+"""Weights by index term, or index terms, of which a repeated one counts again."""
+
+
+class RankedList(NamedTuple):
+    """Unit ids, best first, and their scores."""
+
+    docnos: Sequence[str] | NDArray[np.object_]
+    scores: Sequence[float] | NDArray[Any]
+
+
+NOTHING = RankedList((), ())
+
+
+def ranked_lists(
+    docnos: Docnos, rankings: Sequence[tuple[NDArray[Any], NDArray[Any]]]
+) -> list[RankedList]:
+    """One ranking or more of numbers and scores of units, as rankings of unit ids."""
+    # All at once: a look at the table of ids costs more than a short ranking.
+    names = docnos.take(np.concatenate([numbers for numbers, _ in rankings]))
+    ends = np.cumsum([len(numbers) for numbers, _ in rankings])
+    parts = np.split(names, ends[:-1])
+    return [RankedList(part, scores) for part, (_, scores) in zip(parts, rankings, strict=True)]
+
+
+def checked_weights(query: Any) -> Mapping[str, float]:
+    """A query of weights by index term as it is; `InputError` for anything else, and for a weight
+    below 0 or not finite."""
+    if not isinstance(query, Mapping):
+        raise InputError(f"query_toks holds {query!r}", valid="a dict of index terms to weights")
+    check_weights(query)
+    return query
+
+
+class Index(Protocol):
+    """An opened index (`soundingline.pipelines.index_folder.OpenedIndex` has all but `rank`).
+
+    An index that also scores units of the caller's choice has `docnos` (unit ids by number), and
+    `score(queries, numbers, model)`, which returns an array for each query: the scores of the
+    units with these numbers.
+    """
+
+    query_columns: ClassVar[tuple[str, ...]]
+    """The columns of a frame that hold queries, in the order in which a retriever prefers them."""
+
+    def rank(self, queries: Sequence[Any], model: Any, depth: int) -> Sequence[RankedList]:
+        """Rank the units for each query.
+
+        Args:
+            queries: one or more, from one of the `query_columns`: texts, which the index analyses
+                itself, or weights by index term, for example.
+            model: the retriever that asks, which holds the parameters: `k1` and `b` of a
+                `soundingline.pipelines.retrieve.BM25`, for example.
+            depth: the largest number of units for a query.
+        """
+        ...
+
+    def check_model(self, model: Any) -> None:
+        """`InputError` for a retriever that the index does not support."""
+        ...
+
+
+class Engine(Protocol):
+    """Build settings of one kind of index. Equal fingerprints give equal indexes of equal units."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def fingerprint(self) -> str: ...
+
+    @property
+    def offers(self) -> frozenset[str]:
+        """What an opened index supports: `bm25`, `ql`, `rm3`, `grid` (tuning), `enrichment`
+        (documents with phrases)."""
+        ...
+
+    def build(self, units: Iterable[Unit], path: Path, *, corpus_fingerprint: str) -> None:
+        """Index the units in the folder `path`, which appears when it is complete."""
+        ...
+
+    def open(self, path: Path, *, corpus_fingerprint: str) -> Any:
+        """Open what `build` made (an `Index`); `InputError` if it is of another corpus."""
+        ...
+
+
+def word_frequency(index: Any) -> Callable[[str], int]:
+    """Document frequency of a word as people write it: that of its rarest index term, and the
+    collection's size for a word that the analyzer drops (a stop word is no rare word)."""
+
+    def frequency(word: str) -> int:
+        terms = index.analyzer.terms(word)
+        return min((index.document_frequency(term) for term in terms), default=len(index))
+
+    return frequency

@@ -1,0 +1,398 @@
+"""Enrichment: phrases in the documents of an index, and weighted terms in the queries.
+
+`EnrichedEngine` indexes documents together with their phrases. `Enrichment` is the stage of a
+pipeline that opens such an index and adds weighted terms to queries.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import inf
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+import pandas as pd
+import pyterrier as pt
+from typing_extensions import Self
+
+from soundingline.pipelines.counts import Counts
+from soundingline.pipelines.engines.engine import Engine
+from soundingline.pipelines.enrich.df_filter import NO_FILTER, REASONS, DfFilter, FilterDecision
+from soundingline.pipelines.enrich.phrases import PhraseSource, QueryContext, query_contexts
+from soundingline.pipelines.index_folder import is_index, read_manifest, write_manifest
+from soundingline.pipelines.lexical import LexicalIndex
+from soundingline.pipelines.lexical.analyzers import SEPARATOR
+from soundingline.pipelines.prompt_template import last_words
+from soundingline.pipelines.search_notes import note
+from soundingline.pipelines.stage import Collection, Stage, not_bound
+from soundingline.toolkit.console import notify
+from soundingline.toolkit.data import Unit
+from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.files import atomic_folder, fingerprint, write_json
+
+DECISIONS = "decisions.jsonl"
+REASONS_FILE = "reasons.json"
+SECONDS = "seconds.json"
+FORMS = ("repaired", "published", "joined")
+APPLY_TO = ("query", "reasoning", "question")
+_INDEX, _PHRASES = "index", "phrases"
+_REASONING_WORDS = 512
+
+
+@dataclass(frozen=True)
+class EnrichedEngine:
+    """Indexes the units of a collection together with their phrases, by another engine.
+
+    The indexed text of a unit is its contents and each phrase that the filter keeps, separated by
+    `SEPARATOR`, which no token and no n-gram spans. A folder holds
+
+        index/                   the index, as `engine` builds it
+        phrases/decisions.jsonl  each phrase of each unit, whether it is kept, and why not
+        phrases/reasons.json     the number of phrases by reason
+        phrases/seconds.json     the duration of the build
+        phrases/manifest.json    written last: corpus, source and filter of the phrases, counts
+
+    Args:
+        engine: builds the index. It must support `enrichment`.
+        source: proposes the phrases of each unit.
+        filter: decides which phrases are kept; None keeps all that have an index term.
+        collection: the collection without phrases. Its index gives the document frequencies that
+            the filter reads.
+    """
+
+    engine: Engine
+    source: PhraseSource
+    filter: DfFilter | None
+    collection: Collection
+    name: ClassVar[str] = "enriched"
+    offers: ClassVar[frozenset[str]] = frozenset({"bm25", "rm3"})
+
+    @property
+    def fingerprint(self) -> str:
+        phrases = self.source.content(self.collection)
+        return fingerprint(self.name, phrases, repr(self.filter), self.engine.fingerprint)
+
+    def build(self, units: Iterable[Unit], path: Path, *, corpus_fingerprint: str) -> None:
+        """Collect and filter the phrases, then index the units with them.
+
+        Args:
+            units: the units of the collection; they are read twice.
+            path: the folder, which appears when it is complete.
+            corpus_fingerprint: the fingerprint of the units.
+
+        Raises:
+            InputError: if the source gives phrases for other units, or in another order.
+        """
+        if path.exists() and not is_index(path / _PHRASES, _PHRASES):
+            raise InputError(
+                f"'{path}' exists and is no index of enriched documents; it would be replaced",
+                do="name another folder, or remove this one",
+            )
+        began = time.monotonic()
+        with atomic_folder(path) as folder:
+            phrases = folder / _PHRASES
+            phrases.mkdir()
+            reasons, enriched = self._decide(units, phrases / DECISIONS)
+            joined = _with_phrases(units, phrases / DECISIONS)
+            self.engine.build(joined, folder / _INDEX, corpus_fingerprint=corpus_fingerprint)
+            write_json(phrases / REASONS_FILE, dict(reasons))
+            write_json(phrases / SECONDS, {"seconds": round(time.monotonic() - began, 3)})
+            content = {
+                "corpus_fingerprint": corpus_fingerprint,
+                "phrases": self.source.content(self.collection),
+                "source": self.source.provenance(self.collection),
+                "filter": repr(self.filter),
+                "counts": {"enriched": enriched, "phrases": reasons["kept"]},
+            }
+            write_manifest(phrases, _PHRASES, content)
+
+    def open(self, path: Path, *, corpus_fingerprint: str) -> LexicalIndex:
+        """Open the index; `base` of it is the index of the collection without phrases."""
+        read_manifest(path / _PHRASES, _PHRASES, corpus_fingerprint)
+        index: LexicalIndex = self.engine.open(path / _INDEX, corpus_fingerprint=corpus_fingerprint)
+        return index.over(self.collection.index)
+
+    def _decide(self, units: Iterable[Unit], path: Path) -> tuple[Counter[str], int]:
+        """Write the decision on each phrase to `path`. Returns the number of phrases by reason and
+        the number of units with a kept phrase."""
+        reasons: Counter[str] = Counter()
+        enriched = 0
+        filter_, index = self.filter or NO_FILTER, self.collection.index
+        with path.open("w", encoding="utf-8") as stream:
+            for unit_id, phrases in self.source.for_documents(units, self.collection):
+                decisions = filter_.decide(phrases, index, corpus_side=True)
+                reasons.update(decision.reason for decision in decisions)
+                enriched += any(decision.kept for decision in decisions)
+                if decisions:
+                    row = {"id": unit_id, "phrases": [decision.row() for decision in decisions]}
+                    stream.write(json.dumps(row, ensure_ascii=False) + "\n")
+        return reasons, enriched
+
+
+def _with_phrases(units: Iterable[Unit], decisions: Path) -> Iterator[Unit]:
+    """The units, each with its kept phrases at the end of its text."""
+    with decisions.open(encoding="utf-8") as stream:
+        rows = map(json.loads, stream)
+        row = next(rows, None)
+        for unit in units:
+            if row is not None and row["id"] == unit.unit_id:
+                kept = [phrase["phrase"] for phrase in row["phrases"] if phrase["kept"]]
+                unit = unit._replace(text=SEPARATOR.join([unit.text, *kept]))
+                row = next(rows, None)
+            yield unit
+        if row is not None:
+            raise InputError(
+                f"the phrase source gave phrases for the unit '{row['id']}'",
+                valid="the units of the collection, each once and in their order",
+                do="correct for_documents of the source",
+            )
+
+
+def phrases_folder(index: LexicalIndex) -> Path | None:
+    """The folder of phrases of an index that `EnrichedEngine` opened; None for another index."""
+    return None if index.base is index else index.path.parent / _PHRASES
+
+
+def phrases_manifest(folder: Path) -> Mapping[str, Any]:
+    """The manifest of a folder of phrases."""
+    return read_manifest(folder, _PHRASES, None)
+
+
+class Expansion(NamedTuple):
+    """The index terms of a query and those of its phrases, with their counts."""
+
+    own: Mapping[str, int]
+    added: Mapping[str, int]
+
+    def weighted(self, weight: float) -> dict[str, float]:
+        """Positive weights by index term; counts of the expansion are multiplied by `weight`."""
+        weights: dict[str, float] = dict(self.own)
+        for term, count in self.added.items():
+            weights[term] = weights.get(term, 0.0) + weight * count
+        return {term: float(value) for term, value in weights.items() if value > 0}
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class Enrichment(Stage):
+    """Enriches queries, documents or both, for one weighted BM25 call:
+
+        score(d) = BM25(query, d) + weight * BM25(expansion, d)
+
+    The corpus side is an index of the documents with their phrases, which is built if it is missing
+    (`EnrichedEngine`). The query side adds the column `query_toks` (weights by index term), which
+    lexical retrievers search with instead of `query`. The record of a search has the note
+    `enrichment`: the phrases of each query, and the decision on each.
+
+    Args:
+        query: The source of the phrases of queries; None leaves queries unchanged.
+        corpus: The source of the phrases of documents; None leaves documents unchanged.
+        query_filter, corpus_filter: Decide which phrases are kept. None keeps all that have an
+            index term.
+        weight: The weight of the expansion, 0 or more.
+        form: How terms are counted.
+
+            - `repaired`: A term of the query counts as often as it occurs. Each kept phrase is
+              analysed by itself, and a term counts once for each phrase that has it.
+            - `published`, as in SIRA's released code: A term of the query counts once. The kept
+              phrases are joined and analysed again, so that n-grams span two phrases, and a term
+              counts once.
+            - `joined`: As `repaired`, but a term of a phrase counts as often as it occurs in it,
+              which is the same as appending the phrase to the query. A `weight` of 0.2 corresponds
+              to the query five times and the text once.
+        apply_to: The text for which phrases are proposed: the `query`, the newest `reasoning` of
+            the agent (its last 512 words), or the `question` behind the query. If it is missing,
+            the query is used, and `counts` has it as `without_reasoning` or `without_question`.
+
+    Raises:
+        InputError: For impossible arguments, and for an index that cannot be enriched.
+
+    Source: Yang et al., "SuperIntelligent Retrieval Agent", 2026, arXiv 2605.06647.
+    """
+
+    query: PhraseSource | None = None
+    corpus: PhraseSource | None = None
+    query_filter: DfFilter | None = None
+    corpus_filter: DfFilter | None = None
+    weight: float = 0.5
+    form: str = "repaired"
+    apply_to: str = "query"
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.weight < inf:
+            raise InputError(f"weight is {self.weight!r}", valid="0 or more, finite")
+        if self.form not in FORMS:
+            raise InputError(f"form is {self.form!r}", valid=", ".join(FORMS))
+        if self.apply_to not in APPLY_TO:
+            raise InputError(f"apply_to is {self.apply_to!r}", valid=", ".join(APPLY_TO))
+        if self.query is None and self.corpus is None:
+            raise InputError(
+                "the enrichment has neither side",
+                valid="query, corpus, or both",
+                do="set enrichment=none for no enrichment",
+            )
+        self.weight = float(self.weight)
+        without = (f"without_{name}" for name in APPLY_TO[1:])
+        self._counts = Counts("queries", *without, *map(_counted_as, REASONS))
+
+    @property
+    def asks_model(self) -> bool:  # type: ignore[override]
+        """Whether one of the sides needs a language model."""
+        return any(side.asks_model for side in self._sides.values())
+
+    @property
+    def fingerprint(self) -> str:
+        """Hash of the sources of phrases."""
+        return fingerprint(*[side and side.fingerprint for side in (self.query, self.corpus)])
+
+    @property
+    def counts(self) -> Mapping[str, float]:
+        """Cumulative counts: the `queries` that were enriched, of these those
+        `without_reasoning` or `without_question`; their phrases by decision (`phrases_kept`,
+        `phrases_too_frequent` and so on); and the counts of each source with the name of its side
+        in front."""
+        counts: dict[str, float] = {} if self.query is None else {**self._counts()}
+        for name, side in self._sides.items():
+            counts.update((f"{name}_{key}", count) for key, count in side.counts.items())
+        return counts
+
+    @property
+    def _sides(self) -> dict[str, PhraseSource]:
+        sides = {"query": self.query, "corpus": self.corpus}
+        return {name: side for name, side in sides.items() if side is not None}
+
+    @property
+    def _filters(self) -> dict[str, DfFilter]:
+        filters = {"query": self.query_filter, "corpus": self.corpus_filter}
+        return {name: filter_ for name, filter_ in filters.items() if filter_ is not None}
+
+    def check(self, engine: Engine) -> None:
+        """`InputError` if the index of the engine cannot be enriched."""
+        super().check(engine)
+        if "enrichment" not in engine.offers:
+            raise InputError(
+                f"the engine {engine.name} supports no enrichment",
+                valid="lexical",
+                do="set engine=lexical, or enrichment=none",
+            )
+
+    def enriched(self, collection: Collection) -> Collection:
+        """The collection with the index of documents and phrases, if there is a corpus side."""
+        if self.corpus is None:
+            return collection
+        if collection.open_index is None or collection.engine is None:
+            raise InputError(
+                "the collection has no engine that indexes its documents with phrases",
+                do="give Collection(engine=..., open_index=...)",
+            )
+        engine = EnrichedEngine(collection.engine, self.corpus, self.corpus_filter, collection)
+        return replace(collection, index=collection.open_index(engine))
+
+    def bind(self, collection: Collection) -> Self:
+        """A copy that works on `collection`, which `enriched` returned."""
+        if not isinstance(collection.index, LexicalIndex):
+            raise InputError(
+                f"an index of {type(collection.index).__name__} cannot be enriched",
+                valid="our lexical index",
+                do="set engine=lexical",
+            )
+        for side, filter_ in self._filters.items():
+            if message := filter_.note(len(collection.index)):
+                notify(f"{side} side of the enrichment: {message}")
+        return super().bind(collection)
+
+    def transform(self, inp: pd.DataFrame) -> pd.DataFrame:
+        pt.validate.columns(inp, includes=["qid", "query"])
+        if self.query is None:
+            return inp
+        queries = query_contexts(inp)
+        different = list(dict.fromkeys(queries))
+        weights = {
+            query: expansion.weighted(self.weight)
+            for query, expansion in zip(different, self.expansions(different), strict=True)
+        }
+        column = pd.Series([weights[query] for query in queries], index=inp.index, dtype=object)
+        return inp.assign(query_toks=column)
+
+    @property
+    def has_filter(self) -> bool:
+        """Whether a side has a filter with a limit."""
+        return any(filter_.rule != "none" for filter_ in self._filters.values())
+
+    def with_tau(self, tau: float) -> Enrichment:
+        """The stage with another limit of both filters, not bound. `InputError` if it has no
+        filter."""
+        if not self.has_filter:
+            raise InputError(
+                "the enrichment has no filter, so tau changes nothing",
+                do="leave grid.tau null, or choose an enrichment with a filter",
+            )
+        filters = {
+            f"{side}_filter": replace(filter_, tau=tau) for side, filter_ in self._filters.items()
+        }
+        return type(self)(**{**self._arguments(), **filters})
+
+    def with_weight(self, weight: float) -> Enrichment:
+        """The stage with another weight, not bound."""
+        return type(self)(**{**self._arguments(), "weight": weight})
+
+    def expansions(self, queries: Sequence[QueryContext]) -> list[Expansion]:
+        """The terms of each query and of its expansion. The stage must be bound."""
+        if self.collection is None:
+            raise not_bound(self, "call bind(collection)")
+        sources = [self._source(query) for query in queries]
+        read = [
+            QueryContext(text, query.qid) for (text, _), query in zip(sources, queries, strict=True)
+        ]
+        proposed = self.query.for_queries(read, self.collection) if self.query else [()] * len(read)
+        index = self.collection.index
+        expansions, notes = [], []
+        for query, (_, name), of_query in zip(queries, sources, proposed, strict=True):
+            filter_ = self.query_filter or NO_FILTER
+            decisions = filter_.decide(of_query, index, corpus_side=False)
+            self._counts.add(**Counter(_counted_as(decision.reason) for decision in decisions))
+            expansions.append(self._expansion(query.text, decisions))
+            of_decisions = [decision.row() for decision in decisions]
+            row = {"qid": query.qid, "query": query.text, "phrases": of_decisions}
+            notes.append(row if self.apply_to == "query" else {**row, "applied_to": name})
+        note("enrichment", notes)
+        return expansions
+
+    def _source(self, query: QueryContext) -> tuple[str, str]:
+        """The text for which phrases are proposed, and which one it is (`APPLY_TO`)."""
+        questions = self.collection.questions if self.collection else None
+        texts = {
+            "query": query.text,
+            "reasoning": last_words(query.reasoning, _REASONING_WORDS),
+            "question": (questions or {}).get(query.qid, ""),
+        }
+        text = texts[self.apply_to]
+        self._counts.add(queries=1)
+        if text.strip():
+            return text, self.apply_to
+        if self.apply_to != "query":
+            self._counts.add(**{f"without_{self.apply_to}": 1})
+        return query.text, "query"
+
+    def _expansion(self, query: str, decisions: Sequence[FilterDecision]) -> Expansion:
+        assert self.collection is not None
+        index = self.collection.index
+        accepted = [decision for decision in decisions if decision.kept]
+        own: Counter[str] = Counter(index.analyzer.terms(query))
+        if self.form == "published":
+            own = Counter(own.keys())
+            joined = " ".join(decision.phrase for decision in accepted)
+            # Each once, in an order that is the same in every process, because sums are rounded.
+            added = Counter(dict.fromkeys(index.analyzer.terms(joined), 1))
+        elif self.form == "joined":
+            added = Counter(term for d in accepted for term in index.analyzer.terms(d.phrase))
+        else:
+            added = Counter(term for decision in accepted for term in decision.terms)
+        return Expansion(own, added)
+
+
+def _counted_as(reason: str) -> str:
+    return f"phrases_{reason.replace(' ', '_')}"

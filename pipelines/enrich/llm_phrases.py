@@ -1,0 +1,418 @@
+"""Phrases and texts that a language model proposes.
+
+`ModelPhrases` proposes the phrases of SIRA for documents and queries, `ModelText` writes the
+passage of HyDE or the answer of a chain of thought for a query.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+
+from soundingline.pipelines.counts import Counts, MadeOnce
+from soundingline.pipelines.enrich.phrases import (
+    KEY,
+    LEFT_OUT,
+    Limits,
+    PhraseSource,
+    QueryContext,
+    clean,
+    clean_text,
+    read_phrases,
+)
+from soundingline.pipelines.prompt_client import (
+    BlockingChatModel,
+    PromptClient,
+    PromptClients,
+    Reply,
+    json_answer,
+)
+from soundingline.pipelines.prompt_template import PromptTemplate
+from soundingline.pipelines.stage import Collection
+from soundingline.toolkit.data import Unit
+from soundingline.toolkit.errors import InputError, check_int
+from soundingline.toolkit.files import fingerprint
+from soundingline.toolkit.llm.blocking import identity
+
+TASKS = (
+    *("general", "question_answering", "multi_hop", "claim"),
+    *("argument", "duplicate_question", "finance", "citation"),
+)
+METHODS: Mapping[str, tuple[str, ...]] = {
+    "hyde": ("general", "claim", "argument", "finance"),
+    "chain_of_thought": ("general",),
+}
+_BATCH = 256
+_LIST_OF_TEXTS = {"type": "array", "items": {"type": "string"}}
+
+
+def model_of(collection: Collection) -> BlockingChatModel:
+    """The language model of a collection; `InputError` if it has none."""
+    model: BlockingChatModel | None = collection.model
+    if model is None:
+        raise InputError(
+            "phrases of a language model need one, and the collection has none",
+            do="choose llm@enrichment_llm=... (or llm=...)",
+        )
+    return model
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class LlmSource(PhraseSource):
+    """Base of the sources that ask the language model of the collection: one prompt for each text.
+
+    Replies are cached by model, sampling settings and prompt, so that a changed text, prompt or
+    model requests what changed, and nothing else. A reply that `is_empty` is requested once more,
+    with the next seed.
+    """
+
+    asks_model: ClassVar[bool] = True
+    counted: ClassVar[tuple[str, ...]] = ()
+    """Names of the counts of texts and phrases."""
+
+    def __post_init__(self) -> None:
+        self._counts = Counts(*self.counted, "asked", "retried", "shared")
+        self._clients = PromptClients(
+            "enrichment", ["enrichment"], self.is_empty, self._counts, self.settings()
+        )
+
+    def settings(self) -> Mapping[str, Any] | None:
+        """Sampling settings of each request, beyond those of the model."""
+        return None
+
+    @abstractmethod
+    def is_empty(self, answer: str) -> bool:
+        """Whether nothing can be read from an answer."""
+
+    @abstractmethod
+    def query_prompt(self, query: str) -> str:
+        """The prompt for a query."""
+
+    @abstractmethod
+    def read(self, reply: Reply) -> Sequence[str]:
+        """The phrases in a reply, which may be an error."""
+
+    @property
+    def counts(self) -> Mapping[str, float]:
+        """The counts that the class names; prompts `asked`, `retried`, and `shared` with another
+        thread's request; with a cache `cache_hits` and `cache_misses`."""
+        return {**self._counts(), **self._clients.lookups}
+
+    def for_queries(
+        self, queries: Sequence[QueryContext], collection: Collection
+    ) -> list[Sequence[str]]:
+        """Request the phrases of each query, or read them from the cache."""
+        prompts = [self.query_prompt(query.text) for query in queries]
+        qids = {prompt: query.qid for prompt, query in zip(prompts, queries, strict=True)}
+        replies = self._client(collection).replies(qids)
+        return [self.read(replies[prompt]) for prompt in prompts]
+
+    def _client(self, collection: Collection) -> PromptClient:
+        return self._clients.of(model_of(collection), collection.caches)
+
+
+class StoredTexts(Protocol):
+    """Units that can be read repeatedly, and whose number is known."""
+
+    def __iter__(self) -> Iterator[Unit]: ...
+
+    def __len__(self) -> int: ...
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class ModelPhrases(LlmSource):
+    """Phrases that a language model proposes for documents and queries, as in SIRA.
+
+    The phrases of queries are requested during the search; prompts for queries forbid guessing the
+    answer. The phrases of documents are read from the cache, which `soundingline enrich` fills (by
+    `ask_documents`). An answer without a list of phrases is requested once more and then counts as
+    no phrase.
+
+    The `counts` are `texts`; of these `unreadable`, `refused`, and those with `no_phrase`; phrases
+    that were left out (see `Cleaned`); and those of `LlmSource`.
+
+    Args:
+        task: Selects the package's prompt, one of `TASKS`. The prompts of the paper are not
+            published.
+        prompt: Path of another prompt. It has the placeholder `{text}` for a document or `{query}`
+            for a query, and `{phrases}` and `{words}` for the limits.
+        phrases: Most phrases of a text.
+        words: Most words of a phrase.
+        max_characters: The text of a document is cut after these.
+        allow_missing: Whether documents without a cached answer get no phrase.
+        structured: Whether to request one JSON object with the list, by `response_format` (vLLM,
+            OpenAI's chat completions). Otherwise the last JSON object of the answer is read.
+
+    Raises:
+        InputError: For impossible arguments, without a language model, and if documents have no
+            cached answer unless `allow_missing`.
+
+    Source: Yang et al., "SuperIntelligent Retrieval Agent", 2026, arXiv 2605.06647.
+    """
+
+    counted: ClassVar[tuple[str, ...]] = ("texts", "unreadable", "refused", "no_phrase", *LEFT_OUT)
+    task: str = "general"
+    prompt: str | None = None
+    phrases: int = 10
+    words: int = 4
+    max_characters: int = 4000
+    allow_missing: bool = False
+    structured: bool = False
+
+    def __post_init__(self) -> None:
+        if self.task not in TASKS:
+            raise InputError(f"task is {self.task!r}", valid=", ".join(TASKS))
+        check_int("max_characters", self.max_characters)
+        self.limits = Limits(self.phrases, self.words).checked()
+        self._templates = MadeOnce()
+        super().__post_init__()
+
+    def settings(self) -> Mapping[str, Any] | None:
+        """Structured output, if it is chosen."""
+        return json_answer("phrases", {KEY: _LIST_OF_TEXTS}) if self.structured else None
+
+    def is_empty(self, answer: str) -> bool:
+        """Whether an answer has no list of phrases."""
+        return read_phrases(answer) is None
+
+    @property
+    def fingerprint(self) -> str:
+        """Hash of the prompts and the limits. The cache keys have the model and its sampling."""
+        sides = ("document", "query")
+        texts = [self._template(side).text for side in sides if self._has(side)]
+        return fingerprint("model", texts, *self.limits, self.max_characters)
+
+    def content(self, collection: Collection) -> str:
+        """Hash of prompts, limits and model; with `allow_missing` also of the documents without a
+        cached answer, for which every text is looked up in the cache."""
+        missing = [unit.unit_id for unit in self._allowed_missing(collection)]
+        return fingerprint(self.fingerprint, self._clients.key(model_of(collection)), missing)
+
+    def provenance(self, collection: Collection) -> Mapping[str, Any]:
+        """See `PhraseSource`; with the model, its settings and a hash of the prompt."""
+        model = model_of(collection)
+        prompt = self._template("document").text if self._has("document") else ""
+        return {
+            **super().provenance(collection),
+            "model": identity(model),
+            "settings": model.settings.as_dict(),
+            "document_prompt": fingerprint(prompt),
+        }
+
+    def document_prompt(self, unit: Unit) -> str:
+        """The prompt for a document."""
+        return self._filled("document", text=unit.contents[: self.max_characters])
+
+    def query_prompt(self, query: str) -> str:
+        """The prompt for a query."""
+        return self._filled("query", query=query)
+
+    def for_documents(
+        self, units: Iterable[Unit], collection: Collection
+    ) -> Iterator[tuple[str, Sequence[str]]]:
+        """Unit id and phrases of each unit, from the cache."""
+        missing = total = 0
+        for unit, answer in self._cached(units, collection):
+            total += 1
+            missing += answer is None
+            if answer is not None:
+                yield unit.unit_id, self.read(Reply(answer))
+            elif self.allow_missing:
+                yield unit.unit_id, ()
+        if missing and not self.allow_missing:
+            raise InputError(
+                f"{missing:,} of {total:,} documents have no phrases yet",
+                valid="phrases of every document",
+                do="run soundingline enrich with the same options, which goes on where it "
+                "was; or set enrichment.corpus.allow_missing=true",
+            )
+
+    def missing(self, units: Iterable[Unit], collection: Collection) -> Iterator[Unit]:
+        """The units without a cached answer."""
+        return (unit for unit, answer in self._cached(units, collection) if answer is None)
+
+    def missing_flags(self, units: StoredTexts, collection: Collection) -> bytearray:
+        """A byte for each unit, in their order: 1 if the cache has no answer for it, else 0. No
+        unit is read while the cache is empty."""
+        if not self._client(collection).keeps_any:
+            return bytearray(b"\1") * len(units)
+        return bytearray(answer is None for _, answer in self._cached(units, collection))
+
+    def ask_documents(
+        self, units: Iterable[Unit], collection: Collection, *, accounts: bool = False
+    ) -> Iterator[tuple[Unit, Sequence[str], str]]:
+        """Request the phrases of documents and write each answer to the cache before it is used.
+
+        Two batches are under way at once, so that the model is never idle.
+
+        Args:
+            units: The documents.
+            collection: A collection with a model and a folder of caches.
+            accounts: Whether each document has an account of its own in the ledger, which stays in
+                memory.
+
+        Yields:
+            The document, its phrases, and the code of the error instead of an answer (or an empty
+            string).
+        """
+        client = self._client(collection)
+
+        def ask(batch: list[Unit]) -> list[tuple[Unit, Reply]]:
+            prompts = [self.document_prompt(unit) for unit in batch]
+            owners = [unit.unit_id if accounts else "" for unit in batch]
+            replies = client.replies(dict(zip(prompts, owners, strict=True)))
+            return [(unit, replies[prompt]) for unit, prompt in zip(batch, prompts, strict=True)]
+
+        for answered in _two_at_once(ask, _batches(units)):
+            for unit, reply in answered:
+                yield unit, self.read(reply), reply.error
+
+    def read(self, reply: Reply) -> Sequence[str]:
+        """The phrases in a reply, cleaned and counted."""
+        listed = None if reply.error else read_phrases(reply.text)
+        if listed is None:
+            self._counts.add(texts=1, **{"refused" if reply.error else "unreadable": 1})
+            return ()
+        cleaned = clean(listed, self.limits)
+        self._counts.add(texts=1, no_phrase=not cleaned.phrases, **cleaned.left_out)
+        return cleaned.phrases
+
+    def _cached(
+        self, units: Iterable[Unit], collection: Collection
+    ) -> Iterator[tuple[Unit, str | None]]:
+        """Each unit with its cached answer."""
+        client = self._client(collection)
+        for batch in _batches(units):
+            answers = client.known([self.document_prompt(unit) for unit in batch])
+            yield from zip(batch, answers, strict=True)
+
+    def _filled(self, side: str, **text: str) -> str:
+        limits = {"phrases": str(self.phrases), "words": str(self.words)}
+        return self._template(side).filled({**text, **limits})
+
+    def _has(self, side: str) -> bool:
+        """Whether there is a prompt for the side; a prompt file is for one of them."""
+        if self.prompt is None:
+            return True
+        try:
+            text = Path(self.prompt).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise InputError(
+                f"cannot read the prompt {self.prompt}: {error}",
+                valid="a text file, or null for one of ours",
+            ) from error
+        return ("{text}" if side == "document" else "{query}") in text
+
+    def _template(self, side: str) -> PromptTemplate:
+        """The prompt for a `document` or a `query`."""
+        places = ("text" if side == "document" else "query", "phrases", "words")
+        default = f"enrichment/{side}_{self.task}.txt"
+        return self._templates.get(side, lambda: PromptTemplate(self.prompt, default, places))
+
+    def _allowed_missing(self, collection: Collection) -> Iterator[Unit]:
+        if not self.allow_missing or collection.texts is None:
+            return
+        unit_ids = iter(collection.index.docnos.take(np.arange(len(collection.index))).tolist())
+        while batch := list(islice(unit_ids, _BATCH)):
+            yield from self.missing(collection.texts(batch), collection)
+
+
+def _two_at_once(
+    ask: Callable[[list[Unit]], list[tuple[Unit, Reply]]], batches: Iterator[list[Unit]]
+) -> Iterator[list[tuple[Unit, Reply]]]:
+    """The results of `ask` for each batch, in their order, while the next batch is under way. If
+    one fails, the other one ends first, so that its paid replies are cached."""
+    with ThreadPoolExecutor(2) as pool:
+        waiting = deque(pool.submit(ask, batch) for batch in islice(batches, 2))
+        while waiting:
+            answered = waiting.popleft().result()
+            waiting.extend(pool.submit(ask, batch) for batch in islice(batches, 1))
+            yield answered
+
+
+def _batches(units: Iterable[Unit]) -> Iterator[list[Unit]]:
+    iterator = iter(units)
+    while batch := list(islice(iterator, _BATCH)):
+        yield batch
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class ModelText(LlmSource):
+    """One text that a language model writes for a query, as the only phrase of the query.
+
+    Both methods guess the answer by their nature, which the measure `phrases_with_answer` counts.
+    An empty reply is requested once more and then counts as no text. Documents have no texts.
+
+    The `counts` are `texts`; of these `empty` and `refused`; and those of `LlmSource`.
+
+    Args:
+        method: `hyde`, a passage that answers the query; or `chain_of_thought`, an answer with the
+            rationale before it.
+        task: Selects the published prompt: for `hyde` `general`, or `claim`, `argument` and
+            `finance` (those of SciFact, ArguAna and FiQA); for `chain_of_thought` `general`.
+        prompt: Path of another prompt with `{query}`.
+        max_words: The text is cut after these.
+
+    Raises:
+        InputError: For impossible arguments, and without a language model.
+
+    Sources: Gao et al., "Precise Zero-Shot Dense Retrieval without Relevance Labels", ACL 2023,
+    arXiv 2212.10496, appendix A.1 (there a dense model reads the passage; BM25 does in SIRA's
+    table); Jagerman et al., "Query Expansion by Prompting Large Language Models", 2023, arXiv
+    2305.03653, prompt CoT.
+    """
+
+    counted: ClassVar[tuple[str, ...]] = ("texts", "empty", "refused")
+    method: str = "hyde"
+    task: str = "general"
+    prompt: str | None = None
+    max_words: int = 512
+
+    def __post_init__(self) -> None:
+        tasks = METHODS.get(self.method)
+        if tasks is None:
+            raise InputError(f"method is {self.method!r}", valid=", ".join(METHODS))
+        if self.task not in tasks:
+            valid = f"{', '.join(tasks)} (of {self.method})"
+            raise InputError(f"task is {self.task!r}", valid=valid)
+        check_int("max_words", self.max_words)
+        default = f"enrichment/{self.method}_{self.task}.txt"
+        self._prompt = PromptTemplate(self.prompt, default, ("query",))
+        super().__post_init__()
+
+    def is_empty(self, answer: str) -> bool:
+        """Whether an answer is white space."""
+        return not answer.strip()
+
+    @property
+    def fingerprint(self) -> str:
+        """Hash of the prompt and the limit. The cache keys have the model and its sampling."""
+        return fingerprint("text", self._prompt.text, self.max_words)
+
+    def query_prompt(self, query: str) -> str:
+        """The prompt for a query."""
+        return self._prompt.filled({"query": query})
+
+    def for_documents(
+        self, units: Iterable[Unit], collection: Collection
+    ) -> Iterator[tuple[str, Sequence[str]]]:
+        """`InputError`: these texts are for queries."""
+        raise InputError(
+            f"{self.method} writes texts for queries, and not for documents",
+            do="set enrichment.corpus=null, or another source for it",
+        )
+
+    def read(self, reply: Reply) -> Sequence[str]:
+        """The text of a reply, cut and counted."""
+        text = "" if reply.error else clean_text(reply.text, self.max_words)
+        refused = bool(reply.error)
+        self._counts.add(texts=1, refused=refused, empty=not text and not refused)
+        return (text,) if text else ()

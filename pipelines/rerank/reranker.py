@@ -1,0 +1,546 @@
+"""Re-rankers: the base class of all models that score a query with a text, and what it does for
+them. A model implements `Reranker.score`; texts, head and tail, windows of long documents, the
+cache and the batches of concurrent threads are the base class's.
+"""
+
+import inspect
+import math
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections import Counter, deque
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+import numpy as np
+import pandas as pd
+import pyterrier as pt
+from numpy.typing import NDArray
+
+from soundingline.pipelines.cache import ResultCache, text_hash
+from soundingline.pipelines.counts import Counts, MadeOnce
+from soundingline.pipelines.lexical.storage import ATTRIBUTE
+from soundingline.pipelines.models import Placement
+from soundingline.pipelines.stage import Collection, Stage, Texts
+from soundingline.toolkit.errors import InputError, check_int
+from soundingline.toolkit.files import fingerprint
+
+if TYPE_CHECKING:
+    from soundingline.pipelines.lexical.index import LexicalIndex
+
+LONG_DOCUMENTS = ("truncate", "max_passage")
+# Pairs after which scores are written to the cache: what a killed process may lose.
+_WRITTEN_EVERY = 4096
+# trec_eval keeps scores in 32 bits. Scores that differ must differ there too, and stay finite.
+_LARGEST = 1e30
+_FEWEST_STEPS = 4.0
+
+
+class Pair(NamedTuple):
+    """A query and the text of a candidate (title in front, as it was indexed)."""
+
+    query: str
+    text: str
+
+
+class _Request(Future[list[float]]):
+    """The pairs of one thread, and their scores when another thread or this one has made them."""
+
+    def __init__(self, pairs: Sequence[Pair]) -> None:
+        super().__init__()
+        self.pairs = pairs
+
+
+class _Queue:
+    """The requests of the threads that share a model.
+
+    Requests with windows and those without wait apart: `waiting[by_windows]`. `changed` is notified
+    when no thread computes (`busy`).
+    """
+
+    def __init__(self) -> None:
+        self.changed = threading.Condition()
+        self.busy = False
+        self.waiting: tuple[deque[_Request], deque[_Request]] = (deque(), deque())
+        self.timing = threading.Lock()
+        self.seconds = 0.0
+
+    def __reduce__(self) -> Any:
+        return _Queue, ()
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class Reranker(Stage, ABC):
+    """Orders the best `depth` rows of each query by the scores of a model; the other rows stay
+    below them in the retriever's order (see `merge_head_and_tail`).
+
+    A subclass implements `score`. It may implement `windows`, which `long_documents=max_passage`
+    needs, and `fingerprint`, which names its scores in the cache. Declare arguments of its own as
+    fields of a dataclass with the same decorator.
+
+    The input has the columns `qid`, `query`, `docno`, `score`, and `rank` (without it `score` gives
+    the order). The text of a row is its column `text`, or what `texts` returns for its docno. The
+    output has the same columns and rows with new `score` and `rank`.
+
+    Threads that call one stage at the same time share batches: while one thread computes, the
+    requests of the others wait and become the next batch. Equal pairs of a batch are scored once.
+    If a batch fails, its requests are scored one by one, so that an error reaches only the thread
+    whose pairs cause it. Pairs with a cached score do not wait.
+
+    Args:
+        depth: Rows of each query to score, at least 1.
+        long_documents: `truncate` leaves a text that is too long to the model, which cuts it.
+            `max_passage` scores the windows of the text and takes the best (Dai and Callan, SIGIR
+            2019). The default is `max_passage` if the collection's units are whole documents and
+            the model has windows, otherwise `truncate`.
+        texts: A function from docnos to units, such as `store.texts`. The default are the texts of
+            the collection, or of the lexical index that the ranking comes from.
+        cache: A folder in which scores are kept between runs. The default is the collection's.
+            Threads and processes may share it.
+
+    Raises:
+        InputError: For impossible arguments, if there is no text to score, and for a docno that
+            `texts` does not know.
+
+    Example:
+        >>> class Overlap(Reranker):
+        ...     def score(self, pairs):
+        ...         return [len(set(p.query.split()) & set(p.text.split())) for p in pairs]
+    """
+
+    depth: int = 50
+    long_documents: str | None = None
+    texts: Texts | None = None
+    cache: Path | str | None = None
+
+    shares_batches: ClassVar[bool] = True
+    """False if several threads may call `score` at the same time, which suits a remote model."""
+
+    counted: ClassVar[tuple[str, ...]] = ()
+    """Names of the counts that the model adds to by `self.count.add(truncated=2)`."""
+
+    def __post_init__(self) -> None:
+        check_int("depth", self.depth)
+        if self.long_documents not in (None, *LONG_DOCUMENTS):
+            valid = f"null, {', '.join(LONG_DOCUMENTS)}"
+            raise InputError(f"long_documents={self.long_documents!r}", valid=valid)
+        if self.long_documents == "max_passage" and not self._has_windows:
+            raise InputError(
+                f"long_documents=max_passage, and {type(self).__name__} has no windows",
+                valid="truncate",
+                do="set long_documents=truncate, or index passages",
+            )
+        self.schematic = {"label": f"{type(self).__name__} %{self.depth}"}
+        # Bound copies are shallow: all of these are shared between them.
+        self._shared, self._caches, self._queue = MadeOnce(), MadeOnce(), _Queue()
+        self.count = Counts(*self.counted)
+        self._windows = Counts("windows")
+        self._batches = Counts("batches", "pairs_scored", "largest_batch", "failed_batches")
+        self._requests = Counts(*(["gathered_requests"] if self.shares_batches else []))
+        self._rows = Counts("missing_text", "unscored")
+
+    @abstractmethod
+    def score(self, pairs: Sequence[Pair]) -> list[float]:
+        """One score for each pair, in the same order; higher is more relevant.
+
+        The score of a pair must not depend on the other pairs. A score that is not a number puts
+        its row at the end of the head.
+        """
+
+    def windows(self, pair: Pair) -> list[str]:
+        """The text of `pair` in parts which the model reads whole."""
+        return [pair.text]
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash that names the scores in the cache: equal fingerprints mean equal scores.
+
+        The default covers the source of the class and its own arguments. A model from a file must
+        add what the file holds.
+        """
+        general = {each.name for each in Reranker.__dataclass_fields__.values()}
+        own = {
+            name: repr(value) for name, value in self._arguments().items() if name not in general
+        }
+        return fingerprint(type(self).__qualname__, self._shared.get("source", self._source), own)
+
+    @property
+    def counts(self) -> Mapping[str, float]:
+        """Cumulative counts of the stage and its bound copies.
+
+        The model's own counts; `windows` scored; `batches` of `pairs_scored`, the `largest_batch`,
+        `failed_batches` and the requests in them (`gathered_requests`); with a cache `cache_hits`
+        and `cache_misses`; rows with `missing_text`, which are scored as the empty text; rows that
+        are `unscored` because their score is not a number; `seconds` in the model.
+        """
+        cached = Counter[str]()
+        for cache in self._caches.values():
+            cached.update(cache.lookups)
+        return {
+            **self.count(),
+            **(self._windows() if self._by_windows else {}),
+            **self._batches(),
+            **self._requests(),
+            **cached,
+            **self._rows(),
+            "seconds": round(self._queue.seconds, 3),
+        }
+
+    def transform(self, inp: pd.DataFrame) -> pd.DataFrame:
+        """Re-rank the queries of a frame; all of their candidates are scored together."""
+        texts = texts_for(inp, self.texts, self.collection)
+        check_columns(inp, texts, self)
+        head, tail = split_head(inp, self.depth)
+        if not len(head):
+            return merge_head_and_tail(head, tail)
+        contents = texts_of(head, texts)
+        docnos = map(str, head["docno"].tolist())
+        scores = self._cached_scores(
+            list(zip(head["query"].tolist(), docnos, contents, strict=True))
+        )
+        self._rows.add(missing_text=contents.count(""), unscored=sum(map(math.isnan, scores)))
+        scored = head.assign(score=pd.Series(scores, index=head.index, dtype=float))
+        return merge_head_and_tail(scored, tail)
+
+    def score_pairs(self, pairs: Sequence[Pair]) -> list[float]:
+        """The scores of `pairs`, in batches shared with other threads and without the cache.
+
+        A long text scores as its best window if `long_documents` says so.
+        """
+        if not pairs:
+            return []
+        if not self.shares_batches:
+            return self._score_batch(pairs)
+        request, queue = _Request(pairs), self._queue
+        waiting = queue.waiting[self._by_windows]
+        try:
+            with queue.changed:
+                waiting.append(request)
+                while queue.busy and not request.done():
+                    queue.changed.wait()
+                if not request.done():
+                    queue.busy = True
+                    requests = list(waiting)
+                    waiting.clear()
+            if not request.done():
+                self._score_requests(requests)
+        finally:
+            # Not done if this thread was interrupted: nobody needs its scores.
+            with queue.changed:
+                if not request.done() and request in waiting:
+                    waiting.remove(request)
+        return request.result()
+
+    def _score_requests(self, requests: Sequence[_Request]) -> None:
+        """Score requests in one batch, or one by one if that fails, and let others compute."""
+        try:
+            if not self._answer(requests, len(requests) == 1):
+                for request in requests:
+                    self._answer([request])
+        finally:
+            # After Ctrl-C the next thread scores what is left.
+            left = [request for request in requests if not request.done()]
+            self._requests.add(gathered_requests=len(requests) - len(left))
+            with self._queue.changed:
+                self._queue.waiting[self._by_windows].extendleft(reversed(left))
+                self._queue.busy = False
+                self._queue.changed.notify_all()
+
+    def _answer(self, requests: Sequence[_Request], alone: bool = True) -> bool:
+        """Score requests in one batch. Returns whether all are answered: an error answers a request
+        that is alone."""
+        try:
+            pairs = [pair for request in requests for pair in request.pairs]
+            scores = iter(self._score_batch(pairs))
+        except Exception as error:
+            if alone:
+                requests[0].set_exception(error)
+            return alone
+        for request in requests:
+            request.set_result(list(islice(scores, len(request.pairs))))
+        return True
+
+    def _score_batch(self, pairs: Sequence[Pair]) -> list[float]:
+        different = list(dict.fromkeys(pairs))
+        started, failed = time.perf_counter(), True
+        try:
+            scores = (self._best_windows if self._by_windows else self._checked)(different)
+            failed = False
+        finally:
+            with self._queue.timing:
+                self._queue.seconds += time.perf_counter() - started
+            self._batches.add(batches=1, pairs_scored=len(different), failed_batches=failed)
+            self._batches.raise_to("largest_batch", len(different))
+        score_of = dict(zip(different, scores, strict=True))
+        return [score_of[pair] for pair in pairs]
+
+    def _best_windows(self, pairs: Sequence[Pair]) -> list[float]:
+        """The score of each text's best window. A window without a score does not count."""
+        # A text without a word may have no window.
+        windows_of = [self.windows(pair) or [pair.text] for pair in pairs]
+        windows = [
+            Pair(pair.query, text)
+            for pair, texts in zip(pairs, windows_of, strict=True)
+            for text in texts
+        ]
+        scores = np.array(self._checked(windows))
+        self._windows.add(windows=len(windows))
+        starts = np.cumsum([0, *map(len, windows_of[:-1])])
+        best: list[float] = np.fmax.reduceat(scores, starts).tolist()
+        return best
+
+    def _checked(self, pairs: Sequence[Pair]) -> list[float]:
+        scores = list(map(float, self.score(pairs)))
+        if len(scores) != len(pairs):
+            raise ValueError(
+                f"{type(self).__name__}.score gave {len(scores)} scores for {len(pairs)} pairs"
+            )
+        return scores
+
+    def _cached_scores(self, rows: Sequence[tuple[str, str, str]]) -> list[float]:
+        """The scores of rows (query, docno, text), from the cache where it has them."""
+        folder = self.cache or (self.collection.caches if self.collection else None)
+        if folder is None:
+            return self.score_pairs([Pair(query, text) for query, _, text in rows])
+        kind = self.fingerprint + (" max_passage" if self._by_windows else "")
+        path = Path(folder) / f"rerank-{fingerprint(kind)}.sqlite"
+        cache: ResultCache = self._caches.get(path, lambda: ResultCache(path))
+        keys = {
+            (query, docno, text): (kind, query, docno, text_hash(text))
+            for query, docno, text in rows
+        }
+        found = zip(keys, cache.get(list(keys.values())), strict=True)
+        scores: dict[tuple[str, str, str], float] = {
+            row: score for row, score in found if score is not None
+        }
+        missing = [row for row in keys if row not in scores]
+        for start in range(0, len(missing), _WRITTEN_EVERY):
+            part = missing[start : start + _WRITTEN_EVERY]
+            new = self.score_pairs([Pair(query, text) for query, _, text in part])
+            scores.update(zip(part, new, strict=True))
+            cache.put((keys[row], scores[row]) for row in part if not math.isnan(scores[row]))
+        return [scores[row] for row in rows]
+
+    @property
+    def _has_windows(self) -> bool:
+        return type(self).windows is not Reranker.windows
+
+    @property
+    def _by_windows(self) -> bool:
+        if self.long_documents:
+            return self.long_documents == "max_passage"
+        whole_documents = self.collection is not None and self.collection.whole_documents
+        return whole_documents and self._has_windows
+
+    def _source(self) -> str:
+        try:
+            return inspect.getsource(type(self))
+        except (OSError, TypeError):
+            # A class without a file, which may change at any time: cached in this process alone.
+            return f"{threading.get_native_id()} {time.time_ns()}"
+
+    def _identity(self) -> Any:
+        return self.fingerprint, self.depth, self.long_documents, self.texts
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class NeuralReranker(Reranker):
+    """A re-ranker by a checkpoint that runs in this process.
+
+    Constructing one reads nothing. `fingerprint` reads the configuration and the tokenizer; the
+    first score loads the weights.
+
+    Args:
+        model: A checkpoint: its name on the Hugging Face hub, or a folder.
+        revision: Branch, tag or commit of a checkpoint on the hub.
+        device: `cpu`, `cuda` or `cuda:1`. The default is the first GPU, or the CPU without one.
+        dtype: `float32` or `bfloat16`. The default is float32 on a CPU and bfloat16 on a GPU that
+            computes in it.
+        batch_tokens: Tokens of a batch, padding included. The default depends on the device
+            (`busy_tokens`).
+        max_length: Tokens that hold a query and a text; longer texts are cut. The default is the
+            length for which the checkpoint was made.
+
+    Raises:
+        InputError: If the checkpoint cannot be loaded, is of another kind, or does not fit into
+            memory.
+    """
+
+    model: str = field(default="", kw_only=False)
+    revision: str | None = None
+    device: str | None = None
+    dtype: str | None = None
+    batch_tokens: int | None = None
+    max_length: int | None = None
+
+    busy_tokens: ClassVar[Mapping[str, int]] = Placement.busy_tokens
+    """The default of `batch_tokens` by type of device."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.placement = Placement(self.device, self.dtype, self.batch_tokens, self.busy_tokens)
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class RerankHead(Stage):
+    """Any PyTerrier re-ranker on the best `depth` rows of each query (by default on all); the other
+    rows stay below them, as with `Reranker`, whose columns and `InputError`s it has.
+
+    Args:
+        stage: The re-ranker. Its input has the columns `qid`, `query`, `docno`, `text`, `score`,
+            `rank` and all others of the ranking. A row that it leaves out is put at the head's end.
+        depth: Rows of each query to score.
+        texts: As for `Reranker`.
+    """
+
+    stage: pt.Transformer = field(kw_only=False)
+    depth: int | None = None
+    texts: Texts | None = None
+
+    def __post_init__(self) -> None:
+        if self.depth is not None:
+            check_int("depth", self.depth)
+
+    def transform(self, inp: pd.DataFrame) -> pd.DataFrame:
+        texts = texts_for(inp, self.texts, self.collection)
+        check_columns(inp, texts, self)
+        head, tail = split_head(inp, self.depth or max(1, len(inp)))
+        if not len(head):
+            return merge_head_and_tail(head, tail)
+        # Rows by a key of our own: docnos may repeat, and the stage may change order and columns.
+        keys = [str(row) for row in range(len(head))]
+        rows = head.assign(docno=keys, text=texts_of(head, texts))
+        scored = self.stage.transform(rows.reset_index(drop=True))
+        scores = scored.drop_duplicates("docno").set_index("docno")["score"]
+        new = head.assign(score=scores.reindex(keys).to_numpy(dtype=float))
+        return merge_head_and_tail(new, tail)
+
+
+def split_head(frame: pd.DataFrame, depth: int) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The best `depth` rows of each query, and the other rows.
+
+    Both parts keep the columns of `frame` and come query by query (in the order of their first
+    rows), best first; rows of equal rank or score keep their order.
+
+    Args:
+        frame: A ranking with `qid` and `rank` (from 0), or `score` if it has no `rank`.
+        depth: Rows of each query, at least 1.
+    """
+    check_int("depth", depth)
+    queries = pd.factorize(frame["qid"])[0]
+    # lexsort is stable, and puts what is not a number last.
+    order = np.lexsort((_worst_last(frame), queries))
+    queries = queries[order]
+    in_head = np.arange(len(order)) - np.searchsorted(queries, queries) < depth
+    return frame.iloc[order[in_head]], frame.iloc[order[~in_head]]
+
+
+def merge_head_and_tail(head: pd.DataFrame, tail: pd.DataFrame) -> pd.DataFrame:
+    """One ranking of a head with new scores and its tail, as `split_head` returns them.
+
+    The rows of a query are: the head by its new scores, rows of equal scores in the retriever's
+    order; the rows of the head whose score is not a number; the tail. `rank` counts from 0. The
+    rows below the scored ones get the worst new score (0 without any) minus one step for each row,
+    where tail rows of equal retriever scores share a step. Their scores are finite and distinct in
+    32 bits too, in which trec_eval reads them. Scores beyond 1e30 become 1e30.
+    """
+    rows = pd.concat([head, tail], ignore_index=True) if len(tail) else head
+    queries = pd.factorize(rows["qid"])[0]
+    scores = rows["score"].to_numpy(dtype=float)
+    part = np.where(np.isnan(scores), 1, 0)
+    part[len(head) :] = 2
+    order = np.lexsort((np.where(part == 0, -scores, 0.0), part, queries))
+    queries, part = queries[order], part[order]
+    first = np.searchsorted(queries, queries)
+    ranking = rows.iloc[order].reset_index(drop=True)
+    return ranking.assign(
+        score=_falling(scores[order], part, first),
+        rank=np.arange(len(order)) - first + pt.model.FIRST_RANK,
+    )
+
+
+def _worst_last(frame: pd.DataFrame) -> NDArray[np.float64]:
+    if "rank" in frame.columns:
+        ranks: NDArray[np.float64] = frame["rank"].to_numpy(dtype=float)
+        return ranks
+    return -frame["score"].to_numpy(dtype=float)
+
+
+def _falling(
+    scores: NDArray[np.float64], part: NDArray[np.intp], first: NDArray[np.intp]
+) -> NDArray[np.float64]:
+    """The scores of rows in their final order. `part` is 0 where a row has a new score; `first` is
+    where each row's query begins."""
+    bounded = np.clip(scores, -_LARGEST, _LARGEST)
+    below = part > 0
+    if not below.any():
+        return bounded
+    moves = below.copy()
+    moves[1:] &= (part[1:] != part[:-1]) | (first[1:] != first[:-1]) | (scores[1:] != scores[:-1])
+    steps_below = np.cumsum(moves)
+    steps_below -= steps_below[first] - moves[first]
+    scored = np.bincount(first[~below], minlength=len(first))[first]
+    worst = np.where(scored > 0, bounded[first + np.maximum(scored, 1) - 1], 0.0)
+    step = np.maximum(1.0, _FEWEST_STEPS * np.spacing(np.abs(worst).astype(np.float32)))
+    return np.where(below, worst - step * steps_below, bounded)
+
+
+def texts_for(
+    inp: pd.DataFrame, texts: Texts | None, collection: Collection | None
+) -> Texts | None:
+    """Where a stage finds the texts of `inp`: its own `texts`, the collection's, or those of the
+    index that the ranking came from; None where there are none but a column `text`."""
+    if texts or (collection and collection.texts):
+        return texts or (collection.texts if collection else None)
+    path = inp.attrs.get(ATTRIBUTE)
+    return _opened(path).texts if isinstance(path, str) and Path(path).is_dir() else None
+
+
+@lru_cache(maxsize=16)
+def _opened(path: str) -> "LexicalIndex":
+    from soundingline.pipelines.lexical.index import LexicalIndex  # here, because it imports numba
+
+    return LexicalIndex.open(path)
+
+
+def check_columns(frame: pd.DataFrame, texts: Texts | None, stage: pt.Transformer) -> None:
+    """`InputError` where there is no text to read and for queries that are no text; PyTerrier's
+    error for other columns that `stage` misses. A frame without rows needs no text: PyTerrier asks
+    with such frames for the columns of a pipeline, and they do not tell which index they are of."""
+    needed = ["query", "score"] if texts else ["query", "score", "text"]
+    if {"qid", "docno", *needed} - set(frame.columns) == {"text"}:
+        if frame.empty:
+            return
+        name = type(stage).__name__
+        raise InputError(
+            f"the ranking has no text for {stage!r} to read",
+            valid="a column text, or a re-ranker with texts",
+            do=f"give {name} texts=store.texts, or put pt.text.get_text before it",
+        )
+    pt.validate.result_frame(frame, extra_columns=needed, context=stage)
+    for qid, query in zip(frame["qid"].tolist(), frame["query"].tolist(), strict=True):
+        if not isinstance(query, str):
+            raise InputError(f"the query {qid!r} is {query!r}", do="give each query as text")
+
+
+def texts_of(frame: pd.DataFrame, texts: Texts | None) -> list[str]:
+    """The text of each row: its column `text`, else what `texts` gives for its docno (title in
+    front); empty where there is none. `InputError` for a docno that `texts` lacks."""
+    if "text" in frame.columns:
+        return [text if isinstance(text, str) else "" for text in frame["text"].tolist()]
+    docnos = list(map(str, frame["docno"].tolist()))
+    different = list(dict.fromkeys(docnos))
+    try:
+        units = texts(different) if texts and different else []
+    except KeyError as error:
+        raise InputError(
+            f"the ranking names {error}, which the document store lacks",
+            do="build the index and the store from the same corpus",
+        ) from error
+    contents = {docno: unit.contents for docno, unit in zip(different, units, strict=True)}
+    return [contents[docno] for docno in docnos]

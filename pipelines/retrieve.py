@@ -1,0 +1,363 @@
+"""First stages: retrievers that rank the units of an index, whichever engine built it.
+
+A retriever holds the parameters of one ranking model. It ranks an index that it is given
+(`index.bm25(k1=25, b=1.0)`), or that of the collection to which a run binds it. Retrievers of
+learned models are in `soundingline.pipelines.learned`.
+"""
+
+from __future__ import annotations
+
+import copy
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, TypeVar
+
+import numpy as np
+import pandas as pd
+import pyterrier as pt
+from numpy.typing import NDArray
+
+from soundingline.pipelines.engines.engine import Engine, RankedList, checked_weights
+from soundingline.pipelines.lexical.bm25 import check_settings
+from soundingline.pipelines.lexical.likelihood import check_likelihood
+from soundingline.pipelines.lexical.rm3 import Feedback, check_feedback
+from soundingline.pipelines.lexical.storage import ATTRIBUTE
+from soundingline.pipelines.stage import Bound, Collection, Stage, not_bound
+from soundingline.toolkit.errors import InputError, check_int
+
+Own = TypeVar("Own", bound="Retriever")
+_RESULT = ("docno", "score", "rank")
+_OWN = "query_toks of the input"
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class Retriever(Stage):
+    """Ranks the units of an index for each query.
+
+    The input has `qid` and `query` (text), or the first column of the index's `query_columns` that
+    is there: `query_toks` holds a dict of index terms to weights, 0 or more. The output has every
+    column of the input, and `docno`, `score`, `rank` (from 0), best first.
+
+    If the input has a column `docno` and the index scores units (`scores_candidates`), these units
+    are scored instead: the output has a row for each row of the input, whatever `depth`, with the
+    `score` of the unit in the whole ranking, or 0 if it is not in it. Rows are ordered by query,
+    then by score, then by the order of the index. A query's first row says what the query is.
+
+    A subclass adds the parameters of its model as fields of a dataclass with the same decorator.
+
+    Args:
+        depth: the largest number of units for a query. With passages and Max-P, the ranking of
+            documents may be shorter.
+        index: the index to rank. None: the index of the collection (see `bind`).
+
+    Raises:
+        InputError: without an index, for parameters out of range, for a query of the wrong kind,
+            for a unit to score that the index does not have.
+    """
+
+    depth: int = 1000
+    index: Any = None
+
+    ranks_by: ClassVar[str] = "bm25"
+    """What the engine of the collection must support (`Engine.offers`)."""
+
+    takes_weights: ClassVar[bool] = True
+    """Whether the column `query_toks`, weights of the collection's index terms, is searched."""
+
+    searches_enriched: ClassVar[bool] = True
+    """Whether the retriever ranks an index of documents with phrases."""
+
+    def __post_init__(self) -> None:
+        check_int("depth", self.depth)
+        if self.index is not None:
+            self.index.check_model(self)
+
+    def open(self, collection: Collection) -> Any:
+        """The index to rank in `collection`."""
+        return collection.index
+
+    def bind(self: Bound, collection: Collection) -> Bound:
+        """See `Stage`. Opens the index, and builds it if it is missing."""
+        bound = super().bind(collection)
+        index = self.open(collection)  # type: ignore[attr-defined]
+        index.check_model(self)
+        bound.index = index  # type: ignore[attr-defined]
+        return bound
+
+    def check(self, engine: Engine) -> None:
+        """`InputError` if `engine` does not support the model."""
+        super().check(engine)
+        if self.ranks_by not in engine.offers:
+            raise InputError(
+                f"the engine {engine.name} offers no {self.ranks_by}",
+                valid=", ".join(sorted(engine.offers)),
+                do="set engine=lexical, or choose another retriever",
+            )
+
+    @property
+    def scores_candidates(self) -> bool:
+        """Whether the index scores the units of a frame with a column `docno`."""
+        return hasattr(self.index, "score")
+
+    def transform(self, inp: pd.DataFrame) -> pd.DataFrame:
+        if self.index is None:
+            do = "call bind(collection), or take a retriever from an index: index.bm25(...)"
+            raise not_bound(self, do)
+        scores_candidates = self.scores_candidates
+        with pt.validate.any(inp) as valid:
+            for column in self.index.query_columns:
+                valid.query_frame(extra_columns=[column])
+                if scores_candidates:
+                    valid.result_frame(extra_columns=[column])
+        if "docno" in inp.columns:
+            out = self._scored(inp)
+        elif len(inp):
+            out = ranked(inp, self.index.rank(self._queries(inp), self, self.depth))
+        else:
+            out = ranked(inp, [])
+        if path := getattr(self.index, "texts_path", ""):
+            out.attrs[ATTRIBUTE] = path
+        return out
+
+    def _queries(self, inp: pd.DataFrame) -> list[Any]:
+        column = next(name for name in self.index.query_columns if name in inp.columns)
+        values: list[Any] = inp[column].tolist()
+        if column == "query_toks":
+            return list(map(checked_weights, values))
+        for value in values:
+            if column == "query" and not isinstance(value, str):
+                raise InputError(f"query holds {value!r}", valid="text")
+        return values
+
+    def _scored(self, inp: pd.DataFrame) -> pd.DataFrame:
+        """The rows of the input by their scores."""
+        docnos = inp["docno"].tolist()
+        numbers = self.index.docnos.numbers(docnos)
+        if len(unknown := np.flatnonzero(numbers < 0)):
+            raise InputError(
+                f"docno {docnos[unknown[0]]!r} is not in {self.index!r}",
+                valid="units of the index that scores them",
+                do="score candidates of the same index, before any aggregation (Max-P)",
+            )
+        groups, qids = pd.factorize(inp["qid"], use_na_sentinel=False)
+        rows = [np.flatnonzero(groups == group) for group in range(len(qids))]
+        scores = np.zeros(len(inp))
+        if rows:
+            queries = self._queries(inp.iloc[[of_query[0] for of_query in rows]])
+            results = self.index.score(queries, [numbers[of_query] for of_query in rows], self)
+            for of_query, values in zip(rows, results, strict=True):
+                scores[of_query] = values
+        order = np.lexsort((numbers, -scores, groups))
+        starts = np.cumsum([0, *map(len, rows)])[:-1]
+        out = inp.drop(columns=["score", "rank"], errors="ignore").iloc[order]
+        ranks = np.arange(len(inp)) - np.repeat(starts, [len(of_query) for of_query in rows])
+        return out.assign(score=scores[order], rank=ranks).reset_index(drop=True)
+
+    def fuse_rank_cutoff(self, k: int) -> pt.Transformer | None:
+        """`retriever % k` that ranks no deeper than it must; PyTerrier's optimiser calls it."""
+        if k >= self.depth:
+            return None
+        shorter = self.at_depth(k)
+        # `depth` does not limit the units that a frame gives.
+        return shorter % k if self.scores_candidates else shorter
+
+    def at_depth(self: Own, depth: int) -> Own:
+        """The same with another depth."""
+        shorter = copy.copy(self)
+        shorter.depth = depth
+        return shorter
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class BM25(Retriever):
+    """BM25 (Robertson and Zaragoza, "The Probabilistic Relevance Framework", 2009).
+
+    Our index and Anserini's compute Lucene's formula, with lengths in one byte; see
+    docs/engines.md for the others. The defaults are Anserini's. Columns and errors as in
+    `Retriever`.
+
+    Args:
+        k1: saturation of term frequencies, 0 or more.
+        b: normalisation by length, 0 to 1.
+        source: the tuning that chose `k1` and `b`, for the record of a run; it changes nothing.
+    """
+
+    k1: float = 0.9
+    b: float = 0.4
+    source: str | None = None
+
+    def __post_init__(self) -> None:
+        check_settings(self.k1, self.b, self.depth)
+        super().__post_init__()
+
+    def rm3(self, fb_terms: int = 10, fb_docs: int = 10, original_weight: float = 0.5) -> RM3:
+        """The same with RM3 feedback from its own best units; see `RM3`."""
+        return _with_feedback(self, fb_terms, fb_docs, original_weight)
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class QueryLikelihood(Retriever):
+    """Query likelihood with Dirichlet smoothing (Zhai and Lafferty, TOIS 2004), as Lucene computes
+    it (see `soundingline.pipelines.lexical.likelihood`). Columns and errors as in `Retriever`.
+
+    Args:
+        mu: the smoothing parameter, above 0. The default is Anserini's.
+    """
+
+    mu: float = 1000.0
+
+    ranks_by: ClassVar[str] = "ql"
+    searches_enriched: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        check_likelihood(self.mu, self.depth)
+        super().__post_init__()
+
+    def rm3(self, fb_terms: int = 10, fb_docs: int = 10, original_weight: float = 0.5) -> RM3:
+        """The same with RM3 feedback from its own best units; see `RM3`."""
+        return _with_feedback(self, fb_terms, fb_docs, original_weight)
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class RM3(Retriever):
+    """Ranks, rewrites the query from the best units (RM3; Abdul-Jaleel et al., TREC 2004), and
+    ranks again.
+
+    Over our index it is `bm25 >> Feedback(index) >> bm25` (see
+    `soundingline.pipelines.lexical.rm3.Feedback`): the output has the new query in `query_toks`,
+    and a query that finds nothing has no rows. Units of a frame with `docno` are scored by the
+    query that the best units of the whole index give. Another engine's index does all of it
+    itself. The defaults are Anserini's. Columns and errors as in `Retriever`.
+
+    Args:
+        k1, b: the parameters of BM25.
+        mu: rank by query likelihood with this parameter instead.
+        fb_terms: the number of feedback terms.
+        fb_docs: the number of feedback units.
+        original_weight: the weight of the original query, 0 to 1.
+    """
+
+    k1: float = 0.9
+    b: float = 0.4
+    mu: float | None = None
+    fb_terms: int = 10
+    fb_docs: int = 10
+    original_weight: float = 0.5
+
+    ranks_by: ClassVar[str] = "rm3"
+
+    def __post_init__(self) -> None:
+        self._without_feedback(self.depth, None)  # checks the parameters
+        check_feedback(self.fb_terms, self.fb_docs, self.original_weight)
+        super().__post_init__()
+
+    @property
+    def feedback(self) -> Feedback:
+        """What rewrites the query, over our index."""
+        return Feedback(
+            self.index,
+            fb_terms=self.fb_terms,
+            fb_docs=self.fb_docs,
+            original_weight=self.original_weight,
+        )
+
+    def transform(self, inp: pd.DataFrame) -> pd.DataFrame:
+        if not hasattr(self.index, "vectors"):
+            return super().transform(inp)
+        ranker = self._without_feedback(self.depth, self.index)
+        if "docno" not in inp.columns:
+            return ranker.transform(self._rewritten(inp))
+        columns = [name for name in ("qid", "query", "query_toks") if name in inp.columns]
+        rewritten = self._rewritten(inp.drop_duplicates("qid")[columns])
+        weights = dict(zip(rewritten["qid"], rewritten["query_toks"], strict=True))
+        # A query that finds nothing has no row any more, and scores every unit 0.
+        queries = [weights.get(qid, {}) for qid in inp["qid"].tolist()]
+        candidates = inp.rename(columns={"query_toks": _OWN})
+        candidates["query_toks"] = pd.Series(queries, inp.index, dtype=object)
+        scored = ranker.transform(candidates)
+        return scored.drop(columns="query_toks").rename(columns={_OWN: "query_toks"})
+
+    def fuse_rank_cutoff(self, k: int) -> pt.Transformer | None:
+        """See `Retriever`. The depth is not reduced below that which feedback reads."""
+        return super().fuse_rank_cutoff(k) if k >= self.fb_docs else None
+
+    def _rewritten(self, queries: pd.DataFrame) -> pd.DataFrame:
+        first = self._without_feedback(min(self.fb_docs, self.depth), self.index)
+        rewritten: pd.DataFrame = self.feedback.transform(first.transform(queries))
+        return rewritten
+
+    def _without_feedback(self, depth: int, index: Any) -> Retriever:
+        if self.mu is None:
+            return BM25(k1=self.k1, b=self.b, depth=depth, index=index)
+        return QueryLikelihood(mu=self.mu, depth=depth, index=index)
+
+
+def _with_feedback(
+    ranker: BM25 | QueryLikelihood, fb_terms: int, fb_docs: int, original_weight: float
+) -> RM3:
+    parameters: dict[str, Any] = (
+        {"mu": ranker.mu}
+        if isinstance(ranker, QueryLikelihood)
+        else {"k1": ranker.k1, "b": ranker.b}
+    )
+    return RM3(
+        depth=ranker.depth,
+        index=ranker.index,
+        fb_terms=fb_terms,
+        fb_docs=fb_docs,
+        original_weight=original_weight,
+        **parameters,
+    )
+
+
+class OwnIndexRetriever(Retriever):
+    """Ranks an index of its own, which its collection opens, or builds if it is missing; the run's
+    engine does not matter."""
+
+    takes_weights: ClassVar[bool] = False
+    searches_enriched: ClassVar[bool] = False
+
+    @abstractmethod
+    def engine(self, *, whole_documents: bool = False) -> Any:
+        """The `Engine` of its index, for units that are whole documents or not."""
+
+    def check(self, engine: Engine) -> None:
+        """`InputError` for a checkpoint that cannot be loaded."""
+        _ = self.engine().fingerprint
+
+    def open(self, collection: Collection) -> Any:
+        """See `Retriever`. `InputError` for a collection that opens no index."""
+        if collection.open_index is None:
+            raise InputError(
+                f"the collection of {type(self).__name__} opens no index of its model",
+                do="give Collection(open_index=...), or search an index that you have opened",
+            )
+        return collection.open_index(self.engine(whole_documents=collection.whole_documents))
+
+
+def ranked(inp: pd.DataFrame, rankings: Sequence[RankedList]) -> pd.DataFrame:
+    """Every column of `inp`, and `docno`, `score`, `rank` (from 0), one row a hit. `rankings`: one
+    for each row of `inp`, or none at all."""
+    counts = [len(ranking.docnos) for ranking in rankings] or [0] * len(inp)
+    rows = np.repeat(np.arange(len(inp)), counts)
+    # One frame from complete columns: for a single query, setting them one by one takes longer
+    # than the search.
+    out = {name: inp[name].array.take(rows) for name in inp.columns if name not in _RESULT}
+    out = {name: _as_they_are(values) for name, values in out.items()}
+    out["docno"] = _as_they_are(_joined([ranking.docnos for ranking in rankings], np.object_))
+    out["score"] = _joined([ranking.scores for ranking in rankings], np.float64)
+    out["rank"] = _joined([np.arange(count) for count in counts], np.int64)
+    return pd.DataFrame(out, copy=False)
+
+
+def _as_they_are(values: Any) -> Any:
+    """Values of which pandas makes no strings of its own: Arrow's do not hold half a surrogate
+    pair, which a model may write, and making them takes longer than a search."""
+    is_object = pd.api.types.is_object_dtype(values.dtype)
+    return pd.Series(values, dtype=object, copy=False) if is_object else values
+
+
+def _joined(parts: Sequence[Any], kind: type) -> NDArray[Any]:
+    arrays: list[NDArray[Any]] = [np.asarray(part, dtype=kind) for part in parts]
+    return np.concatenate([np.empty(0, kind), *arrays])

@@ -1,0 +1,130 @@
+"""Rewriters: stages that replace the query before anything is ranked by it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import pandas as pd
+import pyterrier as pt
+
+from soundingline.pipelines.enrich.llm_phrases import ModelText
+from soundingline.pipelines.enrich.phrases import QueryContext, query_contexts
+from soundingline.pipelines.search_notes import note
+from soundingline.pipelines.stage import Stage, not_bound
+from soundingline.toolkit.errors import InputError
+
+APPLY_TO = ("retriever", "reranker", "both")
+_NO_PASSAGE = {"fell_back": "no passage"}
+
+
+class RewrittenQuery(NamedTuple):
+    """A new query, and events of its making as JSON values for the record of the search."""
+
+    query: str
+    events: Mapping[str, Any] = {}
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class Rewriter(Stage, ABC):
+    """Replaces each query by another one. A subclass implements `rewrite`.
+
+    The input has the columns `qid`, `query`, and `reasoning` if the agent's reasoning is known.
+    In the output `query` is the new query and `query_0` the one before it; an older `query_0`
+    becomes `query_1`, and so on, as everywhere in PyTerrier. Other columns are unchanged. The
+    record of a search has the note `rewrite` (`soundingline.pipelines.search_notes`) with `raw`,
+    `rewritten`, `apply_to` and the events of the rewriting.
+
+    Args:
+        apply_to: Which stages see the new query: `retriever`, `reranker` or `both`. `compose`
+            arranges the stages accordingly.
+
+    Raises:
+        InputError: For another `apply_to`, and for a query that is not a text.
+
+    Example:
+        >>> class UpperCase(Rewriter):
+        ...     def rewrite(self, queries):
+        ...         return [RewrittenQuery(query.text.upper()) for query in queries]
+        >>> frame = pd.DataFrame({"qid": ["1"], "query": ["king"]})
+        >>> UpperCase().transform(frame)["query"].tolist()
+        ['KING']
+    """
+
+    apply_to: str = "both"
+
+    def __post_init__(self) -> None:
+        if self.apply_to not in APPLY_TO:
+            raise InputError(f"apply_to is {self.apply_to!r}", valid=", ".join(APPLY_TO))
+
+    @abstractmethod
+    def rewrite(self, queries: Sequence[QueryContext]) -> list[RewrittenQuery]:
+        """The new query for each of `queries`, which all differ. Called by several threads."""
+
+    def transform(self, inp: pd.DataFrame) -> pd.DataFrame:
+        """Rewrite the queries of a frame. Rows with the same query and reasoning share one."""
+        pt.validate.columns(inp, includes=["qid", "query"])
+        queries = query_contexts(inp)
+        distinct = list(dict.fromkeys(queries))
+        rewritten = dict(zip(distinct, self.rewrite(distinct), strict=True))
+        for query, result in rewritten.items():
+            pair = {"raw": query.text, "rewritten": result.query, "apply_to": self.apply_to}
+            note("rewrite", {**pair, **result.events})
+        out = pt.model.push_queries(inp)
+        texts = [rewritten[query].query for query in queries]
+        out["query"] = pd.Series(texts, index=out.index, dtype=object)
+        return out
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class HyDE(Rewriter):
+    """Replaces the query by a passage that a language model writes to answer it.
+
+    The passage comes from the model of the collection. The original method searches with the mean
+    of the embeddings of several passages and the query; this class searches with the text of one
+    passage, which suits dense and lexical retrievers. If there is no passage (an empty reply, a
+    refusal), the query is unchanged and the note `rewrite` has `fell_back`. The cached passages are
+    shared with `enrichment=hyde`, which appends the passage to the query.
+
+    Args:
+        apply_to: See `Rewriter`.
+        task, prompt, max_words: See `ModelText`.
+
+    Source: Gao et al., "Precise Zero-Shot Dense Retrieval without Relevance Labels", ACL 2023,
+    arXiv 2212.10496.
+    """
+
+    asks_model: ClassVar[bool] = True
+    apply_to: str = "retriever"
+    task: str = "general"
+    prompt: str | None = None
+    max_words: int = 512
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        # Shared by bound copies, and with it the counts.
+        self._passages = ModelText(
+            method="hyde", task=self.task, prompt=self.prompt, max_words=self.max_words
+        )
+
+    @property
+    def fingerprint(self) -> str:
+        """Hash of the prompt and the limit."""
+        return self._passages.fingerprint
+
+    @property
+    def counts(self) -> Mapping[str, float]:
+        """The counts of `ModelText`."""
+        return self._passages.counts
+
+    def rewrite(self, queries: Sequence[QueryContext]) -> list[RewrittenQuery]:
+        """A passage for each query. The stage must be bound to a collection with a model."""
+        if self.collection is None:
+            raise not_bound(self, "bind it to a collection that has a language model")
+        passages = self._passages.for_queries(queries, self.collection)
+        return [
+            RewrittenQuery(passage[0]) if passage else RewrittenQuery(query.text, _NO_PASSAGE)
+            for query, passage in zip(queries, passages, strict=True)
+        ]

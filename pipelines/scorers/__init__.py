@@ -1,1 +1,0 @@
-"""Scorers of requirements that ask a model or a file (`toolkit.search.scoring`)."""

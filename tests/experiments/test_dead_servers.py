@@ -1,0 +1,101 @@
+"""A language model whose server is not there, or ends: told at once, by its address."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from experiment_samples import TINY
+from scripted_peer import Fail, Peer, Request, Say, running_peer
+
+from soundingline.toolkit.runs import RunFolder
+
+Entry = Callable[..., int]
+ENDED = "http://127.0.0.1:9/v1"  # Nobody listens at the port of the discard protocol.
+
+
+@pytest.fixture
+def peer() -> Iterator[Peer]:
+    with running_peer() as running:
+        yield running
+
+
+def served(url: str, group: str = "llm") -> tuple[str, ...]:
+    option = group if group == "llm" else f"llm@{group}"
+    return (
+        f"{option}=openai_compatible",
+        *(f"{group}.model=m", f"{group}.base_url={url}", f"{group}.context_window=32000"),
+    )
+
+
+def told(capsys: pytest.CaptureFixture[str]) -> str:
+    """The one line that the entry point ended with."""
+    (line,) = [each for each in capsys.readouterr().err.splitlines() if "soundingline: " in each]
+    return line
+
+
+def test_an_agent_without_its_server_asks_no_question(
+    entry: Entry, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert entry("run", *TINY, "agent=pi_serini", *served(ENDED), "name=r") == 2
+    line = told(capsys)
+    assert f"no connection to the server of m at {ENDED}: " in line and "refused" in line
+    assert "start the server, or set base_url" in line.lower()
+    assert not list(RunFolder("runs/r").trajectories())
+
+
+def test_a_judge_without_its_server_judges_nothing(
+    entry: Entry, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert entry("run", *TINY, "name=k") == 0
+    capsys.readouterr()
+    assert entry("evaluate", "judge=llm", *served(ENDED, "judge_llm"), "runs/k") == 2
+    assert f"no connection to the server of m at {ENDED}" in told(capsys)
+
+
+@pytest.mark.parametrize("command", ["run", "rank"])
+def test_a_stage_without_its_server_stops_the_command_and_needs_none_for_kept_replies(
+    entry: Entry, capsys: pytest.CaptureFixture[str], peer: Peer, command: str
+) -> None:
+    peer.default = Say(text="Which mill stands by the river?")
+    rewriting = ("rewriter=q2q", "rewriter_llm.model=m")
+    stage = (command, *TINY, *served("URL", "rewriter_llm"), *rewriting)
+    if command == "run":
+        stage += ("agent=one_shot",)
+
+    def at(url: str, *more: str) -> int:
+        return entry(*(item.replace("URL", url) for item in stage), *more)
+
+    assert at(ENDED, "name=dead") == 2
+    assert f"no connection to the server of m at {ENDED}" in told(capsys)
+
+    assert at(peer.openai_url, "name=alive") == 0
+    asked = len(peer.requests)
+    assert asked > 0
+    assert at(ENDED, "name=kept") == 0
+    assert len(peer.requests) == asked
+
+
+def test_the_first_question_that_fails_is_told_with_its_trace_while_others_are_asked(
+    entry: Entry, capsys: pytest.CaptureFixture[str], peer: Peer
+) -> None:
+    failed, lines = list[Request](), list[str]()
+
+    def answer(request: Request) -> Say | Fail:
+        if len(failed) < 2:
+            failed.append(request)
+            return Fail(400, "the mill has no wind", "invalid_request_error")
+        lines.append(capsys.readouterr().err)
+        return Say(text="Explanation: so\nExact Answer: x\nConfidence: 5%")
+
+    peer.default = answer
+    run = ("agent=pi_serini", "concurrency=1", "preflight=0", "name=r")
+    assert entry("run", *TINY, *served(peer.openai_url), *run) == 0
+    qid = next(each.qid for each in RunFolder("runs/r").trajectories() if each.status == "failed")
+    path = Path(f"runs/r/queries/{qid}.json")
+    # It was told before the third question was asked, and nothing was told of the second failure.
+    assert f"question {qid} failed: " in lines[0] and "HTTP 400, the mill has no wind" in lines[0]
+    assert str(path) in lines[0] and path.exists()
+    everything = "".join([*lines, capsys.readouterr().err])
+    assert everything.count("its trace: ") == 1

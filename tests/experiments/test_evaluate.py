@@ -1,0 +1,261 @@
+"""A language model as the judge of a run: asked once, stopped, killed, capped, one at a time."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from experiment_samples import TINY
+from ledgers import starts
+from processes import CommandProcess
+
+from soundingline.toolkit.evaluation.judge import verdicts_in
+from soundingline.toolkit.runs import RunFolder
+
+Entry = Callable[..., int]
+OPTIONS = Path(__file__).resolve().parent / "options"
+SCRIPTED = f"hydra.searchpath=[file://{OPTIONS}]"
+MODEL = (SCRIPTED, "agent=pi_serini", "llm=scripted")
+JUDGE = (SCRIPTED, "judge=llm", "llm@judge_llm=scripted")
+# The scripted judge's 55 tokens at 1,000 dollars a million.
+DOLLARS = 0.055
+DEAR = "judge_llm.price=1000"
+GATE = "gate"
+MANY = ("benchmark.documents=128", "benchmark.questions=40")
+
+
+def contents(path: str | Path) -> Any:
+    return json.loads(Path(path).read_text())
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def verdict_file(run: str | Path = "runs/k") -> Path:
+    (path,) = (Path(run) / "evaluation").glob("verdicts-llm-*.jsonl")
+    return path
+
+
+def told(capsys: pytest.CaptureFixture[str]) -> str:
+    """The one line that the entry point ended with."""
+    (line,) = [each for each in capsys.readouterr().err.splitlines() if "soundingline: " in each]
+    return line
+
+
+def test_a_judge_with_a_model_is_asked_once_and_no_agent_runs(entry: Entry, tmp_path: Path) -> None:
+    assert entry("run", *TINY, "name=k") == 0
+    exact = contents("runs/k/metrics.json")["accuracy"]
+    queries = {path: path.stat().st_mtime_ns for path in Path("runs/k/queries").iterdir()}
+    log = tmp_path / "asked"
+    judge = (*JUDGE, f"judge_llm.log={log}", "runs/k")
+    assert entry("evaluate", *judge) == 0
+    asked = len(log.read_text().splitlines())
+    assert 0 < asked <= 6
+    head, *rows = lines(verdict_file())
+    assert {"judge", "model", "prompt", "settings", "reference"} <= set(head)
+    assert head["model"] == "scripted" and head["settings"]["seed"] == 7
+    assert sum(row["usage"].get("input_tokens", 0) for row in rows) == 50 * asked
+    right = sum(row["correct"] for row in rows)
+    assert contents("runs/k/metrics.json")["accuracy"] == pytest.approx(right / 6)
+    assert entry("evaluate", *judge) == 0
+    assert len(log.read_text().splitlines()) == asked
+    # The exact judge is back at once, and the file is still there.
+    assert entry("evaluate", "runs/k") == 0
+    assert contents("runs/k/metrics.json")["accuracy"] == exact and verdict_file().exists()
+    assert {path: path.stat().st_mtime_ns for path in Path("runs/k/queries").iterdir()} == queries
+
+
+def test_judges_of_another_kind_keep_their_verdicts_apart(entry: Entry) -> None:
+    assert entry("run", *TINY, "name=k") == 0
+    assert entry("evaluate", *JUDGE, "runs/k") == 0
+    assert entry("evaluate", *JUDGE, "judge.reference=false", "runs/k") == 0
+    files = list(Path("runs/k/evaluation").glob("verdicts-llm-*.jsonl"))
+    assert sorted(lines(path)[0]["reference"] for path in files) == [False, True]
+
+
+def test_a_judge_that_needs_a_model_says_so(
+    entry: Entry, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert entry("run", *TINY, "judge=llm", "name=k") == 2
+    assert "judge_llm" in capsys.readouterr().err
+    assert entry("run", *TINY, "judge=llm", "judge_llm=scripted", "name=k") == 2
+    assert "llm@judge_llm=scripted" in capsys.readouterr().err
+
+
+def test_the_judges_of_a_run_are_compared(entry: Entry, capsys: pytest.CaptureFixture[str]) -> None:
+    assert entry("run", *TINY, "name=k") == 0
+    assert entry("judge_agreement", "runs/k") == 2
+    assert "judge=llm" in capsys.readouterr().err
+    assert entry("evaluate", *JUDGE, "runs/k") == 0
+    assert entry("judge_agreement", "runs/k") == 0
+    (pair,) = contents("runs/k/evaluation/agreement.json")
+    assert pair["a"] == "exact_answer" and pair["b"].startswith("llm-")
+    differing = len(pair["only_a"]) + len(pair["only_b"])
+    assert pair["n"] == 6 and pair["raw"] == pytest.approx(1 - differing / 6)
+    assert "kappa" in capsys.readouterr().out
+
+
+# What ends judging.
+
+
+def test_a_wrong_key_ends_judging_at_once_and_leaves_the_numbers_alone(
+    entry: Entry, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert entry("run", *TINY, "name=k") == 0
+    metrics, log = Path("runs/k/metrics.json").read_bytes(), tmp_path / "asked"
+    judge = (*JUDGE, f"judge_llm.log={log}", "runs/k")
+    capsys.readouterr()
+    assert entry("evaluate", *judge, "judge_llm.locked=true", "concurrency=2") == 2
+    line = told(capsys)
+    assert "the key is wrong" in line and "0 of 6 answers have a verdict" in line
+    assert len(log.read_text().splitlines()) == 2
+    assert Path("runs/k/metrics.json").read_bytes() == metrics
+    assert entry("evaluate", *judge) == 0
+    assert len(verdicts_in(verdict_file())) == 6
+
+
+def test_the_cap_that_a_run_was_made_with_holds_for_its_judge(
+    entry: Entry, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert entry("run", *TINY, "name=k", "budget.run_dollars=0.12") == 0
+    metrics = Path("runs/k/metrics.json").read_bytes()
+    capsys.readouterr()
+    for _ in range(2):
+        assert entry("evaluate", *JUDGE, DEAR, "runs/k") == 2
+        line = told(capsys)
+        assert "2 of 6 answers have a verdict" in line and "raise budget.run_dollars" in line
+    (start,) = starts("runs/k")
+    assert start["judge_calls"] == 2 and start["dollars"] == pytest.approx(2 * DOLLARS)
+    assert Path("runs/k/metrics.json").read_bytes() == metrics
+    # A cap of the command line takes its place, and holds from then on.
+    assert entry("evaluate", *JUDGE, DEAR, "budget.run_dollars=0.18", "runs/k") == 2
+    assert "3 of 6 answers have a verdict" in told(capsys)
+    assert entry("evaluate", *JUDGE, DEAR, "runs/k") == 2
+    assert "3 of 6 answers have a verdict" in told(capsys)
+    assert entry("evaluate", *JUDGE, DEAR, "budget.run_dollars=1", "runs/k") == 0
+    assert sum(start["dollars"] for start in starts("runs/k")) == pytest.approx(6 * DOLLARS)
+
+
+def test_agent_and_judge_of_a_run_spend_from_one_cap_and_stand_on_one_ledger(
+    entry: Entry, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = (*TINY, *MODEL, *JUDGE[1:], "name=k", "llm.price=1000", DEAR, "preflight=0")
+    # Six answers take 0.63 dollars each, so that two verdicts are left to pay.
+    cap = 6 * 0.63 + 2.5 * DOLLARS
+    assert entry("run", *run, f"budget.run_dollars={cap}") == 2
+    line = told(capsys)
+    assert "judging runs/k stopped" in line and "2 of 6 answers have a verdict" in line
+    (start,) = starts("runs/k")
+    assert start["agent_calls"] == 18 and start["judge_calls"] == 2
+    assert start["dollars"] == pytest.approx(6 * 0.63 + 2 * DOLLARS)
+    assert not Path("runs/k/metrics.json").exists()
+    assert entry("run", *run, "budget.run_dollars=9") == 0
+    assert starts("runs/k")[1]["judge_calls"] == 4 and "agent_calls" not in starts("runs/k")[1]
+    assert contents("runs/k/evaluation/summary.json")["counts"]["without_verdict"] == 0
+
+
+def test_a_question_whose_money_is_gone_is_judged_all_the_same(entry: Entry) -> None:
+    run = (*TINY, *MODEL, *JUDGE[1:], "name=k", "llm.price=1000", DEAR, "llm.turns=9")
+    assert entry("run", *run, "budget.dollars=0.8") == 0
+    folder = RunFolder("runs/k")
+    assert set(folder.statuses().values()) == {"out_of_money"}
+    counts = contents("runs/k/evaluation/summary.json")["counts"]
+    assert counts["without_verdict"] == 0
+
+
+def test_a_run_that_was_stopped_is_not_judged_by_a_model(
+    entry: Entry, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = (*TINY, *MODEL, *JUDGE[1:], "name=k")
+    assert entry("run", *run, "llm.locked=true") == 2
+    assert "the run runs/k stopped" in told(capsys)
+    assert not Path("runs/k/evaluation").exists()
+
+
+def test_a_cap_needs_the_judges_price_before_anything_is_built(
+    entry: Entry, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = (*TINY, *MODEL, *JUDGE[1:], "name=k", "judge_llm.price=null")
+    assert entry("run", *run, "budget.run_dollars=9") == 2
+    assert "judge_llm.price.input" in told(capsys)
+    assert not Path("runs").exists() and not Path("indexes").exists()
+
+
+# Processes that are ended from outside, and others at the same time.
+
+
+def command(*arguments: str) -> tuple[str, ...]:
+    judge = (*JUDGE, "judge_llm.seconds=0.15", "concurrency=3", "runs/k")
+    gate = (f"judge_llm.gate={GATE}", "judge_llm.gate_after=30")
+    return ("evaluate", *judge, *gate, *arguments)
+
+
+def judging(least: int, *arguments: str) -> CommandProcess:
+    """A judging process, as soon as it has written `least` verdicts. It cannot end: beyond 30 of
+    the 40 verdicts the gate is shut."""
+    process = CommandProcess(*command(*arguments))
+    until = time.monotonic() + 90
+    while time.monotonic() < until:
+        files = list(Path("runs/k/evaluation").glob("verdicts-llm-*.jsonl"))
+        if files and len(files[0].read_bytes().splitlines()) > least:
+            break
+        assert process.poll() is None, process.wait()
+        time.sleep(0.005)
+    return process
+
+
+def test_kill_9_loses_no_verdict_but_those_under_way(entry: Entry, tmp_path: Path) -> None:
+    assert entry("run", *TINY, *MANY, "name=k") == 0
+    log = tmp_path / "asked"
+    process = judging(12, f"judge_llm.log={log}")
+    process.kill()
+    process.wait()
+    asked = len(log.read_text().splitlines())
+    before = verdicts_in(verdict_file())
+    assert 12 <= len(before) <= 30 and asked - 3 <= len(before) <= asked
+    log.unlink()
+
+    assert entry("evaluate", *JUDGE, f"judge_llm.log={log}", "runs/k") == 0
+    assert len(log.read_text().splitlines()) == 40 - len(before)
+    after = verdicts_in(verdict_file())
+    assert len(after) == 40 and {qid: after[qid] for qid in before} == before
+    # The killed start's money is on the ledger as well.
+    first, second = starts("runs/k")
+    assert len(before) <= first["judge_calls"] <= asked
+    assert second["judge_calls"] == 40 - len(before)
+
+
+def test_of_two_judgings_at_once_the_second_is_refused_and_nothing_is_lost(
+    entry: Entry, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert entry("run", *TINY, *MANY, "name=k") == 0
+    log = tmp_path / "asked"
+    process = judging(5, f"judge_llm.log={log}")
+    process.send_signal(signal.SIGSTOP)
+    capsys.readouterr()
+    assert entry("evaluate", *JUDGE, f"judge_llm.log={log}", "runs/k") == 2
+    assert f"is being written by process {process.pid}" in told(capsys)
+    Path(GATE).touch()
+    process.send_signal(signal.SIGCONT)
+    ended = process.wait(timeout=60)
+    assert ended.returncode == 0, ended.stderr
+    assert len(log.read_text().splitlines()) == 40
+    assert len(verdicts_in(verdict_file())) == 40
+    assert contents("runs/k/evaluation/summary.json")["counts"]["without_verdict"] == 0
+
+
+def test_ctrl_c_ends_judging_cleanly_and_keeps_what_was_judged(entry: Entry) -> None:
+    assert entry("run", *TINY, *MANY, "name=k") == 0
+    process = judging(5)
+    process.send_signal(signal.SIGINT)
+    ended = process.wait(timeout=30)
+    assert ended.returncode == 130
+    assert "Traceback" not in ended.stderr and "interrupted" in ended.stderr
+    assert 5 <= len(verdicts_in(verdict_file())) <= 30
+    assert len(starts("runs/k")) == 1

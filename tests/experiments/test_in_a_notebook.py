@@ -1,0 +1,181 @@
+"""Experiments inside an event loop, which is where a notebook executes its cells."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+from experiment_samples import TINY
+
+from soundingline.experiments import Experiment
+from soundingline.toolkit.runs import RunFolder
+
+Entry = Callable[..., int]
+T = TypeVar("T")
+ROOT = Path(__file__).resolve().parents[2]
+OPTIONS = Path(__file__).resolve().parent / "options"
+SCRIPTED = f"hydra.searchpath=[file://{OPTIONS}]"
+AGENT = ("agent=pi_serini", "llm=scripted")
+JUDGE = ("judge=llm", "llm@judge_llm=scripted")
+REWRITER = ("rewriter=hyde", "llm@rewriter_llm=scripted", "rewriter_llm.says='A mill.'")
+
+
+def in_a_cell(function: Callable[[], T]) -> T:
+    async def cell() -> T:
+        return function()
+
+    return asyncio.run(cell())
+
+
+def composed(*overrides: str) -> Experiment:
+    return Experiment.compose(*TINY, *overrides, config_dir=OPTIONS)
+
+
+@pytest.mark.usefixtures("entry")
+def test_every_method_of_an_experiment_works_in_a_cell() -> None:
+    """An agent, a judge and a rewriter with a language model, each of which needs a loop."""
+
+    def cell() -> None:
+        experiment = composed(*AGENT, *JUDGE, *REWRITER, "name=k", "concurrency=3")
+        answered = experiment.run()
+        assert answered.counts["completed"] == 6
+        assert answered.counts["without_verdict"] == 0
+        verdicts = Path("runs/k/evaluation").glob("verdicts-llm-*.jsonl")
+        assert len(next(verdicts).read_text().splitlines()) == 7
+        for path in Path("runs/k/evaluation").glob("verdicts-llm-*.jsonl"):
+            path.unlink()
+        assert experiment.evaluate().metrics == answered.metrics
+        assert experiment.run().metrics == answered.metrics
+        assert composed(*REWRITER, "name=r").rank().counts["questions"] == 6
+        assert len(composed().pipeline().search("mill")) > 0
+
+    in_a_cell(cell)
+
+
+@pytest.mark.usefixtures("beir")
+def test_a_tuning_and_an_enrichment_work_in_a_cell(entry: Entry, tmp_path: Path) -> None:
+    enrichment = (
+        SCRIPTED,
+        "llm@enrichment_llm=scripted",
+        """enrichment_llm.says='{"keywords": ["tidal range"]}'""",
+        "enrichment=sira_corpus",
+    )
+    split = ("tuning.select=null", "tuning.folds=2", "grid=pi_serini")
+    assert in_a_cell(lambda: entry("enrich", *TINY, *enrichment)) == 0
+    assert in_a_cell(lambda: entry("tune", *TINY, *split, "name=t")) == 0
+    assert (tmp_path / "runs" / "t" / "report.html").is_file()
+
+
+def test_a_sweep_works_in_a_cell(entry: Entry) -> None:
+    given = (SCRIPTED, *TINY, *AGENT, "unit=document,passage", "name=s", "repeats=2")
+    assert in_a_cell(lambda: entry("run", "-m", *given)) == 0
+    folders = [path.parent for path in Path("runs/s").glob("*/metrics.json")]
+    assert len(folders) == 2
+    for folder in folders:
+        for repeat in RunFolder(folder).repeats():
+            assert list(repeat.statuses().values()) == ["completed"] * 6
+
+
+INTERRUPTED = """
+import asyncio, os, signal, sys, threading
+from pathlib import Path
+# A job that a shell started in the background inherits that Ctrl-C is ignored.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from soundingline.experiments import Experiment
+
+tiny, config_dir = sys.argv[2:], sys.argv[1]
+experiment = Experiment.compose(
+    *tiny, "agent=pi_serini", "llm=scripted", "llm.gate=gate", "llm.gate_after=4", "name=k",
+    config_dir=config_dir,
+)
+
+def interrupt_after_a_question():
+    while not list(Path("runs/k/queries").glob("[!.]*.json")):
+        threading.Event().wait(0.01)
+    os.kill(os.getpid(), signal.SIGINT)
+
+async def notebook():
+    threading.Thread(target=interrupt_after_a_question).start()
+    try:
+        experiment.run()
+    except KeyboardInterrupt:
+        print("interrupted with", len(list(Path("runs/k/queries").glob("[!.]*.json"))))
+    Path("gate").touch()
+    print("completed", experiment.run().counts["completed"])
+
+asyncio.run(notebook())
+"""
+
+
+def test_an_interrupted_cell_keeps_what_it_has_and_goes_on(tmp_path: Path) -> None:
+    path = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
+    done = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED, str(OPTIONS), *TINY],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    # Three requests a question: the gate is shut for the second one.
+    lines = [line for line in done.stdout.splitlines() if line.startswith(("inter", "comp"))]
+    assert lines == ["interrupted with 1", "completed 6"]
+    folder = RunFolder(tmp_path / "runs" / "k")
+    assert all(folder.attempts(qid) == 1 for qid in folder.statuses())
+
+
+def test_a_server_in_a_cell_ends_at_an_interrupt(tmp_path: Path) -> None:
+    program = """
+import asyncio, os, signal, sys, threading
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from soundingline.experiments import serve
+from soundingline.toolkit import console
+
+def interrupt(line):
+    if "serving at" in line:
+        os.kill(os.getpid(), signal.SIGINT)
+
+import soundingline.experiments.serving.running as running
+running.notify = interrupt
+
+async def notebook():
+    print("code", serve.start(sys.argv[1:]), threading.active_count())
+
+asyncio.run(notebook())
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program, *TINY, "port=0", "name=x"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, "code 0 1\n"), done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_only_one_function_of_the_product_starts_event_loops() -> None:
+    """`asyncio.run` and its kin fail inside a running loop, which `run_coroutine` does not."""
+    starting = {"run", "Runner", "new_event_loop", "run_until_complete", "run_forever"}
+    found = set()
+    for package in ("agents", "experiments", "pipelines", "toolkit"):
+        for path in (ROOT / package).rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if not isinstance(node, ast.Attribute) or node.attr not in starting:
+                    continue
+                module = node.value.id if isinstance(node.value, ast.Name) else ""
+                if module in ("asyncio", "anyio") or node.attr.startswith("run_"):
+                    found.add(path.relative_to(ROOT).as_posix())
+    # The programs below `experiments/bench` are scripts.
+    assert {name for name in found if "/bench/" not in name} == {"toolkit/llm/blocking.py"}

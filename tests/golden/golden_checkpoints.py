@@ -1,0 +1,104 @@
+"""Tiny checkpoints with random weights, made on the spot, whose vocabulary is that of the stored
+world. With these seeds scores are far apart where their order is stored."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from unittest.mock import patch
+
+from golden_store import DATA
+
+
+def frequent_words(most: int = 400) -> tuple[str, ...]:
+    """The most frequent words of the documents."""
+    rows = (DATA / "world" / "corpus.jsonl").read_text(encoding="utf-8").splitlines()
+    text = " ".join(json.loads(row)["text"] for row in rows)
+    counts = Counter(re.findall(r"[A-Za-z]+", text))
+    return tuple(sorted(counts, key=lambda word: (-counts[word], word))[:most])
+
+
+def t5(folder: Path) -> Path:
+    import tiny_t5
+
+    return tiny_t5.save_t5(folder, words=(*tiny_t5.WORDS, *frequent_words()), seed=2)
+
+
+def doc2query(folder: Path) -> Path:
+    """As many layers on both sides: transformers counts the encoder's where it caches the
+    decoder's."""
+    import tiny_t5
+
+    words = (*tiny_t5.WORDS, *frequent_words())
+    return tiny_t5.save_t5(folder, words=words, seed=4, num_decoder_layers=2)
+
+
+def splade(folder: Path) -> Path:
+    import tiny_splade
+
+    return tiny_splade.write_splade(folder, words=frequent_words(), kind="distilbert", seed=7)
+
+
+def dense(folder: Path) -> Path:
+    import tiny_embedder
+
+    with patch.object(tiny_embedder, "WORDS", _lower()):
+        return tiny_embedder.save_sentence_model(folder, seed=1)
+
+
+def colbert(folder: Path) -> Path:
+    import tiny_embedder
+
+    with patch.object(tiny_embedder, "WORDS", _lower()):
+        return tiny_embedder.save_multi_vector(folder, seed=1)
+
+
+def cross_encoder(folder: Path) -> Path:
+    import tiny_embedder
+    import torch
+    from transformers import BertConfig, BertForSequenceClassification
+
+    with patch.object(tiny_embedder, "WORDS", _lower()):
+        words = tiny_embedder._words(("[Q]", "[D]"))
+    words.model_max_length = 128
+    torch.manual_seed(3)
+    config = BertConfig(
+        vocab_size=len(words),
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        initializer_range=0.3,
+        num_labels=1,
+    )
+    model = BertForSequenceClassification(config)
+    torch.nn.init.normal_(model.classifier.weight, std=1.0)
+    model.eval().save_pretrained(folder)
+    words.save_pretrained(folder)
+    return folder
+
+
+def rankllama(folder: Path) -> Path:
+    import tiny_llama
+
+    words = tiny_llama.tokenizer((*tiny_llama.WORDS, *_lower()[:200]))
+    with patch.object(tiny_llama, "tokenizer", lambda: words):
+        return tiny_llama.save_rankllama(folder, seed=5)
+
+
+def _lower() -> tuple[str, ...]:
+    return tuple(dict.fromkeys(word.lower() for word in frequent_words()))
+
+
+CHECKPOINTS: dict[str, Callable[[Path], Path]] = {
+    "t5": t5,
+    "doc2query": doc2query,
+    "splade": splade,
+    "dense": dense,
+    "colbert": colbert,
+    "cross_encoder": cross_encoder,
+    "rankllama": rankllama,
+}

@@ -1,0 +1,267 @@
+"""The golden gate: conversations of clients with each of the server's interfaces."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import signal
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
+
+import golden_product as product
+from golden_record import plain
+from golden_workplace import Workplace, check, skip_without
+from test_golden_runs import SETS, TEST
+
+SERVE = ("mcp", "uvicorn", "starlette", "jsonschema")
+# Where clients of the Model Context Protocol connect: server-sent events, and streamable HTTP.
+SSE, STREAMABLE = "/mcp", "/mcp"
+LIMIT = "benchmark.limit=2"
+
+
+class Conversation:
+    """Requests to one server and its replies. Sessions get names in the order in which they
+    appear."""
+
+    def __init__(self, process: Any) -> None:
+        self.process = process
+        self.lines: list[Any] = []
+        self._names: dict[str, str] = {}
+        match = self._announced(r"serving at (\S+)/ ", lambda: process.errors)
+        self.url = match[1]
+        self.port = int(self.url.rpartition(":")[2])
+
+    def _announced(self, pattern: str, text: Any) -> re.Match[str]:
+        until = time.monotonic() + 120
+        while not (match := re.search(pattern, text())):
+            assert self.process.poll() is None, self.process.errors
+            assert time.monotonic() < until, "the server did not start"
+            time.sleep(0.01)
+        return match
+
+    def post(self, path: str, **body: Any) -> Any:
+        return self._send(path, Request(self.url + path, json.dumps(body).encode()), body)
+
+    def get(self, path: str) -> Any:
+        return self._send(path, Request(self.url + path))
+
+    def _send(self, path: str, request: Request, body: Any = None) -> Any:
+        try:
+            with urlopen(request, timeout=60) as reply:
+                status, text = reply.status, reply.read().decode()
+        except HTTPError as error:
+            status, text = error.code, error.read().decode()
+        value = json.loads(text)
+        self.note({"request": path, "body": body, "status": status, "reply": value})
+        return value
+
+    def note(self, line: Any) -> None:
+        """Add to the transcript, without times and with sessions by their names."""
+        text = json.dumps(plain(without_times(line)), ensure_ascii=False)
+        for handle in re.findall(r'"session": "([^"]+)"', text):
+            self._names.setdefault(handle, f"<session {len(self._names) + 1}>")
+        for handle, name in self._names.items():
+            text = text.replace(handle, name)
+        text = text.replace(self.url, "<url>").replace(str(self.port), "<port>")
+        self.lines.append(json.loads(text))
+
+
+def without_times(value: Any) -> Any:
+    """The value without the keys below which a server tells how long it took."""
+    if isinstance(value, dict):
+        return {k: without_times(inner) for k, inner in value.items() if k not in _TIMES}
+    return [without_times(inner) for inner in value] if isinstance(value, list) else value
+
+
+_TIMES = ("timing_ms", "timingMs", "version", "seconds")
+
+
+@contextmanager
+def serving(workplace: Workplace, name: str, text: str) -> Iterator[Conversation]:
+    process = product.process("serve", *workplace.arguments(name, f"{text} port=0"))
+    try:
+        conversation = Conversation(process)
+        yield conversation
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60).returncode == 0, process.errors
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+
+
+def test_a_run_by_a_client_of_the_json_interface(workplace: Workplace) -> None:
+    skip_without(SERVE)
+    with serving(workplace, "served", f"{TEST} {LIMIT} client=golden") as talk:
+        talk.get("/tools")
+        described = talk.get("/openapi.json")
+        talk.lines[-1]["reply"] = sorted(described["paths"])
+        given = talk.post("/question")
+        session, question = given["session"], given["question"]
+        words = " ".join(question.split()[:9])
+        search = {"tool": "search", "arguments": {"reason": "first", "query": words}}
+        found = talk.post("/call", session=session, reasoning="I look for it.", **search)
+        page = {"reason": "more", "search_id": "s1", "offset": 6, "limit": 3}
+        talk.post("/call", session=session, tool="read_search_results", arguments=page)
+        reading = {"reason": "to be sure", "docid": found["shown"][0], "offset": 2, "limit": 4}
+        talk.post("/call", session=session, tool="read_document", arguments=reading)
+        talk.post("/call", session=session, tool="search", arguments={"query": ""})
+        talk.post("/call", session=session, tool="erase", arguments={})
+        talk.post("/call", session="nobody", **search)
+        talk.post("/call", tool="search")
+        talk.post("/browsecomp-plus/search", query=words)
+        answer = {"answer": "573", "explanation": f"See [{found['shown'][0]}].", "confidence": 40}
+        talk.post("/submit_answer", session=session, **answer)
+        second = talk.post("/question", interface="pi_serini")
+        place = f"?session={second['session']}"
+        talk.post(f"/pi-serini/search{place}", query="customs house slate", limit=3, offset=2)
+        talk.post(f"/pi-serini/search{place}", query="", limit=3)
+        talk.post(f"/pi-serini/read{place}", docid="d60", offset=1, limit=3)
+        talk.post(f"/pi-serini/read{place}", docid="nowhere")
+        talk.post("/submit_answer", session=second["session"])
+        text = "Explanation: so says [d60]\nExact Answer: a river\nConfidence: 20%"
+        talk.post("/submit_answer", session=second["session"], answer=text)
+        talk.get("/status")
+        talk.post("/question")
+    workplace.run("evaluate", "", "runs/served")
+    run = workplace.recorded("served")
+    # What Pi-Serini's interface replied is on record with its times, and part of the conversation.
+    for key in ("calls", "messages"):
+        del run["trajectories"]["q4"][key]
+    content = {"conversation": talk.lines, "run": run}
+    check("serve_json", content, workplace.places)
+
+
+def test_searchers_of_browsecomp_plus_and_the_tcp_clients_of_pi_serini(
+    workplace: Workplace,
+) -> None:
+    skip_without(SERVE)
+    text = f"{TEST} tool=top_k tool.k=3 tool.max_tokens=40 tool.get_document=true rpc_port=0"
+    with serving(workplace, "", f"{text} unit=passage unit.max_tokens=60") as talk:
+        talk.post("/browsecomp-plus/search", query="customs house slate")
+        talk.post("/browsecomp-plus/search", query="customs house", k=1)
+        talk.post("/browsecomp-plus/search", query="zzzz")
+        talk.post("/browsecomp-plus/search")
+        talk.post("/browsecomp-plus/get_document", docid="d60")
+        talk.post("/browsecomp-plus/get_document", docid="nowhere")
+        asyncio.run(_mcp(talk))
+        _rpc(talk)
+    check("serve_browsecomp_plus", {"conversation": talk.lines}, workplace.places)
+
+
+def test_clients_of_the_model_context_protocol(workplace: Workplace) -> None:
+    skip_without(SERVE)
+    with serving(workplace, "served-sets", f"{SETS} {LIMIT} agent=navigator") as talk:
+        asyncio.run(_mcp_run(talk))
+    workplace.run("evaluate", "", "runs/served-sets")
+    content = {"conversation": talk.lines, "run": workplace.recorded("served-sets")}
+    check("serve_mcp", content, workplace.places)
+
+
+LITERATURE: list[tuple[str, dict[str, Any]]] = [
+    ("read", {"docid": "d22", "layer": "abstract"}),
+    ("read", {"docid": "d22", "layer": "text", "offset": 2}),
+    ("locate", {"docid": "d22", "requirement": "Jukusul Works owned it"}),
+    ("expand", {"docids": "d22", "direction": "out"}),
+    ("resolve", {"findings": "Lady Teivalast\nLady Teivalost\nhttps://nowhere.example/x"}),
+    (
+        "score",
+        {
+            "docids": "d22 d38",
+            "requirements": "The owner was Jukusul Works\nnot a bridge",
+            "question": "ships of Jukusul Works",
+        },
+    ),
+    ("erase", {}),
+    ("read", {"docid": "d22", "layer": "soul"}),
+    ("submit_answer", {"answer": "Explanation: x\nConfidence: 9%\nDocuments: [d22] [d38] [d99]"}),
+]
+
+
+async def _mcp(talk: Conversation) -> None:
+    """A conversation over server-sent events, as BrowseComp-Plus's clients have it."""
+    import mcp
+    from mcp.client.sse import sse_client
+
+    async with mcp.Client(sse_client(f"{talk.url}{SSE}"), mode="legacy") as client:
+        await _listed(talk, client)
+        await _called(talk, client, "search", query="customs house slate")
+        await _called(talk, client, "get_document", docid="d60")
+        await _called(talk, client, "get_document", docid="nowhere")
+        await _called(talk, client, "search")
+
+
+async def _mcp_run(talk: Conversation) -> None:
+    """A run over streamable HTTP, by a client with a session and by one without."""
+    import mcp
+
+    async with mcp.Client(f"{talk.url}{STREAMABLE}", mode="legacy") as client:
+        await _listed(talk, client)
+        await _called(talk, client, "question")
+        await _called(talk, client, "search", query="ship last owner Jukusul Works")
+        for tool, arguments in LITERATURE:
+            await _called(talk, client, tool, **arguments)
+    async with mcp.Client(f"{talk.url}{STREAMABLE}", mode="auto") as client:
+        given = await _called(talk, client, "question")
+        session = json.loads(given)["session"]
+        await _called(talk, client, "search", query="settlement River Reitaugeth", session=session)
+        await _called(talk, client, "submit_answer", answer="d11", session=session)
+
+
+async def _listed(talk: Conversation, client: Any) -> None:
+    tools = (await client.list_tools()).tools
+    listed = [tool.model_dump(exclude_none=True) for tool in tools]
+    for tool in listed:  # Annotations and metadata of the protocol's revisions.
+        tool.pop("meta", None)
+    talk.note({"request": "list_tools", "reply": listed})
+
+
+async def _called(talk: Conversation, client: Any, tool: str, **arguments: Any) -> str:
+    try:
+        result = await client.call_tool(tool, arguments)
+    except Exception as error:
+        talk.note({"request": tool, "arguments": arguments, "error": type(error).__name__})
+        return ""
+    texts = [content.text for content in result.content]
+    reply = {"texts": texts, "is_error": result.is_error}
+    talk.note({"request": tool, "arguments": arguments, "reply": reply, **_handles(texts)})
+    return str(texts[0])
+
+
+def _handles(texts: list[str]) -> dict[str, str]:
+    """The session that a reply gives in its text."""
+    found = re.search(r'"session": ?"([^"]+)"', texts[0])
+    return {"session": found[1]} if found else {}
+
+
+def _rpc(talk: Conversation) -> None:
+    """Pi-Serini's TCP protocol, whose port the command prints."""
+    ready = json.loads(
+        talk._announced(r"^(\{.*\})$", lambda: talk.process.output.strip().splitlines()[0])[1]
+    )
+    with socket.create_connection(("127.0.0.1", ready["port"]), timeout=60) as connection:
+        stream = connection.makefile("rwb")
+        requests: list[dict[str, Any]] = [
+            {"type": "ping"},
+            {"type": "search", "query": "customs house slate", "query_mode": "plain", "k": 3},
+            {
+                "type": "render_search_results",
+                "docids": ["d60", "nowhere"],
+                "snippet_max_chars": 80,
+                "highlight_clues": [{"text": "customs slate", "category": "any", "boost": 1}],
+            },
+            {"type": "read_document", "docid": "d60", "offset": 1, "limit": 2},
+            {"type": "erase"},
+        ]
+        for number, request in enumerate(requests, start=1):
+            stream.write(json.dumps({"id": number, **request}).encode() + b"\n")
+            stream.flush()
+            talk.note({"request": request, "reply": json.loads(stream.readline())})
+    ready.pop("port")
+    talk.note({"ready": ready})

@@ -1,0 +1,40 @@
+"""The library in Jupyter: the cells are the code of `docs/library.md`, one kernel runs them all."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from documented_commands import ROOT, code_blocks
+
+PEERS = Path(os.environ.get("SOUNDINGLINE_PEERS", ""))
+PYTHON = PEERS / "notebook" / "bin" / "python"
+CLIENT = Path(__file__).parent / "clients" / "as_notebook.py"
+pytestmark = pytest.mark.peers
+
+
+def test_the_code_of_the_librarys_page_runs_in_a_notebook(tmp_path: Path) -> None:
+    if not PEERS.is_absolute() or not PYTHON.exists():
+        pytest.skip("SOUNDINGLINE_PEERS has no environment of that name")
+    page = (ROOT / "docs" / "library.md").read_text(encoding="utf-8")
+    cells = [block.content for block in code_blocks(page) if block.language == "python"]
+    assert any("experiment.run()" in cell for cell in cells)
+    cells += ["experiment.run().counts['completed']", "experiment.evaluate().counts['completed']"]
+    done = subprocess.run(
+        [str(PYTHON), str(CLIENT), str(ROOT), *filter(None, sys.path)],
+        input=json.dumps(cells),
+        cwd=tmp_path,
+        # Jupyter keeps its files of connections below the user's own folder, unless told otherwise.
+        env={**os.environ, "JUPYTER_RUNTIME_DIR": str(tmp_path / "jupyter")},
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    *_, again, evaluated = json.loads(done.stdout)
+    assert again.endswith("6") and evaluated.endswith("6")

@@ -1,0 +1,155 @@
+"""HyDE, expansion by chain of thought, and what phrases are proposed for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from scripted_prompts import ScriptedPrompts
+
+from soundingline.pipelines.enrich.df_filter import DfFilter
+from soundingline.pipelines.enrich.enrichment import Enrichment
+from soundingline.pipelines.enrich.llm_phrases import METHODS, ModelText
+from soundingline.pipelines.enrich.phrases import QueryContext
+from soundingline.pipelines.lexical import LexicalIndex
+from soundingline.pipelines.retrieve import BM25
+from soundingline.pipelines.search_notes import collecting
+from soundingline.pipelines.stage import Collection
+from soundingline.toolkit.data import Unit
+from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.llm.errors import Refused, ServerGone
+
+TEXTS = {
+    "d0": "harbour tide tide quay rope",
+    "d1": "harbour wall stone rope sand",
+    "d2": "meadow cow grass milk barn",
+    "d3": "pier lamp lamp glass oil",
+}
+WRITTEN = "The lamp of the pier.\n\nAn oil lamp;\x00 the tide turns at the quay."
+
+
+@pytest.fixture(scope="module")
+def index(tmp_path_factory: pytest.TempPathFactory) -> LexicalIndex:
+    units = [Unit(unit_id, "", text) for unit_id, text in TEXTS.items()]
+    return LexicalIndex.build(units, tmp_path_factory.mktemp("i") / "index")
+
+
+Choose = Callable[[str], str | Exception]
+
+
+def asked(index: LexicalIndex, tmp_path: Path, choose: Choose) -> tuple[Collection, Any]:
+    model = ScriptedPrompts(choose)
+    questions = {"q1": "Which lamp burns at the harbour?"}
+    caches = tmp_path / "caches"
+    return Collection("c", index=index, caches=caches, model=model, questions=questions), model
+
+
+def ranked(stage: Any, collection: Collection, query: str) -> dict[str, float]:
+    pipeline = stage.bind(collection) >> BM25().bind(collection)
+    out = pipeline.transform(pd.DataFrame({"qid": ["q1"], "query": [query]}))
+    return dict(zip(out["docno"], out["score"], strict=True))
+
+
+@pytest.mark.parametrize(
+    ("method", "weight", "times"), [("hyde", 1.0, 1), ("chain_of_thought", 0.2, 5)]
+)
+def test_a_written_text_ranks_as_if_it_were_appended_to_the_repeated_query(
+    index: LexicalIndex, tmp_path: Path, method: str, weight: float, times: int
+) -> None:
+    collection, model = asked(index, tmp_path, lambda prompt: WRITTEN)
+    stage = Enrichment(query=ModelText(method=method), weight=weight, form="joined")
+    scores = ranked(stage, collection, "harbour lamp")
+    appended = " ".join([*["harbour lamp"] * times, WRITTEN])
+    expected = BM25().bind(collection).search(appended)
+    joined = dict(zip(expected["docno"], expected["score"] / times, strict=True))
+    assert list(scores) == list(joined) and scores == pytest.approx(joined, rel=1e-6)
+    assert ranked(stage, collection, "harbour lamp") == scores
+    [prompt] = model.prompts  # once, kept from then on
+    assert "harbour lamp" in prompt
+
+
+@pytest.mark.parametrize(
+    ("method", "task"), [(method, task) for method, tasks in METHODS.items() for task in tasks]
+)
+def test_every_published_prompt_shows_the_query(
+    index: LexicalIndex, tmp_path: Path, method: str, task: str
+) -> None:
+    collection, model = asked(index, tmp_path, lambda prompt: "A passage.")
+    ModelText(method=method, task=task).for_queries([QueryContext("tide {query}")], collection)
+    assert "tide {query}" in model.prompts[0]
+
+
+def test_of_a_text_words_are_read_and_its_whole_is_one_phrase(
+    index: LexicalIndex, tmp_path: Path
+) -> None:
+    collection, _ = asked(index, tmp_path, lambda prompt: WRITTEN)
+    texts = ModelText(max_words=7).for_queries([QueryContext("tide")], collection)
+    assert texts == [("The lamp of the pier. An oil",)]
+
+
+def test_without_a_text_the_query_is_searched_as_it_is(index: LexicalIndex, tmp_path: Path) -> None:
+    answers = {"tide": " \n", "rope": Refused("no")}
+
+    def answer(prompt: str) -> str | Exception:
+        return next(text for word, text in answers.items() if word in prompt)
+
+    collection, _ = asked(index, tmp_path, answer)
+    source = ModelText()
+    assert source.for_queries([QueryContext("tide"), QueryContext("rope")], collection) == [(), ()]
+    counts = source.counts
+    assert (counts["empty"], counts["refused"], counts["retried"]) == (1, 1, 1)
+    plain = BM25().bind(collection).search("tide")
+    scores = dict(zip(plain["docno"], plain["score"], strict=True))
+    assert ranked(Enrichment(query=source), collection, "tide") == scores
+    failing, _ = asked(index, tmp_path, lambda prompt: ServerGone("gone"))
+    with pytest.raises(ServerGone):
+        source.for_queries([QueryContext("quay")], failing)
+
+
+def test_texts_are_for_queries_alone(index: LexicalIndex, tmp_path: Path) -> None:
+    collection, _ = asked(index, tmp_path, lambda prompt: WRITTEN)
+    with pytest.raises(InputError, match="hyde writes texts for queries"):
+        ModelText().for_documents([], collection)
+    with pytest.raises(InputError, match="method is 'hydra'"):
+        ModelText(method="hydra")
+    with pytest.raises(InputError, match="task is 'claim'"):
+        ModelText(method="chain_of_thought", task="claim")
+
+
+@pytest.mark.parametrize(
+    ("apply_to", "read"),
+    [("query", "tide"), ("reasoning", "I should look at lamps."), ("question", "Which lamp")],
+)
+def test_phrases_are_proposed_for_the_query_the_reasoning_or_the_question(
+    index: LexicalIndex, tmp_path: Path, apply_to: str, read: str
+) -> None:
+    collection, model = asked(index, tmp_path, lambda prompt: "glass")
+    stage = Enrichment(query=ModelText(), query_filter=DfFilter(1.0), apply_to=apply_to)
+    frame = pd.DataFrame(
+        {"qid": ["q1"], "query": ["tide"], "reasoning": ["I should look at lamps."]}
+    )
+    with collecting("q1") as notes:
+        out = stage.bind(collection).transform(frame)
+    [prompt] = model.prompts
+    assert read in prompt
+    # The query stays the agent's, whatever the phrases were proposed for.
+    assert out["query"].tolist() == ["tide"]
+    assert out["query_toks"][0] == {"tide": 1.0, "glass": 0.5}
+    assert notes["enrichment"][0].get("applied_to", "query") == apply_to
+
+
+def test_where_there_is_no_reasoning_or_question_phrases_go_by_the_query(
+    index: LexicalIndex, tmp_path: Path
+) -> None:
+    collection, model = asked(index, tmp_path, lambda prompt: "glass")
+    frame = pd.DataFrame({"qid": ["q7"], "query": ["tide"]})
+    for apply_to in ("reasoning", "question"):
+        stage = Enrichment(query=ModelText(), apply_to=apply_to)
+        stage.bind(collection).transform(frame)
+        assert (stage.counts[f"without_{apply_to}"], stage.counts["queries"]) == (1, 1)
+    assert all("tide" in prompt for prompt in model.prompts)
+    with pytest.raises(InputError, match="apply_to is 'both'"):
+        Enrichment(query=ModelText(), apply_to="both")

@@ -1,0 +1,674 @@
+import gc
+import json
+import math
+import multiprocessing
+import os
+import pickle
+import random
+import re
+import sqlite3
+import struct
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from effort import cases
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from soundingline.pipelines.cache import ResultCache, bound, network_note, prune, survey, text_hash
+from soundingline.toolkit import files
+from soundingline.toolkit.errors import InputError
+
+FORK = multiprocessing.get_context("fork")
+SPAWN = multiprocessing.get_context("spawn")
+DAY = 86400
+MB = 1 << 20
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "folder" / "cache.sqlite"
+
+
+def key(number: int) -> tuple[str, ...]:
+    return "stage", str(number)
+
+
+def test_what_was_put_is_got_by_its_key_in_the_order_asked(path: Path) -> None:
+    cache = ResultCache(path)
+    cache.put([(("a", "b"), 1.5), (("c",), {"text": ["x", None]})])
+    assert cache.get([("c",), ("unknown",), ("a", "b"), ("c",)]) == [
+        {"text": ["x", None]},
+        None,
+        1.5,
+        {"text": ["x", None]},
+    ]
+
+
+def test_it_outlives_its_object(path: Path) -> None:
+    ResultCache(path).put([(key(1), "kept")])
+    assert ResultCache(path).get([key(1)]) == ["kept"]
+
+
+def test_a_value_put_again_is_replaced(path: Path) -> None:
+    cache = ResultCache(path)
+    cache.put([(key(1), "old")])
+    cache.put([(key(1), "new")])
+    assert cache.get([key(1)]) == ["new"]
+
+
+def test_more_keys_than_sqlite_takes_in_one_statement(path: Path) -> None:
+    cache = ResultCache(path)
+    cache.put((key(n), n) for n in range(0, 70_000, 2))
+    got = cache.get([key(n) for n in range(70_000)])
+    assert got[::2] == list(range(0, 70_000, 2))
+    assert not any(value is not None for value in got[1::2])
+
+
+def test_hits_misses_and_writes_are_counted(path: Path) -> None:
+    cache = ResultCache(path)
+    cache.put([(key(1), 0.0), (key(2), False)])
+    cache.get([key(1), key(2), key(3)])
+    assert cache.counts == {"hits": 2, "misses": 1, "written": 2}
+
+
+def test_without_a_path_nothing_is_kept(tmp_path: Path) -> None:
+    cache = ResultCache(None)
+    cache.put([(key(1), 1)])
+    assert cache.get([key(1)]) == [None]
+    assert cache.counts == {"hits": 0, "misses": 1, "written": 0}
+
+
+@settings(max_examples=cases(30))  # each makes a file
+@given(st.floats(allow_nan=False))
+def test_a_float_comes_back_to_the_bit(tmp_path_factory: Any, value: float) -> None:
+    cache = ResultCache(tmp_path_factory.mktemp("cache") / "c.sqlite")
+    cache.put([(key(1), value)])
+    (got,) = cache.get([key(1)])
+    assert struct.pack("<d", got) == struct.pack("<d", value)
+
+
+def test_a_value_that_is_no_number_comes_back_as_such(path: Path) -> None:
+    cache = ResultCache(path)
+    cache.put([(key(1), math.nan)])
+    assert math.isnan(cache.get([key(1)])[0])
+
+
+TEXTS = st.text(st.characters(exclude_categories=[]), max_size=8)
+PARTS = st.lists(TEXTS, max_size=4).map(tuple)
+
+
+@settings(max_examples=cases(30))
+@given(PARTS, PARTS)
+def test_only_equal_keys_find_a_value(
+    tmp_path_factory: Any, mine: tuple[str, ...], other: tuple[str, ...]
+) -> None:
+    cache = ResultCache(tmp_path_factory.mktemp("cache") / "c.sqlite")
+    cache.put([(mine, "mine")])
+    assert cache.get([other]) == ["mine" if mine == other else None]
+
+
+@pytest.mark.parametrize(
+    ("one", "other"), [(("ab", "c"), ("a", "bc")), (("a", ""), ("a",)), ((), ("",))]
+)
+def test_the_parts_of_a_key_do_not_run_together(
+    path: Path, one: tuple[str, ...], other: tuple[str, ...]
+) -> None:
+    cache = ResultCache(path)
+    cache.put([(one, 1)])
+    assert cache.get([other, one]) == [None, 1]
+
+
+@given(TEXTS, TEXTS)
+def test_texts_have_one_hash_each(one: str, other: str) -> None:
+    assert (text_hash(one) == text_hash(other)) == (one == other)
+
+
+def test_text_of_any_script_and_half_a_surrogate_pair_is_kept(path: Path) -> None:
+    odd = ["naïve 東京 \U0001f600", "\ud800", "a\x00b", "'; DROP TABLE results; --"]
+    cache = ResultCache(path)
+    cache.put([((text,), text) for text in odd])
+    assert cache.get([(text,) for text in odd]) == odd
+
+
+def write_and_read(path: Path, worker: int, barrier: Any = None) -> int:
+    """Values of all workers that one worker could read of its own: 200 of each, half shared."""
+    if barrier:
+        barrier.wait(60)
+    cache = ResultCache(path)
+    for n in range(0, 200, 10):
+        mine = [
+            *((key(m), m) for m in range(n, n + 10)),
+            *((("own", str(worker), str(m)), m) for m in range(n, n + 10)),
+        ]
+        cache.put(mine)
+        assert cache.get([each for each, _ in mine]) == [value for _, value in mine]
+    return len([value for value in cache.get([key(n) for n in range(200)]) if value is not None])
+
+
+def whole(path: Path) -> bool:
+    with closing(sqlite3.connect(path)) as connection:
+        return connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+
+
+def test_many_threads_share_one_object(path: Path) -> None:
+    cache = ResultCache(path)
+
+    def work(worker: int) -> None:
+        for n in range(20):
+            cache.put([(key(n), n), (("own", str(worker), str(n)), n)])
+            assert cache.get([key(n), ("own", str(worker), str(n))]) == [n, n]
+
+    with ThreadPoolExecutor(32) as pool:
+        list(pool.map(work, range(32)))
+    assert cache.counts == {"hits": 32 * 40, "misses": 0, "written": 32 * 40}
+    assert whole(path)
+
+
+def mounted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, options: str) -> None:
+    """Have this process, and those forked from it, take `tmp_path` for a mount of that kind."""
+    table = tmp_path / "mountinfo"
+    table.write_text(f"1 0 0:1 / {tmp_path.resolve()} rw - {kind} server:/export rw,{options}\n")
+    monkeypatch.setattr(files, "MOUNTS", table)
+
+
+SHARED, ALONE = ("nfs4", "local_lock=none"), ("nfs", "nolock,local_lock=all")
+
+
+@pytest.mark.parametrize("mount", [SHARED, ALONE], ids=["shared locks", "locks of one host"])
+def test_on_a_network_file_system_no_log_or_memory_is_shared(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mount: tuple[str, str]
+) -> None:
+    filled(path)
+    mounted(tmp_path, monkeypatch, *mount)
+    cache = ResultCache(path)
+    cache.put([(key(2), 2)])
+    with cache._connection() as writing:
+        writing.execute("BEGIN IMMEDIATE")
+        names = {file.name for file in path.parent.iterdir()}
+        assert not [name for name in names if name.endswith(("-wal", "-shm"))]
+    (mode,) = cache._connection().execute("PRAGMA journal_mode").fetchone()
+    (level,) = cache._connection().execute("PRAGMA synchronous").fetchone()
+    assert (mode, level) == ("delete", 2)
+    assert cache.get([key(2)]) == [2]
+
+
+def test_a_cache_that_moves_to_a_network_file_system_and_back_keeps_its_entries(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ResultCache(path).put([(key(1), "local")])
+    gc.collect()  # closes the connection, as the end of its process would
+    with monkeypatch.context() as patch:
+        mounted(tmp_path, patch, *SHARED)
+        ResultCache(path).put([(key(2), "network")])
+        assert ResultCache(path).get([key(1), key(2)]) == ["local", "network"]
+        gc.collect()
+    assert ResultCache(path).get([key(1), key(2)]) == ["local", "network"]
+
+
+def test_hosts_have_files_of_their_own_where_locks_stay_on_their_host(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mounted(tmp_path, monkeypatch, *ALONE)
+    for host in ("node-1.cluster", "node/2"):
+        monkeypatch.setattr("socket.gethostname", lambda host=host: host)
+        ResultCache(path).put([(key(1), host)])
+        assert ResultCache(path).get([key(1)]) == [host]
+    names = {file.name for file in path.parent.glob("*.sqlite")}
+    assert names == {"cache@node-1.cluster.sqlite", "cache@node_2.sqlite"}
+
+
+def test_the_mode_of_a_network_file_system_is_told_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mounted(tmp_path, monkeypatch, *SHARED)
+    shared = network_note(tmp_path / "caches")
+    mounted(tmp_path, monkeypatch, *ALONE)
+    alone = network_note(tmp_path / "caches")
+    assert re.fullmatch(r".*caches.*network file system \(nfs4\).*rollback journal.*", shared)
+    assert re.fullmatch(
+        r".*network file system \(nfs\).*rollback journal.*one file a host.*", alone
+    )
+    monkeypatch.undo()
+    assert network_note(tmp_path / "caches") == ""
+
+
+@pytest.mark.parametrize("mount", [SHARED, ALONE], ids=["shared locks", "locks of one host"])
+def test_several_processes_write_at_once_on_a_network_file_system(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mount: tuple[str, str]
+) -> None:
+    mounted(tmp_path, monkeypatch, *mount)
+    check_processes(path, FORK)
+
+
+@pytest.mark.parametrize("context", [FORK, SPAWN], ids=["fork", "spawn"])
+def test_several_processes_begin_one_file_together(path: Path, context: Any) -> None:
+    check_processes(path, context)
+
+
+def check_processes(path: Path, context: Any) -> None:
+    barrier = context.Barrier(4)
+    workers = [context.Process(target=write_and_read, args=(path, n, barrier)) for n in range(4)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join(120)
+    assert [worker.exitcode for worker in workers] == [0] * 4
+    own = [("own", str(worker), str(n)) for worker in range(4) for n in range(200)]
+    cache = ResultCache(path)
+    assert cache.get(own) == [*range(200)] * 4
+    assert whole(cache.file)
+
+
+def test_a_cache_in_use_goes_on_in_forked_processes_and_in_their_parent(path: Path) -> None:
+    cache = ResultCache(path)
+    cache.put([(key(n), n) for n in range(50)])
+
+    def child(number: int) -> None:
+        for n in range(50):
+            assert cache.get([key(n)]) == [n]
+            cache.put([(("child", str(number), str(n)), n)])
+
+    for round_ in range(3):
+        children = [FORK.Process(target=child, args=(3 * round_ + n,)) for n in range(3)]
+        for each in children:
+            each.start()
+        for n in range(50):
+            cache.put([(("parent", str(round_), str(n)), n)])
+            assert cache.get([key(n)]) == [n]
+        for each in children:
+            each.join(120)
+        assert [each.exitcode for each in children] == [0] * 3
+    everyone = [("child", str(number), str(n)) for number in range(9) for n in range(50)]
+    everyone += [("parent", str(round_), str(n)) for round_ in range(3) for n in range(50)]
+    assert cache.get(everyone) == [*range(50)] * 12
+    assert whole(path)
+
+
+def test_a_process_killed_while_it_writes_leaves_whole_batches_only(path: Path) -> None:
+    ready = FORK.Event()
+
+    def writer() -> None:
+        cache = ResultCache(path)
+        for batch in range(10**6):
+            cache.put([((str(batch), str(n)), n) for n in range(100)])
+            if batch == 20:
+                ready.set()
+
+    worker = FORK.Process(target=writer)
+    worker.start()
+    assert ready.wait(60)
+    worker.kill()
+    worker.join(60)
+    cache, batch = ResultCache(path), 0
+    while (got := cache.get([(str(batch), str(n)) for n in range(100)]))[0] is not None:
+        assert got == [*range(100)]
+        batch += 1
+    assert batch > 20
+    assert set(got) == {None}
+    assert whole(path)
+
+
+def test_it_is_picklable(path: Path) -> None:
+    cache = ResultCache(path)
+    cache.put([(key(1), 1)])
+    assert pickle.loads(pickle.dumps(cache)).get([key(1)]) == [1]
+
+
+def test_a_file_that_is_no_database_is_told_in_one_line(path: Path) -> None:
+    path.parent.mkdir()
+    path.write_bytes(b"not a database, but longer than its header " * 100)
+    with pytest.raises(
+        InputError, match=r"cache .*cache.sqlite .*damaged: file is not a database.*move that"
+    ):
+        ResultCache(path)
+
+
+def damage(path: Path) -> None:
+    """Overwrite all of the file but its first page."""
+    connection = sqlite3.connect(path)
+    connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    connection.close()
+    size = path.stat().st_size
+    assert size > 8192
+    with path.open("r+b") as stream:
+        stream.seek(4096)
+        stream.write(b"\x55" * (size - 4096))
+
+
+def filled(path: Path) -> None:
+    cache = ResultCache(path)
+    cache.put((key(n), "value " * 20) for n in range(2000))
+    del cache
+    gc.collect()
+
+
+def test_a_damaged_file_is_told_when_it_is_read(path: Path) -> None:
+    filled(path)
+    damage(path)
+    with pytest.raises(InputError, match=r"cache .*cache.sqlite .*damaged.*move that file away"):
+        ResultCache(path).get([key(n) for n in range(2000)])
+
+
+def test_a_damaged_file_is_told_when_it_is_written(path: Path) -> None:
+    filled(path)
+    damage(path)
+    with pytest.raises(InputError, match=r"cache .*cache.sqlite .*move that file away"):
+        ResultCache(path).put((key(n), 1) for n in range(2000))
+
+
+BITS = [(byte, bit) for byte in range(len('{"text": "a paid reply"}')) for bit in range(8)]
+
+
+@pytest.mark.parametrize(("byte", "bit"), random.Random(5).sample(BITS, cases(len(BITS), 12)))
+def test_a_value_with_one_changed_bit_is_set_aside_and_told(
+    path: Path, capsys: pytest.CaptureFixture[str], byte: int, bit: int
+) -> None:
+    cache = ResultCache(path)
+    cache.put([(key(n), {"text": "another"}) for n in range(2, 9)])
+    cache.put([(key(1), {"text": "a paid reply"})])
+    del cache
+    gc.collect()  # closes the connection, and with it the log is written into the file
+    content = bytearray(path.read_bytes())
+    at = content.index(b'{"text": "a paid reply"}')
+    content[at + byte] ^= 1 << bit
+    damaged = bytes(content[at : at + len('{"text": "a paid reply"}')])
+    path.write_bytes(content)
+    cache = ResultCache(path)
+    assert cache.get([key(1), key(2)]) == [None, {"text": "another"}]
+    assert re.fullmatch(r".*cache\.sqlite is damaged; .*damaged-1\n", capsys.readouterr().err)
+    assert path.with_name("cache.sqlite.damaged-1").read_bytes() == damaged
+    cache.put([(key(1), {"text": "paid again"})])
+    assert ResultCache(path).get([key(1)]) == [{"text": "paid again"}]
+    assert whole(path) and not capsys.readouterr().err
+
+
+def test_a_full_disk_keeps_what_was_there_and_is_told(path: Path) -> None:
+    cache = ResultCache(path)
+    cache.put([(key(1), 1)])
+    pages = cache._connection().execute("PRAGMA page_count").fetchone()[0]
+    cache._connection().execute(f"PRAGMA max_page_count={pages + 2}")
+    with pytest.raises(InputError, match=r"cache .*cannot be written.*full"):
+        cache.put((key(n), "x" * 1000) for n in range(2, 100))
+    assert cache.get([key(1), key(2)]) == [1, None]
+    assert cache.counts["written"] == 1
+
+
+def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(InputError, match=r"cache .*cannot be opened"):
+        ResultCache(tmp_path / "file" / "cache.sqlite")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_folder_without_permission_is_told(path: Path) -> None:
+    path.parent.mkdir(mode=0o500)
+    with pytest.raises(InputError, match=r"cache .*cannot be opened"):
+        ResultCache(path)
+
+
+def used(path: Path) -> list[int]:
+    connection = sqlite3.connect(path)
+    try:
+        return [row[0] for row in connection.execute("SELECT used FROM results ORDER BY used")]
+    finally:
+        connection.close()
+
+
+def test_a_hit_notes_when_an_entry_was_used_once_a_day(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    day, now = 86400, 1_700_000_000.9
+    cache = ResultCache(path)
+    monkeypatch.setattr("time.time", lambda: now)
+    cache.put([(key(1), 1), (key(2), 2)])
+    monkeypatch.setattr("time.time", lambda: now + day - 1)
+    cache.get([key(1)])
+    assert used(path) == [1_700_000_000] * 2
+    monkeypatch.setattr("time.time", lambda: now + day + 1)
+    cache.get([key(1), key(3)])
+    assert used(path) == [1_700_000_000, 1_700_000_001 + day]
+
+
+def test_a_hit_whose_use_cannot_be_noted_is_a_hit(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = ResultCache(path)
+    cache.put([(key(1), 1)])
+    cache._connection().execute("PRAGMA query_only=1")
+    monkeypatch.setattr("time.time", lambda: 9e9)
+    assert cache.get([key(1)]) == [1]
+
+
+def test_values_are_plain_json(path: Path) -> None:
+    cache = ResultCache(path)
+    cache.put([(key(1), {"score": 0.1})])
+    ((value,),) = cache._connection().execute("SELECT value FROM results").fetchall()
+    assert json.loads(value) == {"score": 0.1}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "caches"
+
+
+def named(name: str, number: int) -> tuple[str, ...]:
+    return name, str(number)
+
+
+def fill(
+    file: Path,
+    name: str,
+    numbers: Sequence[int],
+    at: float,
+    monkeypatch: pytest.MonkeyPatch,
+    value: Any = "x" * 200,
+) -> None:
+    """Entries written at a time, in batches a second apart."""
+    cache = ResultCache(file)
+    for start in range(0, len(numbers), 500):
+        with monkeypatch.context() as patch:
+            patch.setattr("time.time", lambda start=start: at + start // 500)
+            cache.put((named(name, n), value) for n in numbers[start : start + 500])
+    del cache
+    gc.collect()
+
+
+def present(file: Path, name: str, numbers: Sequence[int]) -> list[int]:
+    values = ResultCache(file).get([named(name, n) for n in numbers])
+    return [n for n, value in zip(numbers, values, strict=True) if value is not None]
+
+
+def on_disk(folder: Path) -> int:
+    gc.collect()
+    size = 0
+    for file in folder.iterdir():
+        with suppress(FileNotFoundError):  # a journal of SQLite's that ends meanwhile
+            size += file.stat().st_size
+    return size
+
+
+def test_a_survey_tells_entries_bytes_and_last_use(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(folder / "b.sqlite", "b", range(700), 2e9, monkeypatch)
+    fill(folder / "a.sqlite", "a", range(3), 1.5e9, monkeypatch)
+    (folder / "notes.txt").write_text("not a cache")
+    first, second = survey(folder)
+    assert (first.path.name, first.entries, first.used) == ("a.sqlite", 3, 1_500_000_000)
+    assert (second.path.name, second.entries, second.used) == ("b.sqlite", 700, 2_000_000_001)
+    assert second.bytes == (folder / "b.sqlite").stat().st_size
+
+
+def test_a_folder_that_is_not_there_holds_no_caches(tmp_path: Path) -> None:
+    assert survey(tmp_path / "absent") == []
+    assert bound(tmp_path / "absent", 0) == 0
+    assert not (tmp_path / "absent").exists()
+
+
+def test_the_least_recently_used_entries_of_all_caches_go_first(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    numbers = list(range(4000))
+    fill(folder / "a.sqlite", "old", numbers, 1e9, monkeypatch)
+    fill(folder / "b.sqlite", "middle", numbers, 1.1e9, monkeypatch)
+    fill(folder / "a.sqlite", "new", numbers, 1.2e9, monkeypatch)
+    before = on_disk(folder)
+    freed = prune(folder, limit=before // 2)
+    assert before // 3 < on_disk(folder) <= before // 2
+    assert freed >= before // 2
+    assert present(folder / "a.sqlite", "new", numbers) == numbers
+    assert present(folder / "a.sqlite", "old", numbers) == []
+    rest = present(folder / "b.sqlite", "middle", numbers)
+    assert 0 < len(rest) < len(numbers)
+    # Some of one batch went; all later batches stayed.
+    assert set(rest) >= set(range(min(rest) // 500 * 500 + 500, len(numbers)))
+
+
+def test_an_entry_that_was_found_lately_is_not_old(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = folder / "a.sqlite"
+    fill(file, "a", range(4000), 1e9, monkeypatch)
+    wanted = list(range(0, 4000, 9))
+    assert present(file, "a", wanted) == wanted
+    prune(folder, limit=on_disk(folder) // 4)
+    assert present(file, "a", wanted) == wanted
+
+
+def test_what_was_not_used_since_a_time_is_pruned(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = folder / "a.sqlite"
+    fill(file, "old", range(5000), 1e9, monkeypatch)
+    fill(file, "new", range(100), 1.5e9, monkeypatch)
+    prune(folder, before=1_500_000_000)
+    assert survey(folder)[0].entries == 100
+    assert present(file, "new", range(100)) == list(range(100))
+    assert on_disk(folder) < 200_000
+
+
+def test_entries_of_one_time_go_one_by_one(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = folder / "a.sqlite"
+    fill(file, "a", range(500), 1e9, monkeypatch, value="x" * 4000)
+    size = survey(folder)[0].bytes
+    prune(folder, limit=size // 2)
+    assert 150 <= survey(folder)[0].entries <= 250  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("length", [0, 5, 200, 2000, 20_000])
+def test_any_size_of_values_is_pruned_to_the_limit_and_not_far_below(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, length: int
+) -> None:
+    file = folder / "a.sqlite"
+    fill(file, "a", range(200_000 // (length + 50)), 1e9, monkeypatch, value="é" * length)
+    limit = survey(folder)[0].bytes // 2
+    prune(folder, limit=limit)
+    assert limit // 3 < survey(folder)[0].bytes <= limit
+    assert whole(file)
+
+
+def test_a_cache_below_its_bound_is_left_alone_and_one_above_falls_well_below(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(folder / "a.sqlite", "a", range(5000), 1e9, monkeypatch)
+    size = survey(folder)[0].bytes
+    assert bound(folder, size) == 0
+    assert survey(folder)[0].entries == 5000
+    assert bound(folder, size - 1) >= size // 5
+    assert size // 2 < survey(folder)[0].bytes <= 0.8 * size
+
+
+def use(file: Path, worker: int, stop: Any, ready: Any) -> None:
+    """Write and read new entries until `stop`; each must be there right after it was written."""
+    cache, n = ResultCache(file), 0
+    while n < 50 or not stop.is_set():
+        mine = [(("worker", str(worker), str(m)), m) for m in range(n, n + 10)]
+        cache.put(mine)
+        assert cache.get([key_ for key_, _ in mine]) == [value for _, value in mine]
+        n += 10
+        ready.set()
+        time.sleep(0.005)  # what a stage computes meanwhile
+
+
+@pytest.mark.parametrize("network", [False, True], ids=["local", "network"])
+def test_processes_go_on_while_another_prunes(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, network: bool
+) -> None:
+    if network:
+        mounted(tmp_path, monkeypatch, *SHARED)
+    file = folder / "a.sqlite"
+    fill(file, "old", range(20_000), 1e9, monkeypatch)
+    stop, ready = FORK.Event(), [FORK.Event() for _ in range(3)]
+    workers = [FORK.Process(target=use, args=(file, n, stop, ready[n])) for n in range(3)]
+    for worker in workers:
+        worker.start()
+    assert all(event.wait(60) for event in ready)
+    size = on_disk(folder)
+    prune(folder, limit=MB)
+    stop.set()
+    for worker in workers:
+        worker.join(60)
+    assert [worker.exitcode for worker in workers] == [0] * 3
+    assert size > 4 * MB
+    # Pruned to 1 MiB, then written to a little more.
+    assert survey(folder)[0].bytes < 3 * MB
+    assert len(present(file, "old", range(20_000))) < 5000
+    own = [("worker", str(n), str(m)) for n in range(3) for m in range(50)]
+    assert ResultCache(file).get(own) == [*range(50)] * 3
+    assert whole(file)
+
+
+def test_two_processes_may_prune_at_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill(folder / "a.sqlite", "a", range(10_000), 1e9, monkeypatch)
+    half = survey(folder)[0].bytes // 2
+    workers = [FORK.Process(target=prune, args=(folder,), kwargs={"limit": half}) for _ in "12"]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join(60)
+    assert [worker.exitcode for worker in workers] == [0, 0]
+    assert half // 2 < survey(folder)[0].bytes <= half
+
+
+def test_a_file_of_another_host_is_told_and_never_opened(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mounted(tmp_path, monkeypatch, *ALONE)
+    for host in ("here", "there"):
+        monkeypatch.setattr("socket.gethostname", lambda host=host: host)
+        fill(folder / "a.sqlite", "a", range(2000), 1e9, monkeypatch)
+    theirs = folder / "a@there.sqlite"
+    content = theirs.read_bytes()
+    monkeypatch.setattr("socket.gethostname", lambda: "here")
+    prune(folder, limit=0)
+    here, there = survey(folder)
+    assert (here.path.name, here.entries) == ("a@here.sqlite", 0)
+    assert (there.path, there.entries, there.bytes) == (theirs, None, len(content))
+    assert abs(there.used - time.time()) < DAY
+    assert theirs.read_bytes() == content
+
+
+def test_a_database_of_another_kind_is_not_touched(folder: Path) -> None:
+    folder.mkdir()
+    file = folder / "other.sqlite"
+    with closing(sqlite3.connect(file)) as connection, connection:
+        connection.execute("CREATE TABLE texts (text TEXT)")
+        connection.executemany("INSERT INTO texts VALUES (?)", [("x" * 5000,)] * 100)
+    content = file.read_bytes()
+    assert survey(folder) == []
+    prune(folder, limit=0, before=2**40)
+    assert file.read_bytes() == content
+
+
+def test_a_damaged_cache_is_told_in_one_line(folder: Path) -> None:
+    folder.mkdir()
+    (folder / "a.sqlite").write_bytes(random.Random(0).randbytes(9000))
+    for call in (survey, lambda place: prune(place, limit=0)):
+        with pytest.raises(InputError, match=r"cache .*a.sqlite is damaged.*move that file away"):
+            call(folder)

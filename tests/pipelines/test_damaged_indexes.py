@@ -1,0 +1,325 @@
+"""Damage of any file of an index or a store is one clear line, and no wrong result or crash."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import time
+from collections.abc import Callable, Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from effort import cases
+from stub_encoder import StubSparse, vector_engine
+
+from soundingline.pipelines.engines.lexical import LexicalEngine
+from soundingline.pipelines.enrich.enrichment import EnrichedEngine
+from soundingline.pipelines.enrich.phrases import PhraseFile
+from soundingline.pipelines.index_folder import signed
+from soundingline.pipelines.learned.encoding import encode_corpus
+from soundingline.pipelines.learned.impacts import ImpactIndex
+from soundingline.pipelines.lexical import LexicalIndex
+from soundingline.pipelines.stage import Collection
+from soundingline.toolkit import files
+from soundingline.toolkit.corpus import SqliteStore, WholeDocument
+from soundingline.toolkit.data import Document, Unit
+from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.files import CHECKSUM_LIST, VERIFIED
+
+UNITS = [
+    Unit(f"d{number}", f"Tide {number}", f"The tide rises {number} metres at {'Brel ' * number}")
+    for number in range(40)
+] + [Unit("long", "", "tide " * 300)]
+
+
+def write_lexical(folder: Path) -> None:
+    LexicalIndex.build(UNITS, folder)
+
+
+def open_lexical(folder: Path) -> Any:
+    return LexicalIndex.open(folder)
+
+
+def base_of(folder: Path) -> LexicalIndex:
+    path = folder.parent / "base"
+    return LexicalIndex.open(path) if path.exists() else LexicalIndex.build(UNITS, path)
+
+
+def enriched_engine(folder: Path) -> EnrichedEngine:
+    phrases = folder.parent / "source" / "phrases.jsonl"
+    phrases.parent.mkdir(exist_ok=True)
+    phrases.write_text(
+        '{"id": "d1", "phrases": ["quay tide"]}\n{"id": "d2", "phrases": ["mole"]}\n'
+    )
+    collection = Collection("", index=base_of(folder))
+    return EnrichedEngine(LexicalEngine(), PhraseFile(path=str(phrases)), None, collection)
+
+
+def write_enriched(folder: Path) -> None:
+    enriched_engine(folder).build(UNITS, folder, corpus_fingerprint="")
+
+
+def open_enriched(folder: Path) -> Any:
+    return enriched_engine(folder).open(folder, corpus_fingerprint="")
+
+
+def write_impacts(folder: Path) -> None:
+    made = encode_corpus(UNITS, StubSparse(), folder.with_name("encoding"), corpus_fingerprint="c")
+    ImpactIndex.build(made, [f"t{number}" for number in range(60)], folder)
+
+
+def engine(kind: str) -> Any:
+    if kind != "pisa":
+        return vector_engine(kind)
+    from soundingline.pipelines.engines.pisa import PisaEngine
+
+    return PisaEngine()
+
+
+def write_by(kind: str) -> Callable[[Path], None]:
+    return lambda folder: engine(kind).build(UNITS, folder, corpus_fingerprint="c")
+
+
+def open_by(kind: str) -> Callable[[Path], Any]:
+    return lambda folder: engine(kind).open(folder, corpus_fingerprint="c")
+
+
+def write_store(folder: Path) -> None:
+    documents = [Document(unit.unit_id, unit.title, unit.text) for unit in UNITS]
+    SqliteStore.build(folder, documents, corpus_fingerprint="c").close()
+
+
+def texts_of(folder: Path) -> Path:
+    path = folder.parent / "texts"
+    if not path.exists():
+        write_store(path)
+    return path
+
+
+def write_spans(folder: Path) -> None:
+    with SqliteStore(texts_of(folder)) as store:
+        store.add_units(folder, WholeDocument())
+
+
+KINDS: dict[str, tuple[Callable[[Path], None], Callable[[Path], Any]]] = {
+    "lexical": (write_lexical, open_lexical),
+    "enriched": (write_enriched, open_enriched),
+    "impacts": (write_impacts, ImpactIndex.open),
+    "store": (write_store, SqliteStore),
+    "spans": (write_spans, lambda folder: SqliteStore(texts_of(folder), folder)),
+}
+if find_spec("torch") and find_spec("pyterrier_dr") and find_spec("sentence_transformers"):
+    KINDS |= {kind: (write_by(kind), open_by(kind)) for kind in ("dense", "colbert")}
+if find_spec("pyterrier_pisa"):
+    KINDS["pisa"] = (write_by("pisa"), open_by("pisa"))
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """An index or a store of each kind, whole."""
+    root = tmp_path_factory.mktemp("whole")
+    for kind, (write, _) in KINDS.items():
+        (root / kind).mkdir()
+        write(root / kind / "index")
+    return {kind: root / kind / "index" for kind in KINDS}
+
+
+def files_of(folder: Path) -> list[str]:
+    paths = [path for path in sorted(folder.rglob("*")) if path.is_file() and path.name != VERIFIED]
+    return [path.relative_to(folder).as_posix() for path in paths]
+
+
+def flip(path: Path, chance: random.Random) -> None:
+    content = bytearray(path.read_bytes())
+    content[chance.randrange(len(content))] ^= 1 << chance.randrange(8)
+    path.write_bytes(content)
+
+
+def zero(path: Path, chance: random.Random) -> None:
+    content = bytearray(path.read_bytes())
+    held = [place for place, byte in enumerate(content) if byte]
+    start = chance.choice(held)
+    content[start : start + 16] = bytes(len(content[start : start + 16]))
+    path.write_bytes(content)
+
+
+def truncate(path: Path, chance: random.Random) -> None:
+    os.truncate(path, chance.randrange(path.stat().st_size))
+
+
+def extend(path: Path, chance: random.Random) -> None:
+    with path.open("ab") as stream:
+        stream.write(chance.randbytes(8) + b"\xff")
+
+
+def remove(path: Path, chance: random.Random) -> None:
+    path.unlink()
+
+
+def swap(path: Path, chance: random.Random) -> None:
+    """With another file of the folder that holds something else, of the same size if there is."""
+    content = path.read_bytes()
+    folder = next(
+        p for p in path.parents if (p / "manifest.json").exists() or (p / CHECKSUM_LIST).exists()
+    )
+    others = [folder / name for name in files_of(folder)]
+    others = [other for other in others if other.read_bytes() != content]
+    equal = [other for other in others if other.stat().st_size == len(content)]
+    other = chance.choice(equal or others)
+    path.write_bytes(other.read_bytes())
+    other.write_bytes(content)
+
+
+DAMAGES = (flip, zero, truncate, extend, remove, swap)
+
+
+def possible(path: Path, damage: Any) -> bool:
+    content = path.read_bytes()
+    return {flip: bool(content), truncate: bool(content), zero: any(content)}.get(damage, True)
+
+
+def trials(built: Mapping[str, Path]) -> list[tuple[str, str, Any]]:
+    """Each kind, file and damage once, in an order that has all kinds in any part of it."""
+    every = [
+        (kind, name, damage)
+        for kind, folder in built.items()
+        for name in files_of(folder)
+        for damage in DAMAGES
+        if possible(folder / name, damage)
+    ]
+    random.Random(24).shuffle(every)
+    return every
+
+
+def test_each_damage_of_each_file_is_told_with_its_name_and_how_to_rebuild(
+    built: dict[str, Path], tmp_path: Path
+) -> None:
+    every = trials(built)
+    assert len(every) >= 240
+    for number, (kind, name, damage) in enumerate(every[: cases(len(every), 60)]):
+        folder = tmp_path / str(number) / "index"
+        for other in built[kind].parent.iterdir():
+            shutil.copytree(other, folder.parent / other.name)
+        before = {file: (folder / file).read_bytes() for file in files_of(folder)}
+        damage(folder / name, random.Random(number))
+        after = {file: (folder / file).read_bytes() for file in files_of(folder)}
+        changed = {file for file in before if before[file] != after.get(file)}
+        assert changed, (kind, name, damage.__name__)
+        with pytest.raises(InputError) as told:
+            KINDS[kind][1](folder)
+        line = str(told.value)
+        assert "\n" not in line
+        assert "build it again" in line or "delete that folder and run" in line, line
+        # A manifest that names another format says so instead.
+        named = any(Path(file).name in line for file in changed)
+        assert named or ("manifest.json" in changed and "has the format" in line), line
+        shutil.rmtree(folder.parent)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_whole_opens_and_is_read_once_for_each_state_of_its_files(
+    kind: str, built: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for other in built[kind].parent.iterdir():
+        shutil.copytree(other, tmp_path / other.name)
+    folder, open_ = tmp_path / "index", KINDS[kind][1]
+    time.sleep(2 * files._SETTLED_NS / 1e9)  # until a copy's times tell a later change
+    read: list[Path] = []
+    crc32 = files._crc32
+
+    def noted(path: Path, start: int) -> str:
+        read.append(path)
+        return crc32(path, start)
+
+    monkeypatch.setattr(files, "_crc32", noted)
+    open_(folder)
+    first = [path for path in read if path.is_relative_to(folder)]
+    assert sorted(first) == [
+        folder / n for n in files_of(folder) if Path(n).name not in ("manifest.json", CHECKSUM_LIST)
+    ]
+    read.clear()
+    open_(folder)
+    assert read == []
+    # A change that leaves size and time of the content as they were is seen by the change's time.
+    target = max(first, key=lambda path: path.stat().st_size)
+    status = target.stat()
+    flip(target, random.Random(1))
+    os.utime(target, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert target.stat().st_size == status.st_size
+    with pytest.raises(InputError, match=target.name):
+        open_(folder)
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"documents.bin": 5}', b"\xff\xfe"])
+def test_a_damaged_record_of_openings_is_made_again(
+    content: bytes, built: dict[str, Path], tmp_path: Path
+) -> None:
+    shutil.copytree(built["lexical"], tmp_path / "index")
+    (tmp_path / "index" / VERIFIED).write_bytes(content)
+    time.sleep(2 * files._SETTLED_NS / 1e9)
+    assert LexicalIndex.open(tmp_path / "index").search(["tide"])[0].tolist()
+    record = json.loads((tmp_path / "index" / VERIFIED).read_text("utf-8"))
+    assert (
+        record["documents.bin"][0]
+        == f"{files.zlib.crc32((tmp_path / 'index' / 'documents.bin').read_bytes()):08x}"
+    )
+
+
+def rewritten(name: str, kind: str, change: Callable[[Any], None]) -> Callable[[Path], None]:
+    """Numbers of a file changed in place."""
+
+    def forge(folder: Path) -> None:
+        path = folder / name
+        if path.suffix == ".npy":
+            numbers = np.load(path)
+            change(numbers)
+            np.save(path, numbers)
+            return
+        numbers = np.fromfile(path, kind)
+        change(numbers)
+        numbers.tofile(path)
+
+    return forge
+
+
+def put(place: int, value: int) -> Callable[[Any], None]:
+    def change(numbers: Any) -> None:
+        numbers[place] = value
+
+    return change
+
+
+FORGED = {
+    ("lexical", "documents.bin"): ("<u4", put(3, 2**32 - 1)),
+    ("lexical", "offsets.bin"): ("<i8", put(2, 2**40)),
+    ("lexical", "lengths.bin"): ("<i4", put(0, -5)),
+    ("lexical", "units.offsets"): ("<i8", put(-1, 2**40)),
+    ("lexical", "texts.offsets"): ("<i8", put(1, -8)),
+    ("impacts", "documents.bin"): ("<u4", put(0, 2**31)),
+    ("impacts", "offsets.bin"): ("<i8", put(0, 1)),
+    ("colbert", "offsets.npy"): ("", put(1, 0)),
+}
+
+
+@pytest.mark.parametrize(("kind", "name"), FORGED)
+def test_numbers_that_lead_out_of_an_index_are_refused_although_their_checksums_are_right(
+    kind: str, name: str, built: dict[str, Path], tmp_path: Path
+) -> None:
+    if kind not in built:
+        pytest.skip(f"the packages of {kind} are not installed")
+    for other in built[kind].parent.iterdir():
+        shutil.copytree(other, tmp_path / other.name)
+    folder = tmp_path / "index"
+    rewritten(name, *FORGED[kind, name])(folder)
+    manifest = json.loads((folder / "manifest.json").read_text("utf-8"))
+    (folder / "manifest.json").unlink()
+    rows = files.checksums(folder)
+    (folder / VERIFIED).unlink(missing_ok=True)
+    (folder / "manifest.json").write_text(json.dumps(signed({**manifest, "files": rows})))
+    with pytest.raises(InputError, match=rf"is damaged: {name}.*build it again"):
+        KINDS[kind][1](folder)

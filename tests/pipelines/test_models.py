@@ -1,0 +1,472 @@
+"""Checkpoints, their fingerprints and adapters; device, dtype and memory."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shutil
+import time
+from contextlib import suppress
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("transformers")
+torch = pytest.importorskip("torch")
+
+import tiny_embedder  # noqa: E402
+from tiny_t5 import save_t5  # noqa: E402
+
+from soundingline.pipelines.models import (  # noqa: E402
+    Checkpoint,
+    check_kind,
+    check_length,
+    check_memory,
+    checkpoint_config,
+    checkpoint_fingerprint,
+    choose_device,
+    choose_dtype,
+    computes_bfloat16,
+    free_bytes,
+    opening,
+    weight_bytes,
+    within_memory,
+)
+from soundingline.toolkit.errors import InputError  # noqa: E402
+from soundingline.toolkit.optional import import_optional  # noqa: E402
+
+CPU = torch.device("cpu")
+
+
+def bert(folder: Path, seed: int = 0) -> Path:
+    from transformers import BertConfig, BertModel
+
+    torch.manual_seed(seed)
+    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
+    model = BertModel(BertConfig(vocab_size=30, intermediate_size=8, **sizes))
+    model.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    return bert(tmp_path / "bert")
+
+
+@pytest.fixture
+def offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A hub cache of our own and no network; where the hub's snapshots of `org/name` lie."""
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr("transformers.utils.hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    return tmp_path / "hub" / "models--org--name"
+
+
+def cached(repository: Path, commit: str, seed: int = 0) -> None:
+    """As the hub's client lays out what it has downloaded."""
+    (repository / "refs").mkdir(parents=True, exist_ok=True)
+    (repository / "refs" / "main").write_text(commit)
+    bert(repository / "snapshots" / commit, seed)
+
+
+def test_a_folders_configuration_is_read(checkpoint: Path) -> None:
+    assert checkpoint_config(str(checkpoint)).hidden_size == 8
+
+
+@pytest.mark.parametrize("name", ["/no/such/folder", "./models/none", "~/none", "a/b/c"])
+def test_a_path_without_a_folder_is_told_as_such(name: str) -> None:
+    with pytest.raises(InputError, match=r"there is no folder '.*' with a model\. check the path"):
+        checkpoint_config(name)
+
+
+def test_a_folder_without_a_model_is_told(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"cannot be loaded, in that folder .*save_pretrained"):
+        checkpoint_config(str(tmp_path))
+
+
+def test_a_damaged_configuration_is_told(checkpoint: Path) -> None:
+    (checkpoint / "config.json").write_text("{not json")
+    with pytest.raises(InputError, match=r"cannot be loaded, in that folder"):
+        checkpoint_config(str(checkpoint))
+
+
+@pytest.mark.usefixtures("offline")
+@pytest.mark.parametrize("ask", [checkpoint_config, checkpoint_fingerprint])
+def test_a_hub_model_that_cannot_be_had_is_told_in_one_line_with_what_to_run(ask: object) -> None:
+    with pytest.raises(InputError, match=r"neither on this machine .*`hf download org/name`") as e:
+        ask("org/name")  # type: ignore[operator]
+    assert "\n" not in str(e.value)
+    assert "HF_HOME" in str(e.value)
+
+
+@pytest.mark.usefixtures("offline")
+def test_a_name_that_no_hub_model_can_have_is_told() -> None:
+    with pytest.raises(InputError, match=r"cannot be loaded"):
+        checkpoint_fingerprint("no such name!")
+
+
+def test_what_is_no_fault_of_a_checkpoint_passes_through(checkpoint: Path) -> None:
+    with pytest.raises(ZeroDivisionError), opening(str(checkpoint)):
+        raise ZeroDivisionError
+
+
+def test_equal_content_has_one_fingerprint_wherever_it_lies(
+    checkpoint: Path, tmp_path: Path
+) -> None:
+    copy = Path(shutil.copytree(checkpoint, tmp_path / "another" / "place"))
+    (copy / "README.md").write_text("notes change no score")
+    assert checkpoint_fingerprint(str(copy)) == checkpoint_fingerprint(str(checkpoint))
+
+
+def test_other_weights_have_another_fingerprint(checkpoint: Path, tmp_path: Path) -> None:
+    other = bert(tmp_path / "other", seed=1)
+    assert checkpoint_fingerprint(str(other)) != checkpoint_fingerprint(str(checkpoint))
+
+
+@pytest.mark.parametrize("file", ["tokenizer.json", "1_Pooling/config.json", "vocab.txt"])
+def test_another_tokenizer_or_module_is_another_fingerprint(checkpoint: Path, file: str) -> None:
+    before = checkpoint_fingerprint(str(checkpoint))
+    (checkpoint / file).parent.mkdir(exist_ok=True)
+    (checkpoint / file).write_text("one")
+    with_it = checkpoint_fingerprint(str(checkpoint))
+    (checkpoint / file).write_text("another")
+    assert len({before, with_it, checkpoint_fingerprint(str(checkpoint))}) == 3
+
+
+def test_weights_written_over_in_place_have_another_fingerprint(checkpoint: Path) -> None:
+    before = checkpoint_fingerprint(str(checkpoint))
+    path = checkpoint / "model.safetensors"
+    known = path.stat()
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    time.sleep(0.02)  # more than a step of the file system's clock
+    path.write_bytes(content)
+    # As a copy does that keeps times.
+    os.utime(path, ns=(known.st_atime_ns, known.st_mtime_ns))
+    assert checkpoint_fingerprint(str(checkpoint)) != before
+
+
+@pytest.mark.parametrize("name", ["aa.json", "c.json", "sub/a.json"])
+def test_a_file_of_another_name_is_another_fingerprint(checkpoint: Path, name: str) -> None:
+    (checkpoint / "sub").mkdir()
+    (checkpoint / "a.json").write_text("1")
+    before = checkpoint_fingerprint(str(checkpoint))
+    (checkpoint / "a.json").rename(checkpoint / name)
+    assert checkpoint_fingerprint(str(checkpoint)) != before
+
+
+def test_a_hub_models_fingerprint_is_its_commit(offline: Path) -> None:
+    cached(offline, "0123456789abcdef0123456789abcdef01234567")
+    assert checkpoint_fingerprint("org/name") == "org/name@0123456789abcdef0123456789abcdef01234567"
+    cached(offline, "f" * 40, seed=1)
+    assert checkpoint_fingerprint("org/name") == f"org/name@{'f' * 40}"
+    older = checkpoint_fingerprint("org/name", "0123456789abcdef0123456789abcdef01234567")
+    assert older.endswith("@0123456789abcdef0123456789abcdef01234567")
+
+
+def test_the_size_of_the_weights_is_that_of_their_files(checkpoint: Path) -> None:
+    index = (checkpoint / "model.safetensors").stat().st_size
+    assert weight_bytes(str(checkpoint)) == index
+    (checkpoint / "pytorch_model.bin").write_bytes(b"the same weights in an older form")
+    assert weight_bytes(str(checkpoint)) == index
+    (checkpoint / "model.safetensors").unlink()
+    assert weight_bytes(str(checkpoint)) == 33
+    (checkpoint / "pytorch_model.bin").unlink()
+    assert weight_bytes(str(checkpoint)) is None
+
+
+def test_the_size_of_a_hub_model_is_known_where_it_is_here(offline: Path) -> None:
+    assert weight_bytes("org/name") is None
+    cached(offline, "c" * 40)
+    assert weight_bytes("org/name") == (
+        (offline / "snapshots" / ("c" * 40) / "model.safetensors").stat().st_size
+    )
+
+
+def test_a_model_of_the_wrong_kind_is_told(checkpoint: Path) -> None:
+    config = checkpoint_config(str(checkpoint))
+    check_kind(config, str(checkpoint), ("t5", "bert"), "monoT5")
+    with pytest.raises(
+        InputError, match=r"monoT5 was given '.*', a model of the kind bert\. valid"
+    ):
+        check_kind(config, str(checkpoint), ("t5",), "monoT5")
+
+
+def test_free_memory_is_what_the_kernel_gives() -> None:
+    lines = Path("/proc/meminfo").read_text("ascii").splitlines()
+    known = dict(line.split(":") for line in lines)
+    assert 0 < free_bytes(CPU) <= int(known["MemTotal"].split()[0]) * 1024
+
+
+def test_too_little_memory_is_told_with_the_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("soundingline.pipelines.models.free_bytes", lambda device: 4_000_000_000)
+    check_memory(4_000_000_000, CPU, "a 2B model")
+    with pytest.raises(InputError, match=r"a 3B model needs 6\.2 GB and cpu has 4\.0 GB free\."):
+        check_memory(6_200_000_000, CPU, "a 3B model")
+
+
+def test_an_allocation_that_fails_is_told_with_what_was_computed() -> None:
+    with (
+        pytest.raises(InputError, match=r"a batch of 9 does not fit into the memory of cpu, .* GB"),
+        within_memory(CPU, "a batch of 9"),
+    ):
+        torch.empty(2**55, dtype=torch.uint8)
+
+
+@pytest.mark.parametrize("error", [MemoryError(), torch.OutOfMemoryError("CUDA out of memory")])
+def test_running_out_of_memory_anywhere_is_told(error: Exception) -> None:
+    with pytest.raises(InputError, match=r"does not fit.* batch_tokens"), within_memory(CPU, "x"):
+        raise error
+
+
+def test_other_faults_of_a_computation_pass_through() -> None:
+    with pytest.raises(RuntimeError, match=r"mat1"), within_memory(CPU, "x"):
+        torch.ones(2, 3) @ torch.ones(2, 3)
+
+
+def test_loading_shows_no_bars_where_nobody_watches(
+    checkpoint: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from transformers import BertModel
+    from transformers.utils.logging import is_progress_bar_enabled
+
+    enabled = is_progress_bar_enabled()
+    with opening(str(checkpoint)):
+        BertModel.from_pretrained(checkpoint)
+    assert "Loading" not in capsys.readouterr().err
+    assert is_progress_bar_enabled() is enabled
+
+
+def test_tries_of_a_download_are_not_shown(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    import logging
+
+    def unreachable(*_: object, **__: object) -> None:
+        logging.getLogger("huggingface_hub.utils._http").warning("Retrying in 1s [Retry 1/5].")
+        raise OSError("no network")
+
+    monkeypatch.setattr("transformers.AutoConfig.from_pretrained", unreachable)
+    logger = logging.getLogger("huggingface_hub")
+    monkeypatch.setattr(logger, "propagate", True)
+    level = logger.level
+    with pytest.raises(InputError, match="hf download org/name"):
+        checkpoint_config("org/name")
+    assert not caplog.records and logger.level == level
+
+
+def test_more_tokens_than_positions_are_refused(checkpoint: Path) -> None:
+    config = checkpoint_config(str(checkpoint))
+    check_length(config, "m", 512)
+    with pytest.raises(InputError, match=r"query_max_length=513 with 'm'.*at most 512"):
+        check_length(config, "m", 513, "query_max_length")
+    # T5's positions are relative.
+    check_length(checkpoint_config(str(save_t5(checkpoint.parent / "t5"))), "m", 5000)
+
+
+def test_weights_that_were_cut_short_are_told(checkpoint: Path) -> None:
+    from transformers import BertModel
+
+    weights = checkpoint / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-100])
+    told = pytest.raises(InputError, match="cannot be loaded, in that folder")
+    with told, opening(str(checkpoint)):
+        BertModel.from_pretrained(checkpoint)
+
+
+def gpus(monkeypatch: pytest.MonkeyPatch, count: int, bfloat16: bool = True) -> None:
+    """A machine with that many GPUs, as torch tells it."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: count > 0)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+    # Torch says yes to GPUs that only emulate it, unless it is asked not to.
+    monkeypatch.setattr(
+        torch.cuda,
+        "is_bf16_supported",
+        lambda including_emulation=True: bfloat16 or including_emulation,
+    )
+
+
+def test_a_gpu_is_taken_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpus(monkeypatch, 0)
+    assert choose_device() == CPU
+    gpus(monkeypatch, 2)
+    assert choose_device() == torch.device("cuda")
+    assert choose_device("cuda:1") == torch.device("cuda:1")
+    assert choose_device("cpu") == CPU
+
+
+@pytest.mark.parametrize("name", ["cuda", "cuda:0", "gpu", "", "CPU", "mps"])
+def test_a_device_that_is_not_here_is_told_with_those_that_are(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    gpus(monkeypatch, 0)
+    with pytest.raises(
+        InputError, match=r"not on this machine\. valid: null, cpu\. set device=null"
+    ):
+        choose_device(name)
+
+
+def test_a_gpu_beyond_those_that_are_here_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpus(monkeypatch, 2)
+    with pytest.raises(InputError, match=r"valid: null, cpu, cuda, cuda:0, cuda:1\."):
+        choose_device("cuda:2")
+
+
+def test_bfloat16_is_taken_where_the_device_computes_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = torch.device("cuda")
+    gpus(monkeypatch, 1)
+    assert choose_dtype(None, gpu) == torch.bfloat16
+    gpus(monkeypatch, 1, bfloat16=False)
+    assert choose_dtype(None, gpu) == torch.float32
+    assert choose_dtype("bfloat16", gpu) == torch.bfloat16
+    assert choose_dtype("float32", CPU) == torch.float32
+
+
+@pytest.mark.skipif(platform.system() != "Linux", reason="the kernel tells what the CPU has")
+def test_a_cpu_computes_in_bfloat16_where_the_kernel_says_so() -> None:
+    flags = Path("/proc/cpuinfo").read_text("utf-8").split()
+    known = bool({"amx_bf16", "avx512_bf16"} & set(flags))
+    assert computes_bfloat16(CPU) == known
+
+
+@pytest.mark.parametrize("name", ["float16", "bf16", "", "half"])
+def test_another_dtype_is_told_with_the_valid_ones(name: str) -> None:
+    with pytest.raises(InputError, match=r"dtype=.* valid: null, bfloat16, float32"):
+        choose_dtype(name, CPU)
+
+
+def test_a_package_that_is_not_installed_is_told_with_the_extra_that_brings_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def absent(name: str) -> None:
+        raise ModuleNotFoundError(f"No module named '{name}'", name=name.partition(".")[0])
+
+    monkeypatch.setattr("soundingline.toolkit.optional.import_module", absent)
+    with pytest.raises(InputError, match=r"transformers is not .* 'soundingline\[rerank\]'"):
+        import_optional("transformers.utils")
+    with pytest.raises(InputError, match=r"pyterrier_dr is not .* 'soundingline\[learned\]'"):
+        import_optional("pyterrier_dr")
+
+
+def test_a_package_that_is_broken_inside_keeps_its_own_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def broken(name: str) -> None:
+        raise ModuleNotFoundError("No module named 'tokenizers'", name="tokenizers")
+
+    monkeypatch.setattr("soundingline.toolkit.optional.import_module", broken)
+    with pytest.raises(ModuleNotFoundError, match=r"tokenizers"):
+        import_optional("transformers")
+
+
+@pytest.fixture(scope="module")
+def adapters(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    if find_spec("peft") is None:
+        pytest.skip("peft is not installed")
+    folder = tmp_path_factory.mktemp("adapters")
+    base = tiny_embedder.save_llama(folder / "llama")
+    tiny_embedder.save_adapter(folder / "adapter", base)
+    return folder
+
+
+def test_an_adapter_of_another_part_of_the_network_is_refused(adapters: Path) -> None:
+    # Made for the bare body; the language model holds the body under another name.
+    it = Checkpoint(str(adapters / "adapter"), automatic="AutoModelForCausalLM")
+    with pytest.raises(InputError, match="is not one of"):
+        it.load(CPU, torch.float32)
+
+
+def test_a_checkpoint_that_lacks_weights_is_refused(adapters: Path) -> None:
+    it = Checkpoint(
+        str(adapters / "llama"), automatic="AutoModelForSequenceClassification", num_labels=1
+    )
+    with pytest.raises(InputError, match=r"no weights for score\.weight"):
+        it.load(CPU, torch.float32)
+    network, missing = it.load(CPU, torch.float32, absent=("score.",))
+    assert missing == {"score.weight"}
+    assert not network.training
+
+
+def test_an_adapter_that_names_no_base_needs_one(adapters: Path, tmp_path: Path) -> None:
+    for path in (adapters / "adapter").iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    config = json.loads((tmp_path / "adapter_config.json").read_text())
+    (tmp_path / "adapter_config.json").write_text(
+        json.dumps({**config, "base_model_name_or_path": None})
+    )
+    with pytest.raises(InputError, match="set base"):
+        _ = Checkpoint(str(tmp_path)).whole
+    assert Checkpoint(str(tmp_path), str(adapters / "llama")).config.model_type == "llama"
+
+
+def test_loading_and_merging_say_nothing(
+    adapters: Path, capfd: pytest.CaptureFixture[str], recwarn: pytest.WarningsRecorder
+) -> None:
+    capfd.readouterr()
+    network, missing = Checkpoint(str(adapters / "adapter")).load(CPU, torch.float32)
+    said = capfd.readouterr()
+    assert said.out + said.err == "" and not list(recwarn) and not missing
+    assert not any("lora" in name for name, _ in network.named_parameters())
+
+
+class Canary:
+    """Unpickled, it makes a file."""
+
+    def __init__(self, place: Path) -> None:
+        self.place = place
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return Path.touch, (self.place,)
+
+
+@pytest.mark.parametrize("answer", ["y\n", ""])
+def test_code_that_a_checkpoint_brings_is_not_run_and_nobody_is_asked(
+    answer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr("builtins.input", lambda text="": asked.append(text) or answer)
+    model = tiny_embedder.save_llama(tmp_path / "llama")
+    canary = tmp_path / "canary"
+    (model / "theirs.py").write_text(
+        "from pathlib import Path\nfrom transformers import LlamaConfig, LlamaModel\n"
+        f"Path({str(canary)!r}).touch()\n"
+        "class C(LlamaConfig):\n    model_type = 'theirs'\n"
+        "class M(LlamaModel):\n    config_class = C\n"
+    )
+    config = json.loads((model / "config.json").read_text())
+    theirs = {"AutoConfig": "theirs.C", "AutoModel": "theirs.M", "AutoTokenizer": ["theirs.T"] * 2}
+    config |= {"model_type": "theirs", "auto_map": theirs}
+    (model / "config.json").write_text(json.dumps(config))
+    it = Checkpoint(str(model))
+    for load in (lambda: it.config, lambda: it.load(CPU, torch.float32)):
+        with pytest.raises(InputError, match="cannot be loaded"):
+            load()
+    with suppress(InputError):  # a tokenizer that needs no code of theirs may be loaded
+        it.tokenizer()
+    assert not canary.exists() and not asked
+
+
+def test_pickled_weights_run_nothing(adapters: Path, tmp_path: Path) -> None:
+    model = tmp_path / "llama"
+    model.mkdir()
+    for path in (adapters / "llama").glob("*.json"):
+        (model / path.name).write_bytes(path.read_bytes())
+    torch.save({"embed_tokens.weight": Canary(tmp_path / "canary")}, model / "pytorch_model.bin")
+    with pytest.raises(InputError, match="cannot be loaded"):
+        Checkpoint(str(model)).load(CPU, torch.float32)
+    assert not (tmp_path / "canary").exists()
+
+
+def test_a_pickled_adapter_runs_nothing(adapters: Path, tmp_path: Path) -> None:
+    adapter = tmp_path / "adapter"
+    adapter.mkdir()
+    config = adapters / "adapter" / "adapter_config.json"
+    (adapter / config.name).write_bytes(config.read_bytes())
+    torch.save({"x": Canary(tmp_path / "canary")}, adapter / "adapter_model.bin")
+    with pytest.raises(InputError, match="cannot be loaded"):
+        Checkpoint(str(adapter), str(adapters / "llama")).load(CPU, torch.float32)
+    assert not (tmp_path / "canary").exists()

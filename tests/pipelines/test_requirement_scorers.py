@@ -1,0 +1,409 @@
+"""Scorers without a chat model: re-rankers, a trained student, a file, and the cache."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from documented_commands import code_blocks
+
+from soundingline.pipelines.requirement_scorers import (
+    CachedRequirementScorer,
+    FileScorer,
+    RerankerScorer,
+)
+from soundingline.pipelines.rerank.cross_encoder import CrossEncoder
+from soundingline.pipelines.rerank.listwise import Listwise
+from soundingline.pipelines.rerank.reranker import Pair, Reranker
+from soundingline.toolkit.data import Unit
+from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.search.scoring import (
+    CandidateDocument,
+    DocumentScore,
+    Evidence,
+    RequirementScore,
+    ScorerResources,
+    training_rows,
+)
+from soundingline.toolkit.trajectory import Trajectory
+
+FIRST, SECOND = Unit("d%p0", "", "about barley"), Unit("d%p1", "", "about the Wey, and barley too")
+BARLEY, WEY, NOTHING = (
+    Evidence("barley", (FIRST, SECOND)),
+    Evidence("Wey", (SECOND,)),
+    Evidence("wheat"),
+)
+CANDIDATE = CandidateDocument("barley Wey", "d", "Title", (BARLEY, WEY, NOTHING))
+
+
+class SharedWords(Reranker):
+    """A pair scores the number of words that both sides share."""
+
+    fingerprint = "shared words"
+
+    def __init__(self, broken: str = "") -> None:
+        super().__init__()
+        self.pairs: list[Pair] = []
+        self._broken = broken
+
+    def score(self, pairs: Sequence[Pair]) -> list[float]:
+        self.pairs += pairs
+        words = [len(set(pair.query.split()) & set(pair.text.split())) for pair in pairs]
+        return [
+            math.nan if pair.query == self._broken else float(count)
+            for pair, count in zip(pairs, words, strict=True)
+        ]
+
+
+def test_a_requirement_scores_its_best_passage() -> None:
+    (judgement,) = RerankerScorer(SharedWords(), output="probability").score([CANDIDATE])
+    assert judgement.requirements == (
+        RequirementScore("satisfied", 1.0, "", "d%p0"),
+        RequirementScore("not", 0.0, "", "d%p1"),  # "Wey," is another word
+        RequirementScore("unknown", 0.0),
+    )
+    assert (judgement.probability, judgement.origin) == (1.0, "score")
+
+
+@pytest.mark.parametrize(
+    ("output", "expected"),
+    [("logit", 1 / (1 + math.exp(-1))), ("log_probability", 1.0), ("probability", 1.0)],
+)
+def test_what_a_model_puts_out_becomes_a_score_of_0_to_1(output: str, expected: float) -> None:
+    (judgement,) = RerankerScorer(SharedWords(), output=output).score([CANDIDATE])
+    assert judgement.requirements[0] is not None
+    assert judgement.requirements[0].score == pytest.approx(expected)
+
+
+def test_an_output_of_another_kind_is_refused() -> None:
+    with pytest.raises(InputError, match="logit"):
+        RerankerScorer(SharedWords(), output="percent")
+
+
+def test_a_re_ranker_of_lists_is_no_scorer_of_pairs() -> None:
+    with pytest.raises(InputError, match="Listwise scores no pairs"):
+        RerankerScorer(Listwise())  # type: ignore[arg-type]
+
+
+def test_a_score_that_is_no_number_leaves_its_requirement_unscored() -> None:
+    scorer = RerankerScorer(SharedWords(broken="Wey"), output="probability")
+    (judgement,) = scorer.score([CANDIDATE])
+    assert judgement.requirements[1] is None and judgement.error == "not_a_number"
+    assert judgement.requirements[0] is not None and scorer.counts["not_a_number"] == 1
+
+
+def test_scores_of_pairs_are_kept_between_runs(tmp_path: Path) -> None:
+    model = SharedWords()
+    resources = ScorerResources(caches=tmp_path)
+    first = RerankerScorer(model, output="probability").bind(resources).score([CANDIDATE])
+    scored = len(model.pairs)
+    bound = RerankerScorer(model, output="probability").bind(resources)
+    assert bound.score([CANDIDATE]) == first and len(model.pairs) == scored
+    assert bound.counts["cache_hits"] == 4 and bound.counts["cache_misses"] == 0
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        CANDIDATE._replace(question="Wey"),
+        CANDIDATE._replace(docid="e"),
+        CANDIDATE._replace(evidence=(Evidence("barley", (SECOND,)), WEY, NOTHING)),
+        CANDIDATE._replace(
+            evidence=(Evidence("barley", (FIRST._replace(text="changed"), SECOND)), WEY, NOTHING)
+        ),
+    ],
+)
+def test_another_question_document_or_text_has_its_own_score(
+    other: CandidateDocument, tmp_path: Path
+) -> None:
+    model = SharedWords()
+    scorer = CachedRequirementScorer(RerankerScorer(model, output="probability"), tmp_path)
+    scorer.score([CANDIDATE])
+    before = len(model.pairs)
+    scorer.score([other])
+    assert len(model.pairs) > before
+
+
+def test_a_student_is_a_sequence_classifier_in_a_folder(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "about", "barley", "the", "wey"]
+    (tmp_path / "vocab.txt").write_text("\n".join(vocabulary), encoding="utf-8")
+    tokenizer = transformers.BertTokenizer(str(tmp_path / "vocab.txt"))
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    torch.manual_seed(0)
+    config = transformers.BertConfig(
+        vocab_size=len(tokenizer), intermediate_size=16, num_labels=1, **sizes
+    )
+    network = transformers.BertForSequenceClassification(config).eval()
+    network.save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    model = CrossEncoder(str(tmp_path), max_length=64, device="cpu", dtype="float32")
+    scorer = RerankerScorer(model)
+    (judgement,) = scorer.score([CANDIDATE])
+    with torch.no_grad():
+        inputs = tokenizer("Wey", SECOND.text, return_tensors="pt")
+        expected = torch.sigmoid(network(**inputs).logits[0, 0]).item()
+    assert judgement.requirements[1] is not None
+    assert judgement.requirements[1].score == pytest.approx(expected, abs=1e-5)
+    assert 0 < (judgement.probability or 0) < 1
+    three = transformers.BertConfig(num_labels=3, **sizes)
+    three.save_pretrained(tmp_path)
+    with pytest.raises(InputError, match="3 labels"):
+        _ = RerankerScorer(CrossEncoder(str(tmp_path))).fingerprint
+
+
+def test_a_file_gives_back_what_was_written(tmp_path: Path) -> None:
+    rows = (RequirementScore("satisfied", 0.9, "It says so.", "d%p0"),)
+    judgement = DocumentScore((*rows, RequirementScore("not", 0.0), rows[0]), 0.6, "stated")
+    path = tmp_path / "scores.jsonl"
+    needs = zip(CANDIDATE.evidence, judgement.requirements, strict=True)
+    row = {
+        "query": CANDIDATE.question,
+        "docid": CANDIDATE.docid,
+        "requirements": [{"requirement": need.requirement, **one._asdict()} for need, one in needs],
+        "overall": judgement.probability,
+        "origin": judgement.origin,
+    }
+    path.write_text(json.dumps(row) + "\n", encoding="utf-8")
+    scorer = FileScorer(str(path))
+    assert scorer.score([CANDIDATE]) == [judgement]
+    other = CANDIDATE._replace(question="BARLEY  wey", evidence=(WEY,))
+    assert scorer.score([other])[0].requirements == (judgement.requirements[1],)
+    absent = scorer.score([CANDIDATE._replace(docid="e")])[0]
+    assert absent.error == "not_in_file" and scorer.counts["absent"] == 1
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["[]", "{", '{"query": "q", "docid": "d"}']
+    + [
+        json.dumps({"query": "q", "docid": "d", "requirements": [{"requirement": "r", **row}]})
+        for row in ({"score": 2}, {"score": "much"}, {"score": 1, "verdict": "perhaps"}, {})
+    ],
+)
+def test_a_damaged_line_is_named(line: str, tmp_path: Path) -> None:
+    path = tmp_path / "scores.jsonl"
+    path.write_text(f"\n{line}\n", encoding="utf-8")
+    with pytest.raises(InputError, match="line 2"):
+        _ = FileScorer(str(path)).fingerprint
+
+
+def test_an_absent_file_is_told() -> None:
+    with pytest.raises(InputError, match="cannot read the scores"):
+        _ = FileScorer("nowhere.jsonl").fingerprint
+
+
+GRAINS = ("barley", "rye")
+OTHERS = ("mill", "river", "stone", "old", "the", "by", "stands", "grinds")
+REQUIREMENTS = tuple(f"grinds {grain}" for grain in GRAINS)
+
+
+class Store:
+    """The passages of a made-up corpus: one a document, `<docid>%p0`."""
+
+    def __init__(self, texts: dict[str, str]) -> None:
+        self._texts = texts
+
+    def document(self, docid: str) -> Any:
+        raise KeyError(docid)
+
+    def lines(self, docid: str, offset: int = 1, limit: int = 200) -> Any:
+        raise KeyError(docid)
+
+    def texts(self, unit_ids: Sequence[str]) -> list[Unit]:
+        return [Unit(unit_id, "", self._texts[unit_id]) for unit_id in unit_ids]
+
+
+def corpus(count: int, seed: int) -> dict[str, str]:
+    """Sentences of a few words, each of which names each grain or not."""
+    draw = random.Random(seed)
+    texts = {}
+    for number in range(count):
+        words = draw.choices(OTHERS, k=4) + draw.sample(GRAINS, k=draw.choice([0, 1, 2]))
+        draw.shuffle(words)
+        texts[f"d{number}%p0"] = " ".join(words)
+    return texts
+
+
+def taught(texts: dict[str, str]) -> Trajectory:
+    """A run of one question whose teacher finds every grain that a passage names."""
+    documents = {}
+    for unit_id, text in texts.items():
+        met = [float(grain in text.split()) for grain in GRAINS]
+        documents[unit_id.partition("%")[0]] = {
+            "requirements": {
+                need: {
+                    "verdict": "satisfied" if score else "not",
+                    "score": 0.95 if score else 0.05,
+                    "rationale": text,
+                    "passage": unit_id,
+                }
+                for need, score in zip(REQUIREMENTS, met, strict=True)
+            },
+        }
+    row = {"round": 1, "checklist": list(REQUIREMENTS), "documents": documents}
+    return Trajectory("q", "Which mills grind which grain?", "completed", rounds=(row,))
+
+
+def written(texts: dict[str, str], path: Path) -> Path:
+    """The rows of a run that was taught, in a file."""
+    rows = training_rows(taught(texts), Store(texts))
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def training_pairs(path: Path) -> dict[tuple[str, str], float]:
+    """The pairs that the recipe of `docs/literature-search.md` makes of a file."""
+    page = Path(__file__).resolve().parents[2] / "docs" / "literature-search.md"
+    [recipe] = [
+        block.content
+        for block in code_blocks(page.read_text(encoding="utf-8"))
+        if block.file == "pairs.py"
+    ]
+    names: dict[str, Any] = {}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(path.parent)
+        exec(recipe, names)
+    return names["pairs"]
+
+
+def candidates(texts: dict[str, str]) -> list[CandidateDocument]:
+    return [
+        CandidateDocument(
+            "Which mills grind which grain?",
+            unit_id.partition("%")[0],
+            "",
+            tuple(Evidence(need, (Unit(unit_id, "", text),)) for need in REQUIREMENTS),
+        )
+        for unit_id, text in texts.items()
+    ]
+
+
+def test_a_run_gives_rows_that_a_file_scorer_and_training_read(tmp_path: Path) -> None:
+    texts = {"d1%p0": "the mill grinds rye", "d2%p0": "by the river"}
+    path = written(texts, tmp_path / "judgements.jsonl")
+    first, _ = map(json.loads, path.read_text().splitlines())
+    assert (first["query"], first["docid"]) == ("Which mills grind which grain?", "d1")
+    assert first["chunks"] == [{"id": "d1%p0", "text": "the mill grinds rye"}]
+    assert first["requirements"][1]["requirement"] == "grinds rye"
+    assert first["requirements"][1]["rationale"] == "the mill grinds rye"
+    (judgement, _) = FileScorer(str(path)).score(candidates(texts))
+    assert [row and row.score for row in judgement.requirements] == [0.05, 0.95]
+    pairs = training_pairs(path)
+    assert pairs["grinds rye", "the mill grinds rye"] == 0.95
+    assert len(pairs) == len(REQUIREMENTS) * len(texts)
+
+
+def test_an_overall_probability_trains_the_question_with_every_passage(tmp_path: Path) -> None:
+    chunks = [{"id": "a", "text": "one"}, {"id": "b", "text": "two"}]
+    needs = [
+        {"requirement": "r", "score": 1, "passage": "b"},
+        {"requirement": "without a passage", "score": 0, "passage": ""},
+    ]
+    row = {"query": "q", "docid": "d", "chunks": chunks, "requirements": needs, "overall": 0.25}
+    path = tmp_path / "judgements.jsonl"
+    path.write_text(f"{json.dumps({**row, 'overall': 1.0})}\n{json.dumps(row)}\n")
+    assert training_pairs(path) == {("r", "two"): 1, ("q", "one"): 0.25, ("q", "two"): 0.25}
+
+
+def test_documents_without_scores_and_passages_that_are_gone_are_left_out() -> None:
+    cell = {"score": 0.5, "passage": "gone%p0"}
+    documents = {"d1": {"requirements": {}}, "d2": {"requirements": {"r": cell}}, "d3": "?"}
+    trajectory = Trajectory("q", "?", "completed", rounds=({"documents": documents},))
+    (row,) = training_rows(trajectory, Store({}))
+    assert (row["docid"], row["chunks"], row["overall"]) == ("d2", [], None)
+
+
+def untrained(folder: Path) -> Path:
+    """A tiny classifier of pairs with one label, whose every word is a token."""
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    folder.mkdir()
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *GRAINS, *OTHERS]
+    (folder / "vocab.txt").write_text("\n".join(words), encoding="utf-8")
+    tokenizer = transformers.BertTokenizer(str(folder / "vocab.txt"))
+    torch.manual_seed(0)
+    config = transformers.BertConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=64,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+        initializer_range=0.1,
+        num_labels=1,
+    )
+    transformers.BertForSequenceClassification(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """Threads that wait for each other take a hundred times as long on a busy machine."""
+    torch = pytest.importorskip("torch")
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def train(folder: Path, pairs: Mapping[tuple[str, str], float], steps: int) -> None:
+    """Cross-entropy towards the teacher's scores, in place."""
+    import torch
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    network = AutoModelForSequenceClassification.from_pretrained(folder).train()
+    inputs = tokenizer(
+        [query for query, _ in pairs],
+        [text for _, text in pairs],
+        padding=True,
+        return_tensors="pt",
+    )
+    scores = torch.tensor([[score] for score in pairs.values()])
+    optimizer = torch.optim.AdamW(network.parameters(), lr=5e-3, weight_decay=0.0)
+    loss_of = torch.nn.BCEWithLogitsLoss()
+    for _ in range(steps):
+        rows = torch.randint(len(pairs), (64,))
+        batch = {name: values[rows] for name, values in inputs.items()}
+        loss = loss_of(network(**batch).logits, scores[rows])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    network.eval().save_pretrained(folder)
+
+
+def agreement(folder: Path, texts: dict[str, str]) -> float:
+    """Share of verdicts on unseen passages that are the teacher's."""
+    model = CrossEncoder(str(folder), max_length=32, device="cpu", dtype="float32")
+    scorer = RerankerScorer(model)
+    judgements = scorer.score(candidates(texts))
+    right = [
+        (row.verdict == "satisfied") == (grain in text.split())
+        for judgement, text in zip(judgements, texts.values(), strict=True)
+        for row, grain in zip(judgement.requirements, GRAINS, strict=True)
+        if row is not None
+    ]
+    assert len(right) == len(texts) * len(GRAINS)
+    return sum(right) / len(right)
+
+
+def test_a_student_learns_its_teachers_verdicts_and_scores_by_its_path(
+    tmp_path: Path, one_thread: None
+) -> None:
+    folder = untrained(tmp_path / "student")
+    unseen = corpus(60, seed=1)
+    before = agreement(folder, unseen)
+    pairs = training_pairs(written(corpus(200, seed=0), tmp_path / "judgements.jsonl"))
+    train(folder, pairs, steps=150)
+    after = agreement(folder, unseen)
+    # Each grain is in half of the passages: who says the same of all agrees in half of the cases.
+    assert before < 0.7 and after > 0.95

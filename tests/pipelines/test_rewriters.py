@@ -1,0 +1,541 @@
+"""Rewriters: columns and notes, which stage sees which query, HyDE, and trajectories."""
+
+from __future__ import annotations
+
+import asyncio
+import doctest
+import json
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyterrier as pt
+import pytest
+from question_model import QuestionModel, asking, frame, query_of, replies, thoughts_of
+from scripted_model import ANSWER, ScriptedModel, calling, saying, search, used
+from scripted_prompts import ScriptedPrompts
+from toy_search import store_of
+
+from soundingline.agents.chat import ChatAgent
+from soundingline.agents.keyword import KeywordAgent
+from soundingline.pipelines import rewrite
+from soundingline.pipelines.aggregation import MaxP
+from soundingline.pipelines.backend import PipelineBackend
+from soundingline.pipelines.composition import WithQuery, compose
+from soundingline.pipelines.enrich.llm_phrases import ModelText
+from soundingline.pipelines.enrich.phrases import QueryContext
+from soundingline.pipelines.lexical import LexicalIndex
+from soundingline.pipelines.q2q import Q2Q
+from soundingline.pipelines.retrieve import BM25
+from soundingline.pipelines.rewrite import HyDE, Rewriter, RewrittenQuery
+from soundingline.pipelines.search_notes import collecting
+from soundingline.pipelines.stage import Collection
+from soundingline.toolkit.data import SearchRequest, Topic, Unit
+from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.llm import SamplingParams, Turn
+from soundingline.toolkit.llm.errors import AuthenticationFailed, Refused
+from soundingline.toolkit.llm.ledger import Ledger
+from soundingline.toolkit.llm.prices import Price
+from soundingline.toolkit.search import RankedBrowsing
+from soundingline.toolkit.trajectory import Trajectory, dump_trajectory, read_trajectory
+
+
+class Shouting(Rewriter):
+    """Rewrites without a model."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.requests: list[QueryContext] = []
+
+    def rewrite(self, queries: Sequence[QueryContext]) -> list[RewrittenQuery]:
+        self.requests += queries
+        return [RewrittenQuery(query.text.upper(), {"of": len(query.text)}) for query in queries]
+
+
+def test_the_example_of_a_rewriter_of_ones_own_runs() -> None:
+    results = doctest.testmod(rewrite)
+    assert results.attempted > 0 and results.failed == 0
+
+
+def test_the_query_before_it_is_query_0_and_other_columns_stay() -> None:
+    inp = frame("king", "queen", reasoning=["a", "b"]).assign(other=[1, 2])
+    out = Shouting()(inp)
+    assert out.to_dict("list") == {
+        "qid": ["q1", "q2"],
+        "query_0": ["king", "queen"],
+        "reasoning": ["a", "b"],
+        "other": [1, 2],
+        "query": ["KING", "QUEEN"],
+    }
+    assert list(inp.columns) == ["qid", "query", "reasoning", "other"]
+
+
+def test_older_queries_move_on_as_pyterriers_do() -> None:
+    out = (Shouting() >> Shouting())(frame("king"))
+    expected = pt.model.push_queries(pt.model.push_queries(frame("king"), keep_original=True))
+    assert {*out.columns} == {*expected.columns, "query"} == {"qid", "query", "query_0", "query_1"}
+    assert out[["query_1", "query_0", "query"]].iloc[0].tolist() == ["king", "KING", "KING"]
+
+
+def test_any_index_of_the_frame_is_kept_in_order() -> None:
+    inp = frame("a", "b", "c").set_index(pd.Index([9, 9, 0]))
+    assert Shouting()(inp)["query"].tolist() == ["A", "B", "C"]
+
+
+def test_a_ranking_is_asked_about_once_a_query() -> None:
+    ranking = pd.DataFrame(
+        {"qid": ["1", "1", "2"], "query": ["a", "a", "b"], "docno": ["x", "y", "x"], "score": 1.0}
+    )
+    rewriter = Shouting()
+    out = rewriter(ranking)
+    assert out["query"].tolist() == ["A", "A", "B"]
+    assert out["docno"].tolist() == ["x", "y", "x"]
+    assert rewriter.requests == [QueryContext("a", "1"), QueryContext("b", "2")]
+
+
+def test_an_empty_frame_comes_back_with_the_columns_and_without_a_request() -> None:
+    model = QuestionModel()
+    with asking(model) as llm:
+        out = Q2Q(model=llm)(frame("king").iloc[:0])
+    assert len(out) == 0
+    assert set(out.columns) == {"qid", "query", "query_0"}
+    assert model.requests == []
+
+
+def test_pyterrier_can_inspect_it_without_asking() -> None:
+    columns = pt.inspect.transformer_outputs(Shouting(), ["qid", "query", "reasoning"])
+    assert set(columns) == {"qid", "query", "query_0", "reasoning"}
+    with pytest.raises(pt.validate.InputValidationError):
+        Shouting()(pd.DataFrame({"qid": ["1"]}))
+
+
+@pytest.mark.parametrize("query", [None, float("nan"), 7])
+def test_a_query_that_is_no_text_is_refused(query: object) -> None:
+    with pytest.raises(InputError, match=r"a query is .* valid: text"):
+        Shouting()(frame("king", query))  # type: ignore[arg-type]
+
+
+def test_equal_rewriters_are_equal_stages() -> None:
+    with asking(QuestionModel()) as llm:
+        one, same = Q2Q(model=llm), Q2Q(model=llm)
+        others = [Q2Q(model=llm, apply_to="retriever"), Q2Q(model=llm, max_words=9)]
+        assert one == same and hash(one) == hash(same)
+        assert all(one != other for other in others)
+
+
+def test_both_queries_and_what_happened_are_noted() -> None:
+    with collecting() as notes:
+        Shouting(apply_to="retriever")(frame("king"))
+    pair = {"raw": "king", "rewritten": "KING", "apply_to": "retriever"}
+    assert notes == {"rewrite": {**pair, "of": 4}}
+
+
+def test_what_happened_to_a_reply_is_noted_in_words() -> None:
+    texts = ["", "Query: Who is king?", "It is long.\nToo long.", "What is it?"]
+    with asking(QuestionModel(replies(*texts))) as llm:
+        stage = Q2Q(model=llm, reasoning=True)
+        found = []
+        for query in ("king", "queen", "the 3rd"):
+            with collecting() as notes:
+                stage(frame(query))
+            found.append({k: v for k, v in notes["rewrite"].items() if k != "apply_to"})
+    first, second, third = found
+    assert first == {
+        **{"raw": "king", "rewritten": "Who is king?", "retried": True, "cleaned": True},
+        **{"without_reasoning": True, "reply": texts[1]},
+    }
+    assert second == {
+        **{"raw": "queen", "rewritten": "queen", "fell_back": "prose", "reply": texts[2]},
+        "without_reasoning": True,
+    }
+    assert third == {
+        **{"raw": "the 3rd", "rewritten": "What is it?", "lost_numbers": ["3"]},
+        "without_reasoning": True,
+    }
+
+
+def test_threads_note_their_own_queries() -> None:
+    with asking(QuestionModel(seconds=0.01)) as llm:
+        stage = Q2Q(model=llm)
+
+        def noted(number: int) -> object:
+            with collecting() as notes:
+                stage(frame(f"king {number}"))
+            return notes["rewrite"]["raw"], notes["rewrite"]["rewritten"]
+
+        with ThreadPoolExecutor(8) as pool:
+            found = list(pool.map(noted, range(24)))
+    assert found == [(f"king {number}", f"What is king {number}?") for number in range(24)]
+
+
+RAW, NEW = "king spain", "Who is king of Spain?"
+
+
+class Fixed(Rewriter):
+    def rewrite(self, queries: Sequence[QueryContext]) -> list[RewrittenQuery]:
+        return [
+            RewrittenQuery(NEW if query.text == RAW else f"What is {query.text}?")
+            for query in queries
+        ]
+
+
+class Recording(pt.Transformer):
+    """Remembers the queries it is asked. Gives documents or, as a re-ranker, what it is given."""
+
+    def __init__(self, reranks: bool = False, keeps: bool = True, found: int = 2) -> None:
+        self.reranks, self.keeps, self.found = reranks, keeps, found
+        self.queries: list[str] = []
+
+    def transform(self, inp: pd.DataFrame) -> pd.DataFrame:
+        self.queries += list(dict.fromkeys(inp["query"]))
+        if self.reranks:
+            return inp.assign(score=-inp["score"])
+        kept = inp if self.keeps else inp[["qid", "query"]]
+        rows = [kept.assign(docno=f"d{n}%p0", score=float(n)) for n in range(self.found)]
+        return pd.concat(rows or [kept.iloc[:0].assign(docno=[], score=[])], ignore_index=True)
+
+
+MATRIX = [
+    ("both", True, NEW, NEW),
+    ("retriever", True, NEW, RAW),
+    ("reranker", True, RAW, NEW),
+    ("both", False, NEW, None),
+    ("retriever", False, NEW, None),
+]
+
+
+@pytest.mark.parametrize("aggregate", [False, True])
+@pytest.mark.parametrize("keeps", [True, False], ids=["keeps", "drops"])
+@pytest.mark.parametrize(("apply_to", "reranks", "first", "second"), MATRIX)
+def test_each_stage_sees_the_query_that_is_for_it_and_the_ranking_keeps_both(
+    apply_to: str, reranks: bool, first: str, second: str | None, keeps: bool, aggregate: bool
+) -> None:
+    retriever, reranker = Recording(keeps=keeps), Recording(reranks=True)
+    pipeline = compose(
+        retriever,
+        rewriter=Fixed(apply_to=apply_to),
+        reranker=reranker if reranks else None,
+        aggregate=aggregate,
+    )
+    ranking = pipeline(pd.DataFrame({"qid": ["7"], "query": [RAW], "reasoning": ["so"]}))
+    assert retriever.queries == [first]
+    assert reranker.queries == ([second] if reranks else [])
+    assert len(ranking) == 2
+    assert set(ranking["query"]) == {NEW} and set(ranking["query_0"]) == {RAW}
+
+
+def test_a_rewriter_for_the_re_ranker_needs_one() -> None:
+    with pytest.raises(InputError, match=r"for the re-ranker, and there is none.*apply_to"):
+        compose(Recording(), rewriter=Fixed(apply_to="reranker"))
+
+
+def test_without_a_rewriter_stages_stand_as_they_are() -> None:
+    retriever, reranker = Recording(), Recording(reranks=True)
+    assert compose(retriever) is retriever
+    ranking = compose(retriever, reranker=reranker)(pd.DataFrame({"qid": ["7"], "query": [RAW]}))
+    assert retriever.queries == reranker.queries == [RAW]
+    assert "query_0" not in ranking.columns
+
+
+def test_any_pyterrier_rewriter_will_do_and_is_for_both() -> None:
+    retriever, reranker = Recording(), Recording(reranks=True)
+    other = pt.apply.query(lambda row: row["query"].upper())
+    compose(retriever, rewriter=other, reranker=reranker)(
+        pd.DataFrame({"qid": ["7"], "query": [RAW]})
+    )
+    assert retriever.queries == reranker.queries == [RAW.upper()]
+
+
+def test_many_questions_keep_their_own_queries() -> None:
+    retriever, reranker = Recording(), Recording(reranks=True)
+    pipeline = compose(retriever, rewriter=Fixed(apply_to="retriever"), reranker=reranker)
+    queries = pd.DataFrame({"qid": ["3", "1", "2"], "query": ["c", "a", "b"]})
+    ranking = pipeline(queries)
+    assert reranker.queries == ["c", "a", "b"]
+    pairs = set(zip(ranking["qid"], ranking["query_0"], ranking["query"], strict=True))
+    assert pairs == {(qid, q, f"What is {q}?") for qid, q in zip("312", "cab", strict=True)}
+
+
+@pytest.mark.parametrize("apply_to", ["both", "retriever", "reranker"])
+def test_an_empty_ranking_and_an_empty_frame_pass(apply_to: str) -> None:
+    pipeline = compose(
+        Recording(found=0), rewriter=Fixed(apply_to=apply_to), reranker=Recording(reranks=True)
+    )
+    for queries in (["king"], []):
+        inp = pd.DataFrame({"qid": ["1"] * len(queries), "query": queries}, dtype=object)
+        assert len(pipeline(inp)) == 0
+
+
+@pytest.mark.parametrize("apply_to", ["both", "retriever", "reranker"])
+def test_a_search_tells_both_queries_whether_it_finds_anything_or_not(apply_to: str) -> None:
+    for found in (0, 2):
+        pipeline = compose(
+            Recording(found=found),
+            rewriter=Fixed(apply_to=apply_to),
+            reranker=Recording(reranks=True),
+        )
+        result = PipelineBackend(pipeline).search(SearchRequest(RAW))
+        assert len(result.hits) == found
+        assert result.notes["rewrite"] == {"raw": RAW, "rewritten": NEW, "apply_to": apply_to}
+        columns = {"query": NEW, "query_0": RAW} if found else {}
+        assert {k: v for k, v in result.notes.items() if k != "rewrite"} == columns
+
+
+class Feedback(pt.Transformer):
+    """Rewrites the query of a ranking itself, and pushes it, as PyTerrier's feedback does."""
+
+    def transform(self, inp: pd.DataFrame) -> pd.DataFrame:
+        out = pt.model.push_queries(inp.drop_duplicates("qid").drop(columns=["docno", "score"]))
+        return out.assign(query=out["query_0"] + " more")
+
+
+@pytest.mark.parametrize(
+    ("apply_to", "first", "second"),
+    [("both", NEW, NEW), ("retriever", NEW, RAW), ("reranker", RAW, NEW)],
+)
+def test_a_retriever_that_rewrites_by_feedback_does_not_mix_up_the_queries(
+    apply_to: str, first: str, second: str
+) -> None:
+    begin, end, reranker = Recording(), Recording(), Recording(reranks=True)
+    pipeline = compose(
+        begin >> Feedback() >> end, rewriter=Fixed(apply_to=apply_to), reranker=reranker
+    )
+    ranking = pipeline(pd.DataFrame({"qid": ["7"], "query": [RAW]}))
+    assert (begin.queries, end.queries) == ([first], [f"{first} more"])
+    assert reranker.queries == [second]
+    assert set(ranking["query_0"]) == {RAW} and set(ranking["query"]) == {NEW}
+
+
+@pytest.mark.parametrize(("apply_to", "first"), [("both", NEW), ("reranker", RAW)])
+def test_retrievers_that_are_fused_see_the_same_query(apply_to: str, first: str) -> None:
+    left, right, reranker = Recording(), Recording(found=3), Recording(reranks=True)
+    pipeline = compose(left + 2 * right, rewriter=Fixed(apply_to=apply_to), reranker=reranker)
+    ranking = pipeline(pd.DataFrame({"qid": ["7"], "query": [RAW]}))
+    assert left.queries == right.queries == [first]
+    assert reranker.queries == [NEW]
+    assert len(ranking) == 3 and set(ranking["query_0"]) == {RAW}
+
+
+def test_a_rewriter_that_keeps_no_query_is_told_of() -> None:
+    forgetful = pt.apply.generic(lambda queries: queries.assign(query="x"))
+    pipeline = compose(Recording(), rewriter=forgetful)
+    with pytest.raises(InputError, match=r"is given no query_0.*as PyTerrier does"):
+        pipeline(pd.DataFrame({"qid": ["7"], "query": [RAW]}))
+
+
+def test_asked_stages_compare_by_what_they_are_asked() -> None:
+    stage = MaxP()
+    assert WithQuery(stage, "raw") == WithQuery(stage, "raw") != WithQuery(stage, "rewritten")
+    assert hash(WithQuery(stage, "raw")) == hash(WithQuery(stage, "raw"))
+    assert repr(WithQuery(stage, "raw")) == "WithQuery(MaxP(depth=None), 'raw')"
+    with pytest.raises(InputError, match=r"query is 'both'\. valid: raw, rewritten"):
+        WithQuery(stage, "both")
+
+
+PASSAGE = "The lamp burns oil\nat the pier."
+FRAME = pd.DataFrame({"qid": ["q1"], "query": ["tide table"]})
+
+
+@pytest.fixture
+def collection(tmp_path: Path) -> Collection:
+    units = [{"docno": "d0", "text": "tide table"}, {"docno": "d1", "text": "oil lamp"}]
+    index = LexicalIndex.build(units, tmp_path / "index")
+    return Collection("c", index=index, caches=tmp_path / "caches")
+
+
+def test_the_passage_is_searched_and_the_query_re_ranks(collection: Collection) -> None:
+    with_model = collection.with_model(ScriptedPrompts(lambda prompt: PASSAGE))
+    pipeline = compose(
+        BM25().bind(with_model),
+        rewriter=HyDE().bind(with_model),  # type: ignore[arg-type]
+    )
+    with collecting("q1") as notes:
+        out = pipeline.transform(FRAME)
+    assert out["docno"].tolist() == ["d1"]
+    assert out["query_0"].tolist() == ["tide table"]
+    assert notes["rewrite"]["rewritten"] == "The lamp burns oil at the pier."
+    assert notes["rewrite"]["apply_to"] == "retriever"
+
+
+def test_an_enrichment_by_the_same_passage_asks_for_it_once(collection: Collection) -> None:
+    model = ScriptedPrompts(lambda prompt: PASSAGE)
+    with_model = collection.with_model(model)
+    HyDE().bind(with_model).transform(FRAME)
+    ModelText().for_queries([QueryContext("tide table")], with_model)
+    assert len(model.prompts) == 1
+
+
+@pytest.mark.parametrize("answer", ["  \n", Refused("no")])
+def test_without_a_passage_the_query_is_searched(
+    collection: Collection, answer: str | Exception
+) -> None:
+    stage = HyDE().bind(collection.with_model(ScriptedPrompts(lambda prompt: answer)))
+    with collecting("q1") as notes:
+        assert stage.transform(FRAME)["query"].tolist() == ["tide table"]
+    assert notes["rewrite"]["fell_back"]
+    assert stage.counts["empty"] + stage.counts["refused"] == 1
+
+
+def test_settings_are_checked(collection: Collection) -> None:
+    with pytest.raises(InputError, match="apply_to is 'all'"):
+        HyDE(apply_to="all")
+    with pytest.raises(InputError, match="task is 'poem'"):
+        HyDE(task="poem")
+    with pytest.raises(InputError, match="is not bound"):
+        HyDE().transform(FRAME)
+    with pytest.raises(InputError, match="need one, and the collection has none"):
+        HyDE().bind(collection).transform(FRAME)
+
+
+TEXTS = {"mill": "Torvald Brekke built Grenholm Mill.", "king": "The king of Spain. What is what?"}
+
+
+@pytest.fixture(scope="module")
+def index(tmp_path_factory: pytest.TempPathFactory) -> LexicalIndex:
+    units = [Unit(docid, "", text) for docid, text in TEXTS.items()]
+    path: Path = tmp_path_factory.mktemp("trajectories") / "index"
+    return LexicalIndex.build(units, path)
+
+
+def written(trajectory: Trajectory, folder: Path) -> Trajectory:
+    """As it is read from its file."""
+    path = folder / f"{trajectory.qid}.json"
+    path.write_text(dump_trajectory(trajectory), encoding="utf-8")
+    return read_trajectory(path)
+
+
+def session(index: LexicalIndex, rewriter: Rewriter, qid: str) -> RankedBrowsing:
+    backend = PipelineBackend(compose(index.bm25(), rewriter=rewriter))
+    return RankedBrowsing().open(backend.asked_by(qid), store_of(TEXTS))
+
+
+def notes(trajectory: Trajectory) -> list[Any]:
+    return [call.notes.get("rewrite") for call in trajectory.calls if call.name == "search"]
+
+
+def test_a_chat_agents_trajectory_holds_both_queries_and_the_rewriters_costs(
+    index: LexicalIndex, tmp_path: Path
+) -> None:
+    ledger, model = Ledger(), QuestionModel()
+    agent_model = ScriptedModel(
+        calling(search("Grenholm Mill"), reasoning="a mill in the north", usage=used()),
+        calling(search("xyzzy"), reasoning="a word that nobody wrote", usage=used()),
+        calling(search("xyzzy"), reasoning="a word that nobody wrote", usage=used()),
+        saying(ANSWER, usage=used()),
+    )
+    price = Price(input=1.0, output=1.0)
+    agent = ChatAgent(model=agent_model, ledger=ledger, price=price)
+    with asking(model, ledger=ledger) as llm:
+        tool = session(index, Q2Q(model=llm, reasoning=True), "q7")
+        trajectory = asyncio.run(agent.run(Topic("q7", "Who built the mill?"), tool))
+    stored = written(trajectory, tmp_path)
+    assert stored.status == "completed"
+    first, second, third = (call for call in stored.calls)
+    rewritten = "What is Grenholm Mill when a mill in the north?"
+    assert first.arguments["query"] == "Grenholm Mill"
+    assert first.notes == {
+        "query": rewritten,
+        "query_0": "Grenholm Mill",
+        "rewrite": {"raw": "Grenholm Mill", "rewritten": rewritten, "apply_to": "both"},
+    }
+    assert set(first.ranking) == {"mill", "king"}  # The rewritten words rank: "what", "is".
+    unfound = "What is xyzzy when a word that nobody wrote?"
+    assert second.notes["rewrite"]["rewritten"] == unfound
+    assert third.notes == second.notes
+    assert rewritten not in first.output and unfound not in second.output
+    assert model.queries == ["Grenholm Mill", "xyzzy"]
+    assert (stored.usage["rewriter_calls"], stored.usage["agent_calls"]) == (2, 4)
+    assert stored.usage["dollars"] == pytest.approx(6 * 110 / 1e6)
+
+
+def test_a_search_that_finds_nothing_still_records_its_rewriting(
+    index: LexicalIndex, tmp_path: Path
+) -> None:
+    with asking(QuestionModel(replies("Xyzzy plugh?"))) as llm:
+        tool = session(index, Q2Q(model=llm), "q1")
+        result = tool.call("search", {"reason": "", "query": "xyzzy"})
+    pair = {"raw": "xyzzy", "rewritten": "Xyzzy plugh?", "apply_to": "both"}
+    assert result.call.ranking == ()
+    record = json.loads(dump_trajectory(Trajectory("q1", "?", "completed", calls=tool.calls)))
+    assert record["calls"][0]["notes"] == {"rewrite": pair}
+
+
+def test_an_agent_of_rules_has_its_queries_rewritten_too(
+    index: LexicalIndex, tmp_path: Path
+) -> None:
+    agent = KeywordAgent()
+    with asking(QuestionModel()) as llm:
+        stage = Q2Q(model=llm, reasoning=True)
+        tool = session(index, stage, "q1")
+        trajectory = asyncio.run(agent.run(Topic("q1", "Who built Grenholm Mill?"), tool))
+    stored = notes(written(trajectory, tmp_path))
+    assert stored and all(each["rewritten"] == f"What is {each['raw']}?" for each in stored)
+    assert stage.counts["without_reasoning"] == len(stored)
+
+
+def test_ten_agents_at_once_have_their_own_reasoning_in_their_own_rewritings(
+    index: LexicalIndex, tmp_path: Path
+) -> None:
+    """Agents share the index, the rewriter and its model; they ask for the same at the same time,
+    and each thinks of something else."""
+
+    class Thinking(ScriptedModel):
+        """Thinks of its question and turn, searches twice, then answers."""
+
+        def __init__(self) -> None:
+            super().__init__(choose=self._think)
+
+        async def respond(self, *arguments: Any) -> Turn:
+            await asyncio.sleep(0.005)
+            return await super().respond(*arguments)
+
+        @staticmethod
+        def _think(messages: Any, settings: SamplingParams) -> Turn:
+            about = messages[1]["content"].split()[-1]
+            turn = sum(message["role"] == "assistant" for message in messages)
+            if turn == 4:
+                return saying(ANSWER)
+            return calling(search(f"Grenholm {turn}"), reasoning=f"{about} thought {turn}")
+
+    ledger, model = Ledger(), QuestionModel(seconds=0.005)
+    agent = ChatAgent(model=Thinking(), ledger=ledger)
+    topics = [Topic(f"q{n}", f"What of topic-{n}") for n in range(10)]
+
+    async def all_at_once(stage: Rewriter) -> list[Trajectory]:
+        runs = (agent.run(topic, session(index, stage, topic.qid)) for topic in topics)
+        return list(await asyncio.gather(*runs))
+
+    with asking(model, ledger=ledger) as llm:
+        trajectories = asyncio.run(all_at_once(Q2Q(model=llm, reasoning=True)))
+    for number, trajectory in enumerate(trajectories):
+        stored = notes(written(trajectory, tmp_path))
+        assert [each["rewritten"] for each in stored] == [
+            f"What is Grenholm {turn} when topic-{number} thought {turn}?" for turn in range(4)
+        ]
+        assert trajectory.usage["rewriter_calls"] == 4
+    asked = {(query_of(each.messages), thoughts_of(each.messages)) for each in model.requests}
+    assert len(asked) == len(model.requests) == 40
+
+
+def test_a_rewriter_that_nobody_lets_in_fails_the_question_by_name(index: LexicalIndex) -> None:
+    agent = ChatAgent(model=ScriptedModel(calling(search("Grenholm Mill")), saying()))
+    with asking(QuestionModel(replies(AuthenticationFailed("wrong key")))) as llm:
+        tool = session(index, Q2Q(model=llm), "q1")
+        trajectory = asyncio.run(agent.run(Topic("q1", "Who?"), tool))
+    assert (trajectory.status, trajectory.reason) == ("failed", "authentication_failed")
+
+
+def test_a_rewriter_without_money_ends_the_question_as_the_agent_would(index: LexicalIndex) -> None:
+    # The agent's turns are cheap: it is the second rewriting that the cap does not bear.
+    price, ledger = Price(input=1.0, output=1.0), Ledger(question_cap=200 / 1e6)
+    turns = [calling(search(f"mill {n}"), usage=used(9, 1)) for n in range(9)]
+    agent = ChatAgent(model=ScriptedModel(*turns), ledger=ledger, price=price)
+    model = QuestionModel()
+    with asking(model, ledger=ledger) as llm:
+        tool = session(index, Q2Q(model=llm), "q1")
+        trajectory = asyncio.run(agent.run(Topic("q1", "Who?"), tool))
+    assert (trajectory.status, trajectory.reason) == ("out_of_money", "dollars")
+    assert (len(trajectory.calls), trajectory.usage["agent_calls"]) == (1, 2)
+    assert model.queries == ["mill 0"]

@@ -1,0 +1,18 @@
+"""The examples in the docstrings of the evaluation modules."""
+
+from __future__ import annotations
+
+import doctest
+from types import ModuleType
+
+import pytest
+
+from soundingline.toolkit.evaluation import answers, evaluation, grid, statistics
+
+
+@pytest.mark.parametrize(
+    "module", [answers, evaluation, grid, statistics], ids=lambda module: module.__name__
+)
+def test_examples_give_what_they_show(module: ModuleType) -> None:
+    results = doctest.testmod(module)
+    assert results.attempted and not results.failed

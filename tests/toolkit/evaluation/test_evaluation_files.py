@@ -1,0 +1,257 @@
+"""Evaluations come back from disk as cells, and stale or half-written ones are not believed."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import ir_measures
+import pytest
+
+from soundingline.toolkit.data import Topic
+from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.evaluation.agent_run import evaluate_run
+from soundingline.toolkit.evaluation.comparison import compare
+from soundingline.toolkit.evaluation.evaluation import (
+    Evaluation,
+    _read,
+    evaluate_ranking,
+    load_run,
+    load_runs,
+    write_evaluation,
+)
+from soundingline.toolkit.files import write_text
+from soundingline.toolkit.runs.manifest import make_manifest
+from soundingline.toolkit.runs.run_folder import RunFolder
+from soundingline.toolkit.trajectory import Answer, Trajectory, dump_trajectory
+
+TOPICS = [Topic("1", "one"), Topic("2", "two")]
+EVIDENCE = {"1": {"a": 1, "b": 1}, "2": {"x": 1}}
+
+
+def trajectory(qid: str, *surfaced: str) -> Trajectory:
+    return Trajectory(
+        qid,
+        "?",
+        "completed",
+        answer=Answer(exact="Ada", confidence=70.0),
+        tiers={"surfaced": surfaced, "previewed": surfaced[:1], "opened": (), "cited": ()},
+    )
+
+
+def run(path: Path, *trajectories: Trajectory) -> RunFolder:
+    folder = RunFolder(path)
+    manifest: dict[str, Any] = make_manifest({}, {"benchmark": "b"}, {"unit": "document"})
+    with folder.writing(manifest):
+        for row in trajectories:
+            folder.write(row)
+    return folder
+
+
+def evaluate(folder: RunFolder) -> Evaluation:
+    return evaluate_run(
+        folder.trajectories(),
+        topics=TOPICS,
+        qrels={"evidence": EVIDENCE},
+        answers={"1": ["Ada"], "2": ["Bob"]},
+        measures=("AP", "nDCG@10"),
+    )
+
+
+def test_a_cell_comes_back_as_it_was_evaluated(tmp_path: Path) -> None:
+    folder = run(tmp_path / "a", trajectory("1", "z", "a"), trajectory("2", "x"))
+    evaluation = evaluate(folder)
+    write_evaluation(folder.path, evaluation, state=folder.state())
+    cell = load_run(folder.path)
+    assert cell.name == "a" and cell.factors == {"unit": "document"}
+    assert cell.metrics == evaluation.metrics
+    assert cell.per_question == evaluation.per_question
+    assert cell.funnel == evaluation.funnel
+    assert cell.curves == evaluation.curves
+    assert cell.counts == evaluation.counts
+    assert cell.manifest == folder.manifest()
+    verdicts = json.loads((folder.path / "evaluation" / "verdicts.json").read_text())
+    assert [row["correct"] for row in verdicts] == [True, False]
+
+
+def test_metrics_json_is_a_flat_map_of_numbers(tmp_path: Path) -> None:
+    folder = run(tmp_path / "a", trajectory("1", "a"))
+    write_evaluation(folder.path, evaluate(folder), state=folder.state())
+    metrics = json.loads((folder.path / "metrics.json").read_text())
+    assert all(isinstance(value, float) for value in metrics.values())
+    assert {"AP", "nDCG@10", "accuracy", "recall_surfaced", "completion"} <= metrics.keys()
+
+
+def test_run_trec_evaluates_to_the_metrics(tmp_path: Path) -> None:
+    # Docids in an order that trec_eval's own breaking of ties would turn round.
+    folder = run(tmp_path / "a", trajectory("1", "c", "b", "a", "z"), trajectory("2", "w", "x"))
+    evaluation = evaluate(folder)
+    write_evaluation(folder.path, evaluation, state=folder.state())
+    rows = list(ir_measures.read_trec_run(str(folder.path / "run.trec")))
+    measures = [ir_measures.parse_measure(name) for name in ("AP", "nDCG@10")]
+    again = ir_measures.calc_aggregate(measures, EVIDENCE, rows)
+    assert again[measures[0]] == pytest.approx(evaluation.metrics["AP"])
+    assert again[measures[1]] == pytest.approx(evaluation.metrics["nDCG@10"])
+
+
+def test_white_space_in_ids_keeps_six_columns(tmp_path: Path) -> None:
+    rows = {"q 1": ["d\t1", "d2"]}
+    folder = run(tmp_path / "a")
+    write_evaluation(
+        folder.path, evaluate_ranking(rows, {"q 1": {"d2": 1}}, ("RR",)), state=folder.state()
+    )
+    lines = (folder.path / "run.trec").read_text().splitlines()
+    assert [line.split(" ") for line in lines] == [
+        ["q%201", "Q0", "d%091", "1", "2", "a"],
+        ["q%201", "Q0", "d2", "2", "1", "a"],
+    ]
+
+
+def test_a_ranking_without_an_agent_is_a_cell_too(tmp_path: Path) -> None:
+    folder = run(tmp_path / "rank")
+    rows = {"1": ["a"], "2": ["y", "x"]}
+    write_evaluation(folder.path, evaluate_ranking(rows, EVIDENCE, ("RR",)), state=folder.state())
+    cell = load_run(folder.path)
+    assert cell.metrics == {"RR": 0.75}
+    assert cell.per_question == {"RR": {"1": 1.0, "2": 0.5}}
+    assert cell.funnel == {} and cell.curves == {}
+
+
+def test_two_runs_are_compared_from_their_folders(tmp_path: Path) -> None:
+    for sweep, first in (("s1", "a"), ("s2", "z")):
+        folder = run(tmp_path / sweep / "cell", trajectory("1", first), trajectory("2", "x"))
+        write_evaluation(folder.path, evaluate(folder), state=folder.state())
+    cells = load_runs([tmp_path / "s1" / "cell", tmp_path / "s2" / "cell"])
+    assert [cell.name for cell in cells] == ["s1/cell", "s2/cell"]
+    (row,) = compare(cells, ["recall_surfaced"], "s1/cell")
+    assert row.difference == pytest.approx((0 + 1) / 2 - (0.5 + 1) / 2)
+
+
+def test_a_folder_named_twice_is_one_cell(tmp_path: Path) -> None:
+    folder = run(tmp_path / "a", trajectory("1", "a"))
+    write_evaluation(folder.path, evaluate(folder), state=folder.state())
+    assert len(load_runs([folder.path, folder.path / ".." / "a"])) == 1
+
+
+def test_an_unevaluated_run_tells_the_command(tmp_path: Path) -> None:
+    folder = run(tmp_path / "a", trajectory("1", "a"))
+    with pytest.raises(InputError, match="run: soundingline evaluate"):
+        load_run(folder.path)
+
+
+def test_an_evaluation_older_than_its_trajectories_is_refused(tmp_path: Path) -> None:
+    folder = run(tmp_path / "a", trajectory("1", "a"))
+    write_evaluation(folder.path, evaluate(folder), state=folder.state())
+    run(tmp_path / "a", trajectory("2", "x"))
+    with pytest.raises(InputError, match="trajectories that are there now"):
+        load_run(folder.path)
+
+
+def test_an_evaluation_of_trajectories_that_changed_while_it_was_made_is_refused(
+    tmp_path: Path,
+) -> None:
+    folder = run(tmp_path / "a", trajectory("1", "a"))
+    state = folder.state()
+    evaluation = evaluate(folder)
+    run(tmp_path / "a", trajectory("2", "x"))  # a live run goes on
+    write_evaluation(folder.path, evaluation, state=state)
+    with pytest.raises(InputError, match="trajectories that are there now"):
+        load_run(folder.path)
+
+
+def test_an_answer_in_place_of_a_failed_attempt_of_equal_size_is_told(tmp_path: Path) -> None:
+    answered = trajectory("1", "a")
+    failed = replace(answered, status="failed", traceback="E" * 3)  # "completed" is 3 longer
+    assert len(dump_trajectory(failed)) == len(dump_trajectory(answered))
+    folder = run(tmp_path / "a", failed)
+    write_evaluation(folder.path, evaluate(folder), state=folder.state())
+    run(tmp_path / "a", answered)
+    with pytest.raises(InputError, match="trajectories that are there now"):
+        load_run(folder.path)
+
+
+def test_a_copied_run_keeps_its_evaluation(tmp_path: Path) -> None:
+    folder = run(tmp_path / "a", trajectory("1", "a"))
+    write_evaluation(folder.path, evaluate(folder), state=folder.state())
+    shutil.copytree(folder.path, tmp_path / "b", copy_function=shutil.copyfile)
+    assert load_run(tmp_path / "b").metrics == load_run(folder.path).metrics
+
+
+def test_two_evaluations_at_once_leave_the_files_of_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = run(tmp_path / "a", trajectory("1", "z"))
+    early, early_state = evaluate(folder), folder.state()
+    run(tmp_path / "a", trajectory("2", "x"))
+    late, late_state = evaluate(folder), folder.state()
+    assert early.metrics != late.metrics
+    begun, may_end = threading.Event(), threading.Event()
+
+    def slow_at_first(path: Path, text: str, *, clear: bool = False) -> None:
+        if path.name == "run.trec" and not begun.is_set():
+            begun.set()  # The early summary is written, its metrics are not.
+            assert may_end.wait(30)
+        write_text(path, text, clear=clear)
+
+    monkeypatch.setattr("soundingline.toolkit.evaluation.evaluation.write_text", slow_at_first)
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(write_evaluation, folder.path, early, state=early_state)
+        assert begun.wait(30)
+        second = pool.submit(write_evaluation, folder.path, late, state=late_state)
+        time.sleep(0.3)  # Without a lock the second ends here, and the first writes over it.
+        may_end.set()
+        first.result(30)
+        second.result(30)
+    assert load_run(folder.path).metrics == late.metrics
+
+
+def test_files_of_two_evaluations_are_never_read_as_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = run(tmp_path / "a", trajectory("1", "a"))
+    write_evaluation(folder.path, evaluate(folder), state=folder.state())
+
+    def read(run: RunFolder, name: str, *others: Any) -> Any:
+        content = _read(run, name, *others)
+        if name == "metrics.json":  # The others follow.
+            write_evaluation(folder.path, evaluate(folder), state=folder.state())
+        return content
+
+    monkeypatch.setattr("soundingline.toolkit.evaluation.evaluation._read", read)
+    with pytest.raises(InputError, match="evaluated anew while"):
+        load_run(folder.path)
+
+
+def test_an_interrupted_evaluation_counts_as_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = run(tmp_path / "a", trajectory("1", "a"))
+    write_evaluation(folder.path, evaluate(folder), state=folder.state())
+
+    def stop(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("soundingline.toolkit.evaluation.evaluation.write_text", stop)
+    with pytest.raises(KeyboardInterrupt):
+        write_evaluation(folder.path, evaluate(folder), state=folder.state())
+    with pytest.raises(InputError, match="has not been evaluated"):
+        load_run(folder.path)
+
+
+def test_a_damaged_evaluation_is_named(tmp_path: Path) -> None:
+    folder = run(tmp_path / "a", trajectory("1", "a"))
+    write_evaluation(folder.path, evaluate(folder), state=folder.state())
+    (folder.path / "evaluation" / "funnel.json").write_text('{"evidence":')
+    with pytest.raises(InputError, match=r"funnel\.json"):
+        load_run(folder.path)
+
+
+def test_a_folder_that_is_no_run_is_told(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="is no run"):
+        load_run(tmp_path / "nothing")

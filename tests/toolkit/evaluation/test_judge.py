@@ -1,0 +1,433 @@
+"""The judge with a language model: strict verdicts, files of them, and agreement of two judges."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+from fractions import Fraction
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+from effort import cases
+from scripted_model import ScriptedModel
+
+from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.evaluation import ExactAnswerJudge
+from soundingline.toolkit.evaluation.judge import (
+    JudgeCase,
+    LlmJudge,
+    ModelVerdict,
+    RecordedVerdicts,
+    VerdictFile,
+    case_of,
+    judge_cases,
+    verdicts_in,
+)
+from soundingline.toolkit.evaluation.statistics import agreement
+from soundingline.toolkit.llm import SamplingParams, ToolCall, Turn
+from soundingline.toolkit.llm.errors import (
+    AuthenticationFailed,
+    OutOfMoney,
+    OutOfQuota,
+    ServerGone,
+    Truncated,
+)
+from soundingline.toolkit.trajectory import Answer, Trajectory
+
+CASE = JudgeCase(
+    "q1", "Who built it?", "Explanation: x\nExact Answer: T. Brekke", ("Torvald Brekke",)
+)
+VERDICT: dict[str, Any] = {
+    "extracted_answer": "T. Brekke",
+    "reasoning": "The same person.",
+    "correct": True,
+    "confidence": 80,
+}
+
+
+def judge(**arguments: Any) -> LlmJudge:
+    return LlmJudge(model=ScriptedModel(), **arguments)
+
+
+def judged(
+    *steps: Any, case: JudgeCase = CASE, **arguments: Any
+) -> tuple[ModelVerdict, ScriptedModel]:
+    model = ScriptedModel(*steps)
+    return asyncio.run(LlmJudge(model=model, **arguments).judge(model, case)), model
+
+
+def by_tool(value: Any) -> Turn:
+    text = value if isinstance(value, str) else json.dumps(value)
+    return Turn(tool_calls=(ToolCall("c", "verdict", text),))
+
+
+def test_the_judge_sees_question_response_and_accepted_answers_and_must_use_its_tool() -> None:
+    verdict, model = judged(by_tool(VERDICT))
+    assert verdict == ModelVerdict(
+        "q1", True, "T. Brekke", "The same person.", 80, case=CASE.fingerprint
+    )
+    (asked,) = model.requests
+    (message,) = asked.messages
+    assert message["role"] == "user"
+    for part in (CASE.question, *CASE.response.splitlines(), "Torvald Brekke"):
+        assert f"\n> {part}\n" in message["content"]
+    assert asked.settings.tool_choice == "verdict"
+    (tool,) = asked.tools
+    assert tool["parameters"]["required"] == list(VERDICT)
+    assert tool["parameters"]["additionalProperties"] is False
+
+
+def test_without_a_reference_the_accepted_answer_is_not_shown() -> None:
+    _, model = judged(by_tool(VERDICT), reference=False)
+    assert "Torvald Brekke" not in model.requests[0].messages[0]["content"]
+    assert "> Exact Answer: T. Brekke" in model.requests[0].messages[0]["content"]
+
+
+def test_places_inside_a_question_or_a_response_are_left_alone() -> None:
+    case = CASE._replace(question="Is {response} or {accepted} right?", response="{question}?")
+    _, model = judged(by_tool(VERDICT), case=case)
+    said = model.requests[0].messages[0]["content"]
+    assert "> Is {response} or {accepted} right?\n" in said and "\n> {question}?\n" in said
+
+
+@pytest.mark.parametrize(
+    "text", [json.dumps(VERDICT), f"```json\n{json.dumps(VERDICT, indent=1)}\n```"]
+)
+def test_a_verdict_as_the_whole_text_is_read_too(text: str) -> None:
+    verdict, _ = judged(Turn(text=text))
+    assert verdict.correct and not verdict.error
+
+
+BROKEN: dict[str, Turn] = {
+    "no JSON": by_tool('{"correct": true'),
+    "an array": by_tool([VERDICT]),
+    "nothing": Turn(),
+    "prose around it": Turn(text=f"Here it is: {json.dumps(VERDICT)}"),
+    "a word for a truth value": by_tool({**VERDICT, "correct": "yes"}),
+    "a number for a truth value": by_tool({**VERDICT, "correct": 1}),
+    "a field missing": by_tool({key: VERDICT[key] for key in VERDICT if key != "reasoning"}),
+    "a field too many": by_tool({**VERDICT, "score": 1}),
+    "a confidence out of range": by_tool({**VERDICT, "confidence": 101}),
+    "a confidence that is none": by_tool({**VERDICT, "confidence": True}),
+    "deep nesting": by_tool("[" * 100_000),
+}
+
+
+@pytest.mark.parametrize("turn", BROKEN.values(), ids=BROKEN.keys())
+def test_an_unreadable_verdict_is_wrong_and_told_apart(turn: Turn) -> None:
+    verdict, _ = judged(turn)
+    assert (verdict.correct, verdict.error) == (False, "unreadable")
+
+
+@pytest.mark.parametrize("error", [ServerGone("gone"), Truncated("cut", turn=Turn(text="{"))])
+def test_a_request_without_a_reply_is_wrong_and_told_apart(error: Exception) -> None:
+    verdict, _ = judged(error)
+    assert (verdict.correct, verdict.error) == (False, "failed")
+
+
+@pytest.mark.parametrize("error", [AuthenticationFailed("key"), OutOfQuota("q"), OutOfMoney("m")])
+def test_what_every_case_would_meet_is_raised_and_makes_no_verdict(error: Exception) -> None:
+    with pytest.raises(type(error)):
+        judged(error)
+
+
+def test_an_empty_response_is_wrong_without_asking() -> None:
+    verdict, model = judged(case=CASE._replace(response=" \n"))
+    assert not verdict.correct and not verdict.error and not model.requests
+
+
+def test_a_fingerprint_tells_model_prompt_settings_and_kind(tmp_path: Path) -> None:
+    own = tmp_path / "own.txt"
+    own.write_text("{question} {response} {accepted}")
+    model = ScriptedModel()
+    warm, other = ScriptedModel(), ScriptedModel()
+    warm.settings = SamplingParams(temperature=0.7)
+    other.name = "other"
+    judges = [
+        LlmJudge(model=model),
+        LlmJudge(model=warm),
+        LlmJudge(model=other),
+        LlmJudge(model=model, reference=False),
+        LlmJudge(model=model, prompt=str(own)),
+    ]
+    assert len({each.fingerprint for each in judges}) == len(judges)
+    assert LlmJudge(model=model).fingerprint == judges[0].fingerprint
+
+
+def test_a_prompt_without_its_places_is_refused(tmp_path: Path) -> None:
+    own = tmp_path / "own.txt"
+    own.write_text("{question} {response}")
+    with pytest.raises(InputError, match="accepted"):
+        judge(prompt=str(own))
+    assert judge(prompt=str(own), reference=False)
+    with pytest.raises(InputError, match=r"gone\.txt"):
+        judge(prompt=str(tmp_path / "gone.txt"))
+
+
+# Files.
+
+
+def test_only_what_has_no_verdict_of_its_own_is_left(tmp_path: Path) -> None:
+    record = VerdictFile(tmp_path, judge())
+    cases = [CASE._replace(qid=qid) for qid in ("done", "changed", "failed", "unreadable", "new")]
+    known = {
+        "done": ModelVerdict("done", True, case=CASE.fingerprint),
+        "changed": ModelVerdict("changed", True, case="another response"),
+        "failed": ModelVerdict("failed", False, error="failed", case=CASE.fingerprint),
+        "unreadable": ModelVerdict("unreadable", False, error="unreadable", case=CASE.fingerprint),
+    }
+    assert record.left(cases) == cases
+    written(record, *known.values())
+    assert [case.qid for case in record.left(cases)] == ["changed", "failed", "new"]
+    assert record.read() == known
+    assert record.path.name == f"verdicts-llm-{judge().fingerprint}.jsonl"
+    head, *rows = map(json.loads, record.path.read_text().splitlines())
+    assert head["model"] == "scripted" and rows[0]["usage"] == {"calls": 1.0}
+
+
+def written(record: VerdictFile, *verdicts: ModelVerdict) -> None:
+    with record.writing() as write:
+        for verdict in verdicts:
+            write(verdict, {"calls": 1.0})
+
+
+def test_a_verdict_is_in_its_file_as_soon_as_it_is_given(tmp_path: Path) -> None:
+    record = VerdictFile(tmp_path, judge())
+    with record.writing() as write:
+        for number in range(3):
+            write(ModelVerdict(f"q{number}", True), {})
+            assert sorted(record.read()) == [f"q{each}" for each in range(number + 1)]
+
+
+def test_the_last_verdict_on_a_question_counts(tmp_path: Path) -> None:
+    record = VerdictFile(tmp_path, judge())
+    written(record, ModelVerdict("q", False, error="failed"), ModelVerdict("other", True))
+    written(record, ModelVerdict("q", True))
+    assert record.read() == {"other": ModelVerdict("other", True), "q": ModelVerdict("q", True)}
+    assert len(record.path.read_text().splitlines()) == 4
+
+
+def test_an_unfinished_last_line_costs_no_whole_one(tmp_path: Path) -> None:
+    record = VerdictFile(tmp_path, judge())
+    written(record, ModelVerdict("a", True), ModelVerdict("b", True))
+    record.path.write_bytes(record.path.read_bytes()[:-9])
+    assert record.read() == {"a": ModelVerdict("a", True)}
+    written(record, ModelVerdict("c", False))
+    assert sorted(record.read()) == ["a", "c"]
+
+
+def test_a_damaged_verdict_alone_is_judged_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record = VerdictFile(tmp_path, judge())
+    cases = [CASE._replace(qid=qid) for qid in ("a", "b", "c")]
+    written(record, *(ModelVerdict(case.qid, True, case=CASE.fingerprint) for case in cases))
+    content = record.path.read_bytes()
+    damaged = content.replace(b'"qid":"b","correct":true', b'"qid":"b","correct":1234')
+    record.path.write_bytes(damaged)
+    with pytest.raises(InputError, match="line 3 does not match its checksum"):
+        verdicts_in(record.path)
+    assert [case.qid for case in record.left(cases)] == ["b"]
+    assert "line 3 does not match its checksum" in capsys.readouterr().err
+    assert record.path.with_name(f"{record.path.name}.damaged-1").read_bytes() == damaged
+    written(record, ModelVerdict("b", True, case=CASE.fingerprint))
+    record.path.write_bytes(b"?" + record.path.read_bytes())
+    assert not record.left(cases), "a damaged head is written anew"
+    assert sorted(verdicts_in(record.path)) == ["a", "b", "c"]
+
+
+ROW = '{"qid": "q", "correct": true, "extracted": "x", "error": "", "case": "c"'
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"format": 9}\n',
+        f"{ROW}}}\n{ROW}}}\n",
+        f'{{"format": 2}}\n{ROW}, "unknown": 1}}\n',
+        f'{{"format": 2}}\n{ROW}\n{ROW}}}\n',
+        '{"format": 2}\n{"qid": "q", "correct": 1}\n',
+        '{"format": 2}\n{"qid": 3, "correct": true}\n',
+        '{"format": 2}\n{"qid": "q", "correct": true, "error": "odd"}\n',
+    ],
+)
+def test_a_damaged_file_is_named(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "verdicts-llm-x.jsonl"
+    path.write_text(text)
+    with pytest.raises(InputError, match="verdicts-llm-x"):
+        verdicts_in(path)
+
+
+def test_many_cases_are_judged_at_once_each_once_and_no_more_than_allowed() -> None:
+    under_way = most = 0
+    seen: list[str] = []
+
+    async def ask(case: JudgeCase) -> ModelVerdict:
+        nonlocal under_way, most
+        under_way += 1
+        most = max(most, under_way)
+        await asyncio.sleep(0.001)
+        under_way -= 1
+        return ModelVerdict(case.qid, True)
+
+    cases = [CASE._replace(qid=str(n)) for n in range(50)]
+    asyncio.run(judge_cases(cases, ask, concurrency=7, done=lambda row: seen.append(row.qid)))
+    assert sorted(seen) == sorted(case.qid for case in cases) and most == 7
+
+
+def test_an_error_ends_judging_and_verdicts_under_way_are_kept() -> None:
+    begun: list[str] = []
+    seen: list[str] = []
+
+    async def ask(case: JudgeCase) -> ModelVerdict:
+        begun.append(case.qid)
+        if case.qid == "3":
+            raise OutOfMoney("gone")
+        await asyncio.sleep(0.01)
+        return ModelVerdict(case.qid, True)
+
+    cases = [CASE._replace(qid=str(n)) for n in range(50)]
+    with pytest.raises(OutOfMoney):
+        asyncio.run(judge_cases(cases, ask, concurrency=5, done=lambda row: seen.append(row.qid)))
+    assert begun == ["0", "1", "2", "3"] and seen == ["0", "1", "2"]
+
+
+# As the judge of an evaluation.
+
+
+def test_recorded_verdicts_decide_and_the_exact_rule_stands_beside_them() -> None:
+    recorded = RecordedVerdicts(
+        judge(),
+        {
+            "q1": ModelVerdict("q1", True),
+            "q2": ModelVerdict("q2", False, error="unreadable"),
+        },
+    )
+    answer = Answer(exact="T. Brekke")
+    right = recorded.verdict("q1", answer, ["Torvald Brekke"])
+    assert right.correct and not right.exact and not right.error
+    assert right.f1 == ExactAnswerJudge().verdict("q1", answer, ["Torvald Brekke"]).f1 > 0
+    assert (right.judge, right.settings) == ("llm", judge().fingerprint)
+    unread = recorded.verdict("q2", Answer(exact="Torvald Brekke"), ["Torvald Brekke"])
+    assert not unread.correct and unread.exact and unread.error == "unreadable"
+    assert recorded.verdict("q3", answer, ["x"]).error == "failed"
+
+
+def test_the_final_reply_is_what_is_judged() -> None:
+    said = "Exact Answer: x"
+    messages = ({"role": "user", "content": "q"}, {"role": "assistant", "content": said})
+    whole = Trajectory("q", "q?", "completed", Answer(exact="x"), messages=messages)
+    assert case_of(whole, ["x"]).response == said
+    # A reply that came after the end of the time is on record and does not count.
+    assert case_of(replace(whole, answer=Answer()), ["x"]).response == ""
+    assert case_of(replace(whole, messages=()), ["x"]).response == ""
+    calls = replace(whole, messages=(*messages, {"role": "tool", "content": said}))
+    assert case_of(calls, ["x"]).response == ""
+
+
+# Agreement.
+
+
+def verdicts(both: int, only_a: int, only_b: int, neither: int) -> Any:
+    kinds = [(True, True)] * both + [(True, False)] * only_a
+    kinds += [(False, True)] * only_b + [(False, False)] * neither
+    return tuple({f"q{n:03}": pair[side] for n, pair in enumerate(kinds)} for side in (0, 1))
+
+
+def test_kappa_of_a_published_example() -> None:
+    # Two readers of 50 grant proposals: Cohen's kappa is 0.4 (the worked example of most texts).
+    found = agreement(*verdicts(20, 5, 10, 15))
+    assert found.n == 50 and found.raw == pytest.approx(0.7)
+    assert found.kappa == pytest.approx(0.4)
+    assert found.correct_a == pytest.approx(0.5) and found.correct_b == pytest.approx(0.6)
+    assert len(found.only_a) == 5 and len(found.only_b) == 10
+    assert found.only_a[0] == "q020" and found.only_b[0] == "q025"
+
+
+def test_kappas_interval_is_that_of_its_large_sample_error() -> None:
+    # Fleiss, Cohen and Everitt (1969), computed here by hand from the table of the example.
+    a, b, c, d, n = 20, 5, 10, 15, 50
+    p, q1, q2 = (a + d) / n, (a + b) / n, (a + c) / n
+    e = q1 * q2 + (1 - q1) * (1 - q2)
+    k = (p - e) / (1 - e)
+    diagonal = a / n * (1 - (q1 + q2) * (1 - k)) ** 2
+    diagonal += d / n * (1 - (2 - q1 - q2) * (1 - k)) ** 2
+    # A cell of row i and column j counts with its column's share of a and its row's share of b.
+    off = b / n * (q2 + (1 - q1)) ** 2 + c / n * ((1 - q2) + q1) ** 2
+    variance = (diagonal + (1 - k) ** 2 * off - (k - e * (1 - k)) ** 2) / (n * (1 - e) ** 2)
+    found = agreement(*verdicts(a, b, c, d))
+    assert found.low == pytest.approx(k - 1.959964 * math.sqrt(variance), abs=1e-6)
+    assert found.high == pytest.approx(k + 1.959964 * math.sqrt(variance), abs=1e-6)
+
+
+def test_kappa_is_undefined_where_both_say_the_same_of_everything() -> None:
+    for table in ((5, 0, 0, 0), (0, 0, 0, 5)):
+        found = agreement(*verdicts(*table))
+        assert found.raw == 1.0 and found.kappa is None and found.low is None
+
+
+def test_kappa_is_finite_or_undefined_for_every_small_table() -> None:
+    for both, only_a, only_b, neither in product(range(cases(6, 4)), repeat=4):
+        n = both + only_a + only_b + neither
+        if not n:
+            continue
+        found = agreement(*verdicts(both, only_a, only_b, neither))
+        of_a, of_b = Fraction(both + only_a, n), Fraction(both + only_b, n)
+        by_chance = of_a * of_b + (1 - of_a) * (1 - of_b)
+        if by_chance == 1:
+            assert found.kappa is None and found.low is None and found.high is None
+            continue
+        kappa = (Fraction(both + neither, n) - by_chance) / (1 - by_chance)
+        assert found.kappa == pytest.approx(float(kappa), abs=1e-12)
+        if {0, 1} & {of_a, of_b}:  # One judge says the same of every answer.
+            assert found.kappa == 0 and found.low is None and found.high is None
+        else:
+            assert found.low is not None and found.high is not None
+            assert found.low <= found.kappa + 1e-12 and found.high >= found.kappa - 1e-12
+
+
+def test_only_questions_that_both_judged_count() -> None:
+    found = agreement({"a": True, "b": True}, {"b": True, "c": False})
+    assert found.n == 1
+    with pytest.raises(InputError, match="no answer in common"):
+        agreement({"a": True}, {"b": True})
+
+
+def kappa_of(pairs: Sequence[tuple[bool, bool]]) -> float:
+    """Cohen's kappa by its definition."""
+    n = len(pairs)
+    observed = sum(a == b for a, b in pairs) / n
+    of_a, of_b = (sum(pair[side] for pair in pairs) / n for side in (0, 1))
+    by_chance = of_a * of_b + (1 - of_a) * (1 - of_b)
+    return (observed - by_chance) / (1 - by_chance)
+
+
+def test_answers_to_one_question_widen_kappas_interval() -> None:
+    rng = random.Random(3)
+    once = {f"q{n}": (rng.random() < 0.6, rng.random() < 0.5) for n in range(12)}
+    # Every question is answered four times, always alike: nothing more is known than from once.
+    names = {f"{qid}#repeat{repeat}": qid for qid in once for repeat in range(1, 5)}
+    a, b = ({name: once[qid][side] for name, qid in names.items()} for side in (0, 1))
+    result = agreement(a, b, names)
+    pairs = list(once.values())
+    assert result.n == 48 and result.kappa == pytest.approx(kappa_of(pairs))
+    left_out = [kappa_of([*pairs[:n], *pairs[n + 1 :]]) for n in range(12)]
+    mean = sum(left_out) / 12
+    error = math.sqrt(11 / 12 * sum((value - mean) ** 2 for value in left_out))
+    assert result.low == pytest.approx(kappa_of(pairs) - 1.959964 * error, abs=1e-6)
+    assert result.high == pytest.approx(kappa_of(pairs) + 1.959964 * error, abs=1e-6)
+    pooled = agreement(a, b)
+    assert pooled.low is not None and pooled.low > result.low
+
+
+def test_kappa_has_no_interval_where_all_rests_on_one_question() -> None:
+    a = {"q1": True, "q1#repeat2": True, "q2": False}
+    b = {"q1": True, "q1#repeat2": True, "q2": True}
+    result = agreement(a, b, {"q1": "q1", "q1#repeat2": "q1", "q2": "q2"})
+    assert result.kappa == 0 and result.low is None and result.high is None

@@ -1,0 +1,441 @@
+"""Every attempt that was paid for is on the ledger, and none is sent that the money does not allow.
+
+A reply costs a dollar: its usage has one token of output.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import pytest
+from scripted_peer import Cut, Fail, Peer, Raw, Say, messages_body, running_peer
+
+from soundingline.toolkit.llm.anthropic import AnthropicMessages
+from soundingline.toolkit.llm.client import LanguageModel
+from soundingline.toolkit.llm.errors import ModelError, OutOfMoney
+from soundingline.toolkit.llm.ledger import Ledger, MeteredModel
+from soundingline.toolkit.llm.messages import Message, SamplingParams, Turn, Usage, user
+from soundingline.toolkit.llm.openai_chat import OpenAIChat, OpenAICompletions
+from soundingline.toolkit.llm.openai_responses import OpenAIResponses
+from soundingline.toolkit.llm.prices import Price, UsageTotals
+
+pytestmark = pytest.mark.slow
+
+DOLLAR = Price(input=0.0, output=1_000_000.0)
+COUNTS = {"input": 100, "cached": 0, "reasoning": 0, "output": 1}
+CHAT_USAGE = {"prompt_tokens": 100, "completion_tokens": 1}
+RESPONSES_USAGE = {"input_tokens": 100, "output_tokens": 1}
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Peer]:
+    with running_peer() as running:
+        yield running
+
+
+@pytest.fixture
+def peer(server: Peer) -> Peer:
+    server.reset()
+    return server
+
+
+async def no_wait(seconds: float) -> None:
+    """The wait between two attempts, which takes no time here."""
+
+
+def raw(usage: Mapping[str, Any] | None = None, **fields: Any) -> Raw:
+    return Raw(json.dumps({**fields, **({"usage": usage} if usage else {})}))
+
+
+def stream(text: str) -> Raw:
+    return Raw(text, "text/event-stream")
+
+
+def event(fields: Mapping[str, Any]) -> str:
+    return f"event: {fields['type']}\ndata: {json.dumps(fields)}\n\n"
+
+
+WHOLE_STREAM = messages_body(Say(text="yes", usage=COUNTS), "m")
+OPENED, CLOSING = (
+    WHOLE_STREAM.partition("event: content_block_start")[0],
+    WHOLE_STREAM.partition("event: message_delta")[2],
+)
+OVERLOADED = {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}
+TEXTLESS = {"type": "content_block_start", "index": 0, "content_block": {"type": "text"}}
+MISPLACED = {"type": "content_block_delta", "index": 3, "delta": {"type": "text_delta"}}
+
+# Replies that cost a dollar, are of no use, and are tried again, by the client that gets them.
+USELESS: dict[str, tuple[type[LanguageModel], Any]] = {
+    "chat, given up": (OpenAIChat, Say(text="ye", finish="abort", usage=COUNTS)),
+    "chat, failed": (OpenAIChat, Say(finish="error", usage=COUNTS)),
+    "chat, no choices": (OpenAIChat, raw(CHAT_USAGE, choices=[])),
+    "chat, no message": (OpenAIChat, raw(CHAT_USAGE, choices=[{}])),
+    "chat, malformed calls": (
+        OpenAIChat,
+        raw(CHAT_USAGE, choices=[{"message": {"tool_calls": [{"function": None}]}}]),
+    ),
+    "chat, malformed log-probabilities": (
+        OpenAIChat,
+        raw(
+            CHAT_USAGE,
+            choices=[
+                {
+                    "message": {"content": "yes"},
+                    "logprobs": {
+                        "content": [{"token": "a", "top_logprobs": [{"token": "a", "logprob": ""}]}]
+                    },
+                }
+            ],
+        ),
+    ),
+    "chat, cut JSON": (
+        OpenAIChat,
+        Raw(f'{{"usage": {json.dumps(CHAT_USAGE)}, "choices": [{{"mess'),
+    ),
+    "chat, an error with a usage": (OpenAIChat, raw(CHAT_USAGE, error={"message": "no"})),
+    "completions, given up": (
+        OpenAICompletions,
+        raw(CHAT_USAGE, choices=[{"text": "ye", "finish_reason": "abort"}]),
+    ),
+    "completions, no choices": (OpenAICompletions, raw(CHAT_USAGE, choices=[])),
+    "responses, cancelled": (OpenAIResponses, Say(text="ye", finish="cancelled", usage=COUNTS)),
+    "responses, failed": (
+        OpenAIResponses,
+        raw(RESPONSES_USAGE, status="failed", error={"code": "server_error", "message": "no"}),
+    ),
+    "responses, malformed output": (OpenAIResponses, raw(RESPONSES_USAGE, output=[None])),
+    "messages, a cut connection": (
+        AnthropicMessages,
+        Cut(Say(text="never whole " * 200, usage=COUNTS)),
+    ),
+    "messages, an early end": (AnthropicMessages, stream(OPENED)),
+    "messages, an error within": (
+        AnthropicMessages,
+        stream(f"{OPENED}{event(OVERLOADED)}"),
+    ),
+    "messages, a misplaced event": (
+        AnthropicMessages,
+        stream(f"{OPENED}{event(MISPLACED)}"),
+    ),
+    "messages, a malformed event": (
+        AnthropicMessages,
+        stream(f"{OPENED}event: content_block_delta\ndata: {{not json\n\n"),
+    ),
+    "messages, a block without its text": (
+        AnthropicMessages,
+        stream(f"{OPENED}{event(TEXTLESS)}event: message_delta{CLOSING}"),
+    ),
+}
+
+
+def whole(adapter: type[LanguageModel]) -> Any:
+    """A reply that can be used, and costs a dollar."""
+    if adapter is OpenAICompletions:
+        return raw(CHAT_USAGE, choices=[{"text": "yes", "finish_reason": "stop"}])
+    return Say(text="yes", usage=COUNTS)
+
+
+def ask(
+    peer: Peer,
+    adapter: type[LanguageModel],
+    ledger: Ledger,
+    price: Price = DOLLAR,
+    **arguments: Any,
+) -> Turn:
+    url = peer.anthropic_url if adapter is AnthropicMessages else peer.openai_url
+
+    async def main() -> Turn:
+        model = adapter(**{"model": "m", "base_url": url, "sleep": no_wait, **arguments})
+        try:
+            metered = MeteredModel(model, ledger, role="agent", qid="q", price=price)
+            return await metered.respond([user("Who?")])
+        finally:
+            await model.close()
+
+    return asyncio.run(main())
+
+
+@pytest.mark.parametrize(("adapter", "step"), USELESS.values(), ids=USELESS.keys())
+def test_each_of_six_useless_replies_is_entered_and_a_cap_stops_the_second(
+    peer: Peer, adapter: type[LanguageModel], step: Any
+) -> None:
+    peer.default = step
+    lines: list[UsageTotals] = []
+    ledger = Ledger(record=lambda role, qid, account: lines.append(account))
+    with pytest.raises(ModelError):
+        ask(peer, adapter, ledger)
+    assert len(peer.requests) == len(lines) == 6
+    assert [line.dollars for line in lines] == [1.0] * 6
+    assert [line.calls for line in lines] == [1, 0, 0, 0, 0, 0]
+    assert [line.retries for line in lines] == [0, 1, 1, 1, 1, 1]
+    assert [line.failed for line in lines] == [0, 0, 0, 0, 0, 1]
+    total = ledger.total
+    assert (total.calls, total.retries, total.failed, total.dollars) == (1, 5, 1, 6.0)
+    assert (total.output_tokens, total.unmetered, total.unpriced) == (6, 0, 0)
+
+    peer.requests.clear()
+    capped = Ledger(cap=1.5)
+    with pytest.raises(OutOfMoney, match=r"\$1\.0000 is spent"):
+        ask(peer, adapter, capped)
+    assert len(peer.requests) == 1
+    total = capped.total
+    assert (total.calls, total.retries, total.failed, total.dollars) == (1, 0, 1, 1.0)
+
+
+@pytest.mark.parametrize("adapter", [OpenAIChat, OpenAICompletions])
+def test_a_reply_after_useless_ones_is_one_call_that_cost_them_all(
+    peer: Peer, adapter: type[LanguageModel]
+) -> None:
+    peer.script.extend([raw(CHAT_USAGE, choices=[]), Fail(500), whole(adapter)])
+    ledger = Ledger(question_cap=2.5)
+    turn = ask(peer, adapter, ledger)
+    assert (turn.text, turn.attempts) == ("yes", 3)
+    total = ledger.total
+    assert (total.calls, total.retries, total.failed, total.dollars) == (1, 2, 0, 2.0)
+
+
+@pytest.mark.parametrize(
+    ("adapter", "step"),
+    [
+        (OpenAIChat, raw(choices=[])),
+        (OpenAIChat, Raw('{"choices": [{"message": {"content": "y')),
+        (OpenAIChat, Raw('{"usage": {"prompt_tokens": ' + "1" * 5000 + "}}")),
+        (OpenAICompletions, raw({"prompt_tokens": 5}, choices=[])),
+        (OpenAIResponses, raw(output=[None])),
+        (
+            AnthropicMessages,
+            stream(
+                WHOLE_STREAM.replace('"output_tokens": 1', '"output_tokens": -1').replace(
+                    "end_turn", "abort"
+                )
+            ),
+        ),
+    ],
+)
+def test_a_useless_reply_of_unknown_usage_closes_a_capped_ledger_before_it_is_tried_again(
+    peer: Peer, adapter: type[LanguageModel], step: Any
+) -> None:
+    peer.default = step
+    ledger = Ledger(cap=1000.0)
+    with pytest.raises(OutOfMoney, match="reported no usage for 1 replies"):
+        ask(peer, adapter, ledger)
+    assert len(peer.requests) == 1
+    assert ledger.total.unpriced == ledger.total.unmetered == 1
+    free = Ledger()
+    with pytest.raises(ModelError):
+        ask(peer, adapter, free, attempts=3)
+    assert free.total.unpriced == 3 and "dollars" not in free.usage("q")
+
+
+@pytest.mark.parametrize(
+    ("adapter", "step"),
+    [
+        (OpenAIChat, Fail(500)),
+        (OpenAIChat, Raw("<html>bad gateway</html>")),
+        (OpenAIChat, Cut()),
+        (OpenAIChat, raw(error={"message": "overloaded"})),
+        (OpenAIResponses, raw(status="failed", error={"code": "server_error"}, usage=None)),
+        (AnthropicMessages, stream(event(OVERLOADED))),
+    ],
+)
+def test_attempts_that_brought_no_reply_have_no_price_and_no_cap_stops_them(
+    peer: Peer, adapter: type[LanguageModel], step: Any
+) -> None:
+    peer.script.extend([step, step])
+    peer.default = whole(adapter)
+    ledger = Ledger(cap=1.5)
+    assert ask(peer, adapter, ledger).attempts == 3
+    total = ledger.total
+    assert (total.calls, total.retries, total.failed, total.unpriced) == (1, 2, 0, 0)
+    assert total.dollars == 1.0
+
+
+def test_the_seconds_of_a_request_are_those_of_its_attempts_and_of_the_waits_between(
+    peer: Peer,
+) -> None:
+    peer.script.extend([raw(CHAT_USAGE, choices=[]), whole(OpenAIChat)])
+    lines: list[UsageTotals] = []
+    ledger = Ledger(record=lambda role, qid, account: lines.append(account))
+
+    async def wait(seconds: float) -> None:
+        await asyncio.sleep(0.5)
+
+    ask(peer, OpenAIChat, ledger, sleep=wait)
+    first, second = lines
+    assert first.seconds < 0.5 <= second.seconds
+    assert ledger.total.seconds == pytest.approx(first.seconds + second.seconds)
+
+
+class Layer:
+    """Somebody's own layer on a client: it knows nothing of ledgers, and changes the reply."""
+
+    def __init__(self, model: LanguageModel) -> None:
+        self.name = model.name
+        self._model = model
+
+    def ready(self) -> None:
+        self._model.ready()
+
+    async def respond(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Mapping[str, Any]] = (),
+        settings: SamplingParams | None = None,
+    ) -> Turn:
+        turn = await self._model.respond(messages, tools, settings)
+        return Turn(text=turn.text.upper(), usage=turn.usage, attempts=turn.attempts)
+
+    async def close(self) -> None:
+        await self._model.close()
+
+
+def test_attempts_below_a_layer_of_somebody_elses_are_entered_and_its_own_reply_is_kept(
+    peer: Peer,
+) -> None:
+    peer.script.extend([raw(CHAT_USAGE, choices=[]), whole(OpenAIChat)])
+    ledger, kept = Ledger(), list[str]()
+
+    async def main() -> Turn:
+        layer = Layer(OpenAIChat(model="m", base_url=peer.openai_url, sleep=no_wait))
+        metered = MeteredModel(
+            layer,
+            ledger,
+            role="agent",
+            qid="q",
+            price=DOLLAR,
+            arrived=lambda turn: kept.append(turn.text),
+        )
+        try:
+            return await metered.respond([user("Who?")])
+        finally:
+            await layer.close()
+
+    assert asyncio.run(main()).text == "YES" and kept == ["YES"]
+    total = ledger.total
+    assert (total.calls, total.retries, total.failed, total.dollars) == (1, 1, 0, 2.0)
+
+
+def test_a_reply_that_cannot_be_kept_is_paid_for_all_the_same(peer: Peer) -> None:
+    peer.default = whole(OpenAIChat)
+    ledger = Ledger()
+
+    def full(turn: Turn) -> None:
+        raise OSError(28, "No space left on device")
+
+    async def main() -> None:
+        model = OpenAIChat(model="m", base_url=peer.openai_url)
+        metered = MeteredModel(model, ledger, role="agent", qid="q", price=DOLLAR, arrived=full)
+        try:
+            await metered.respond([user("Who?")])
+        finally:
+            await model.close()
+
+    with pytest.raises(OSError, match="No space left"):
+        asyncio.run(main())
+    assert (ledger.total.calls, ledger.total.dollars) == (1, 1.0)
+    assert len(peer.requests) == 1
+
+
+# Counts that no request can have, as they stand in a reply.
+IMPOSSIBLE = {
+    "negative": "-5",
+    "beyond all floats": "1" + "0" * 400,
+    "above a billion": "1000000001",
+    "true": "true",
+    "a float": "7.0",
+    "text": '"7"',
+    "not a number": "NaN",
+    "infinite": "Infinity",
+    "a list": "[7]",
+}
+FIELDS: list[tuple[type[LanguageModel], str]] = [
+    *((OpenAIChat, name) for name in ("prompt_tokens", "completion_tokens", "cached_tokens")),
+    *((OpenAIChat, name) for name in ("reasoning_tokens", "cache_write_tokens")),
+    *((OpenAICompletions, name) for name in ("prompt_tokens", "completion_tokens")),
+    *((OpenAIResponses, name) for name in ("input_tokens", "output_tokens", "cached_tokens")),
+    *((OpenAIResponses, name) for name in ("reasoning_tokens", "ttl_12h_tokens")),
+    *((AnthropicMessages, name) for name in ("input_tokens", "cache_read_input_tokens")),
+    *((AnthropicMessages, name) for name in ("cache_creation_input_tokens", "thinking_tokens")),
+]
+
+
+@pytest.mark.parametrize("count", IMPOSSIBLE.values(), ids=IMPOSSIBLE.keys())
+@pytest.mark.parametrize(("adapter", "field"), FIELDS)
+def test_an_impossible_count_makes_the_usage_unknown_and_closes_a_capped_ledger(
+    adapter: type[LanguageModel], field: str, count: str
+) -> None:
+    reply = json.loads(f'{{"usage": {usage_with(adapter, field, count)}}}')
+    model = adapter(model="m", base_url="http://127.0.0.1:9")
+    assert model._usage(reply["usage"]) == Usage()
+    ledger = Ledger(cap=100.0)
+    with ledger.request("agent", "q", DOLLAR) as entry:
+        entry.reply(Turn(usage=model._usage(reply["usage"])))
+    assert (ledger.total.dollars, ledger.total.unpriced, ledger.total.unmetered) == (0.0, 1, 1)
+    with pytest.raises(OutOfMoney, match="reported no usage"):
+        ledger.request("agent", "q", DOLLAR).__enter__()
+
+
+def usage_with(adapter: type[LanguageModel], field: str, count: str) -> str:
+    """The usage that a server sends, as text, with one count replaced."""
+    details = {"cached_tokens": 3, "cache_write_tokens": 2}
+    lifetimes = {"cache_write_tokens_details": {"ttl_12h_tokens": 1}}
+    usage: dict[type[LanguageModel], Mapping[str, Any]] = {
+        OpenAIChat: {
+            "prompt_tokens": 11,
+            "completion_tokens": 7,
+            "prompt_tokens_details": details,
+            "completion_tokens_details": {"reasoning_tokens": 4},
+        },
+        OpenAICompletions: {"prompt_tokens": 11, "completion_tokens": 7},
+        OpenAIResponses: {
+            "input_tokens": 11,
+            "output_tokens": 7,
+            "input_tokens_details": {**details, **lifetimes},
+            "output_tokens_details": {"reasoning_tokens": 4},
+        },
+        AnthropicMessages: {
+            "input_tokens": 11,
+            "cache_read_input_tokens": 3,
+            "cache_creation_input_tokens": 2,
+            "output_tokens": 7,
+            "output_tokens_details": {"thinking_tokens": 4},
+        },
+    }
+    text = json.dumps(usage[adapter])
+    before, _, after = text.partition(f'"{field}": ')
+    assert after, f"{field} is in no usage of {adapter.__name__}"
+    return f'{before}"{field}": {count}{after.lstrip("0123456789")}'
+
+
+WITH_COUNT: dict[type[LanguageModel], str] = {
+    OpenAIChat: '{"choices": [{"message": {"content": "yes"}}], "usage": '
+    '{"prompt_tokens": 100, "completion_tokens": COUNT}}',
+    OpenAICompletions: '{"choices": [{"text": "yes"}], "usage": '
+    '{"prompt_tokens": 100, "completion_tokens": COUNT}}',
+    OpenAIResponses: '{"output": [{"type": "message", "content": [{"type": "output_text", '
+    '"text": "yes"}]}], "usage": {"input_tokens": 100, "output_tokens": COUNT}}',
+    AnthropicMessages: WHOLE_STREAM.replace('"output_tokens": 1,', '"output_tokens": COUNT,'),
+}
+
+
+@pytest.mark.parametrize(("adapter", "body"), WITH_COUNT.items())
+def test_a_reply_with_an_impossible_count_comes_and_its_money_is_unknown(
+    peer: Peer, adapter: type[LanguageModel], body: str
+) -> None:
+    kind = "text/event-stream" if adapter is AnthropicMessages else "application/json"
+    for count in ("-5", "1" + "0" * 400):
+        peer.script.append(Raw(body.replace("COUNT", count), kind))
+        ledger = Ledger()
+        assert ask(peer, adapter, ledger).text == "yes"
+        usage = ledger.usage("q")
+        assert usage["unpriced"] == usage["unmetered"] == 1
+        assert not {"dollars", "output_tokens"} & set(usage)
+
+
+@pytest.mark.parametrize("count", [-1, 10**9 + 1, 10**400, True, 1.0, float("nan"), "1", [1]])
+def test_a_usage_of_somebody_elses_client_is_known_only_where_it_is_possible(count: Any) -> None:
+    assert Usage(input=5, output=count) == Usage() == Usage(input=5, cached=count, output=1)
+    assert Usage(input=0, output=10**9).output == 10**9

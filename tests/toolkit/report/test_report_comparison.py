@@ -1,0 +1,471 @@
+"""The summary, paired differences, systems by benchmarks, costs by role and unknown costs."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from report_runs import fake_run, six_runs
+from rich.console import Console
+
+from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.evaluation import PairedComparison, compare
+from soundingline.toolkit.evaluation.comparison import by_benchmark, systems_of
+from soundingline.toolkit.evaluation.evaluation import EvaluatedRun
+from soundingline.toolkit.report import Report, agents, benchmark_tables, comparison_table, render
+from soundingline.toolkit.report.comparison import leaders, summary
+from soundingline.toolkit.report.results import ReportData, report_data
+
+LOW, HIGH = (replace(c, factors={}, name=n) for c, n in zip(six_runs()[:2], "AB", strict=True))
+LOW = replace(LOW, metrics={"accuracy": 0.4, "calibration_error": 30.0, "search_calls": 9.0})
+HIGH = replace(HIGH, metrics={"accuracy": 0.55, "calibration_error": 20.0, "search_calls": 8.0})
+CLEAR = PairedComparison(
+    measure="accuracy",
+    a="B",
+    b="A",
+    mean_a=0.55,
+    mean_b=0.4,
+    difference=0.15,
+    low=0.05,
+    high=0.25,
+    p=0.002,
+    p_holm=0.004,
+    n=100,
+    questions_needed=70,
+    wins=30,
+    losses=15,
+    ties=55,
+)
+UNCLEAR = CLEAR._replace(low=-0.02, high=0.32, p=0.05, p_holm=0.1, questions_needed=1234.2)
+
+
+def data_of(*verdicts: PairedComparison, cells=(LOW, HIGH), **arguments: object) -> ReportData:
+    given = {"main": None, "baseline": None, "measures": (), "alpha": 0.05, **arguments}
+    return report_data(cells, verdicts, **given)
+
+
+def words_of(*verdicts: PairedComparison, **arguments: object) -> str:
+    return "".join(span.text for span in summary(data_of(*verdicts, **arguments)))
+
+
+def test_a_significant_difference_has_interval_p_and_questions() -> None:
+    assert words_of(CLEAR) == (
+        "B has the highest accuracy of 2 runs: 0.550 over 100 questions. The difference from A "
+        "(the baseline) is significant: +0.150, 95% interval [0.050, 0.250], p (Holm) 0.004, "
+        "100 paired questions."
+    )
+
+
+def test_a_difference_that_is_not_significant_has_the_number_of_questions_needed() -> None:
+    said = words_of(UNCLEAR)
+    assert "is not significant: +0.150, 95% interval [−0.020, 0.320]" in said
+    assert said.endswith(
+        "about 1,234 questions would be needed to detect a difference of this size, before "
+        "correction."
+    )
+
+
+@pytest.mark.parametrize("needed", [None, float("inf")])
+def test_where_no_number_of_questions_would_do_it_says_so(needed: float | None) -> None:
+    assert "no number of questions" in words_of(UNCLEAR._replace(questions_needed=needed))
+
+
+def test_a_pair_that_nobody_tested_is_said_to_be_untested() -> None:
+    assert words_of().endswith("It was not compared with A (the baseline).")
+
+
+def test_the_next_best_is_told_beside_the_baseline() -> None:
+    third = replace(LOW, name="C", metrics={"accuracy": 0.5})
+    said = words_of(CLEAR, UNCLEAR._replace(b="C"), cells=(LOW, HIGH, third))
+    assert "from A (the baseline) is significant" in said
+    assert "from C (the next best) is not significant" in said
+
+
+def test_the_best_is_told_against_the_next_best_when_it_is_the_baseline() -> None:
+    said = words_of(UNCLEAR, baseline="B")
+    assert "from A (the next best) is not significant" in said
+
+
+def test_a_verdict_read_from_the_other_side_is_mirrored() -> None:
+    same, mirrored = CLEAR.seen_from("B"), CLEAR.seen_from("A")
+    assert (same.a, same.mean_a, same.difference, same.wins) == ("B", 0.55, 0.15, 30)
+    assert (mirrored.a, mirrored.b) == ("A", "B")
+    assert (mirrored.mean_a, mirrored.mean_b) == (0.4, 0.55)
+    assert (mirrored.difference, mirrored.low, mirrored.high) == (-0.15, -0.25, -0.05)
+    assert (mirrored.wins, mirrored.losses, mirrored.ties) == (15, 30, 55)
+
+
+def test_differences_are_shown_against_the_baseline_whichever_way_they_were_computed() -> None:
+    for baseline, difference in (("A", 0.15), ("B", -0.15)):
+        (pair,) = data_of(CLEAR, baseline=baseline).comparisons_on("accuracy")
+        assert pair.b == baseline
+        assert pair.difference == difference
+
+
+def test_the_best_value_is_marked_best_only_where_every_other_cell_is_separated() -> None:
+    third = replace(LOW, name="C", metrics={"accuracy": 0.5})
+    cells = (LOW, HIGH, third)
+    clear = CLEAR._replace(b="C")
+    assert data_of(CLEAR, clear, cells=cells).marks("accuracy") == {"B": "best"}
+    unclear = UNCLEAR._replace(b="C")
+    assert data_of(CLEAR, unclear, cells=cells).marks("accuracy") == {"B": "tie", "C": "tie"}
+    assert data_of(CLEAR, cells=cells).marks("accuracy") == {"B": "tie"}
+
+
+def test_equal_best_values_are_all_marked_as_ties() -> None:
+    twin = replace(HIGH, name="C")
+    assert data_of(CLEAR, cells=(LOW, HIGH, twin)).marks("accuracy") == {"B": "tie", "C": "tie"}
+
+
+def test_means_that_differ_by_rounding_alone_are_equal() -> None:
+    one = replace(HIGH, name="A", metrics={"accuracy": 0.3})
+    other = replace(HIGH, name="B", metrics={"accuracy": 0.1 + 0.2})
+    data = data_of(cells=(one, other))
+    assert [cell.name for cell in data.ranked("accuracy")] == ["A", "B"]
+    assert data.marks("accuracy") == {}
+    low = replace(HIGH, name="C", metrics={"accuracy": 0.1})
+    clear = CLEAR._replace(a="A", b="C")
+    assert data_of(clear, cells=(one, other, low)).marks("accuracy") == {"A": "tie", "B": "tie"}
+
+
+def test_where_all_cells_are_equal_none_is_marked() -> None:
+    assert data_of(CLEAR, cells=(HIGH, replace(HIGH, name="C"))).marks("accuracy") == {}
+
+
+def test_an_error_is_best_where_it_is_lowest_and_a_cost_is_never_best() -> None:
+    error = CLEAR._replace(measure="calibration_error", difference=-10.0, low=-12.0, high=-8.0)
+    calls = CLEAR._replace(measure="search_calls", difference=-1.0, low=-2.0, high=-0.5)
+    data = data_of(error, calls)
+    assert data.marks("calibration_error") == {"B": "best"}
+    assert data.marks("search_calls") == {}
+
+
+def test_the_main_measure_is_the_first_tested_one_by_rank_of_interest() -> None:
+    assert data_of().main == "accuracy"
+    assert data_of(CLEAR._replace(measure="search_calls")).main == "search_calls"
+    assert data_of(CLEAR, CLEAR._replace(measure="search_calls")).main == "accuracy"
+
+
+def test_verdicts_on_cells_that_are_not_reported_are_left_out() -> None:
+    assert data_of(CLEAR, CLEAR._replace(a="Z")).comparisons == [CLEAR]
+
+
+def test_questions_without_an_accepted_answer_are_told_where_there_is_an_accuracy() -> None:
+    cell = fake_run("one", 0.5, unit="document")
+    counts = {**cell.counts, "without_accepted_answer": 7}
+    assert (
+        "Left out of accuracy, without an accepted answer: 7 of 100 questions"
+        in render([replace(cell, counts=counts)]).html
+    )
+    metrics = {name: value for name, value in cell.metrics.items() if name != "accuracy"}
+    lists = replace(cell, counts={**counts, "without_accepted_answer": 100}, metrics=metrics)
+    assert "Left out of accuracy" not in render([lists]).html
+
+
+LEVELS = {"bm25": 0.4, "tuned": 0.5, "sira": 0.8}
+
+
+def benchmark_run(
+    benchmark: str, retriever: str, level: float = 0.5, **settings: str
+) -> EvaluatedRun:
+    name = f"{benchmark}-{retriever}"
+    factors = {"benchmark": "beir", "unit": "passage", "retriever": retriever, **settings}
+    one = fake_run(name, level, questions=40, **factors)
+    return replace(
+        one,
+        factors={**factors, "benchmark.limit": benchmark},
+        manifest={
+            "config": {"benchmark": {"name": benchmark}, "retriever": {}, "unit": {}},
+            "fingerprints": {
+                "benchmark": f"content of {benchmark}",
+                "index": f"{benchmark}-{retriever}",
+                "retriever": retriever,
+                "retriever.content": f"{benchmark}-{retriever}",
+                "unit": "passage",
+                **settings,
+            },
+        },
+    )
+
+
+def grid(*left_out: str) -> list[EvaluatedRun]:
+    cells = [
+        benchmark_run(b, r, level) for b in ("nq", "fever", "quora") for r, level in LEVELS.items()
+    ]
+    return [one for one in cells if one.name not in left_out]
+
+
+def report(cells: list[EvaluatedRun], **arguments: Any) -> Report:
+    verdicts = []
+    for group in by_benchmark(cells):
+        verdicts += compare(group, ["nDCG@10"], test="t", resamples=99)
+    return render(cells, verdicts, main="nDCG@10", **arguments)
+
+
+def table(page: Report) -> list[list[str]]:
+    """The first table of the Markdown report, as rows of texts."""
+    lines = page.markdown.split("\n")
+    first = next(n for n, line in enumerate(lines) if line.startswith("|"))
+    rows = []
+    for line in lines[first:]:
+        if not line.startswith("|"):
+            break
+        rows.append([entry.strip() for entry in line.strip("|").split("|")])
+    return [rows[0], *rows[2:]]
+
+
+@pytest.mark.slow
+def test_rows_are_systems_columns_benchmarks_and_the_last_the_mean_of_the_row() -> None:
+    cells = grid()
+    header, *rows = table(report(cells))
+    assert header == ["system", "nq", "fever", "quora", "macro average"]
+    assert [row[0] for row in rows] == ["bm25", "tuned", "sira"]
+    for row in rows:
+        own = [one.metrics["nDCG@10"] for one in cells if one.factors["retriever"] == row[0]]
+        shown = [entry.strip("*≈ ").split(" ")[0].strip("*") for entry in row[1:]]
+        assert shown == [f"{value:.4f}" for value in (*own, sum(own) / 3)]
+    # The best of each benchmark is marked there, not the best of all cells alone.
+    assert all(entry.startswith(("**", "≈")) for entry in rows[2][1:4])
+
+
+def test_macro_averages_that_differ_by_rounding_alone_keep_the_order_of_the_systems() -> None:
+    values = {"bm25": (0.3, 0.3), "tuned": (0.1 + 0.2, 0.3), "sira": (0.1, 0.1)}
+    cells = [
+        replace(benchmark_run(benchmark, retriever), metrics={"nDCG@10": values[retriever][place]})
+        for place, benchmark in enumerate(("nq", "fever"))
+        for retriever in values
+    ]
+    systems = systems_of(cells)
+    assert systems is not None
+    assert [system.label for system, _ in leaders(systems, "nDCG@10")] == ["bm25", "tuned", "sira"]
+
+
+@pytest.mark.slow
+def test_a_system_that_lacks_a_benchmark_has_no_macro_average_and_it_is_said() -> None:
+    page = report(grid("fever-sira"))
+    _, *rows = table(page)
+    assert rows[2][2] == "—" and rows[2][4] == "—"
+    assert rows[0][4] != "—"
+    for text in (page.markdown, page.html):
+        assert "sira has no macro average: missing on fever." in text
+    assert "**tuned** has the highest macro average of nDCG@10 over 3 benchmarks" in page.markdown
+
+
+def test_a_measure_that_a_benchmark_does_not_have_is_averaged_over_the_others() -> None:
+    cells = [
+        replace(one, metrics={k: v for k, v in one.metrics.items() if k != "nDCG@10"})
+        if one.name.startswith("quora")
+        else one
+        for one in grid()
+    ]
+    systems = systems_of(cells)
+    assert systems is not None
+    (bm25, *_) = systems.systems
+    own = [one.metrics["nDCG@10"] for one in cells[:6] if one.factors["retriever"] == "bm25"]
+    assert systems.macro_average(bm25, "nDCG@10") == pytest.approx(sum(own) / 2)
+    assert "No system has nDCG@10 on quora." in render(cells, main="nDCG@10").markdown
+
+
+@pytest.mark.slow
+def test_differences_are_those_of_the_paired_comparison_on_each_benchmark() -> None:
+    cells = grid()
+    text = report(cells, baseline="fever-tuned").markdown
+    lines = [line for line in text.split("\n") if line.startswith("| sira")]
+    entries = [entry.strip() for entry in lines[1].strip("|").split("|")]
+    for entry, benchmark in zip(entries[1:], ("nq", "fever", "quora"), strict=True):
+        pair = [one for one in cells if one.name in (f"{benchmark}-sira", f"{benchmark}-tuned")]
+        (row,) = compare(pair[::-1], ["nDCG@10"], baseline=f"{benchmark}-tuned", test="t")
+        assert f"+{row.difference:.4f}" in entry
+    assert "Difference in nDCG@10 from tuned" in text
+
+
+def test_settings_tell_systems_apart_and_contents_do_not() -> None:
+    cells = [
+        benchmark_run("nq", "sira", task="claim"),
+        benchmark_run("fever", "sira", task="claim"),
+    ]
+    for at, content in enumerate("ab"):
+        prints = {**cells[at].manifest["fingerprints"], "splade-index": content}
+        cells[at] = replace(cells[at], manifest={**cells[at].manifest, "fingerprints": prints})
+    systems = systems_of(cells)
+    assert systems is not None and len(systems.systems) == 1
+    cells = [cells[0], benchmark_run("fever", "sira", task="argument")]
+    for one in cells:
+        one.manifest["config"]["task"] = {}
+    apart, together = systems_of(cells), systems_of(cells, by=["retriever"])
+    assert apart is not None and [s.label for s in apart.systems] == ["claim", "argument"]
+    assert together is not None and [s.label for s in together.systems] == ["sira"]
+
+
+def test_factors_that_do_not_tell_the_runs_of_a_benchmark_apart_are_refused() -> None:
+    """Else the rows of the table would be a matter of the order of the runs."""
+    cells = [
+        benchmark_run(benchmark, name) for benchmark in ("nq", "fever") for name in ("sira", "bm25")
+    ]
+    with pytest.raises(InputError, match=r"no run has the factor retreiver\. valid: retriever"):
+        systems_of(cells, by=["retreiver"])
+    alike = "nq-sira and nq-bm25 have the same unit and differ otherwise.*add retriever"
+    with pytest.raises(InputError, match=alike):
+        systems_of(cells, by=["unit"])
+    again = replace(cells[0], name="nq-sira-again")
+    systems = systems_of([*cells, again], by=["retriever"])
+    assert systems is not None and len(systems.systems) == 3
+
+
+def test_equal_configurations_on_one_benchmark_are_systems_of_their_own() -> None:
+    again = replace(benchmark_run("nq", "bm25"), name="nq-bm25-again")
+    systems = systems_of([benchmark_run("nq", "bm25"), again, benchmark_run("fever", "bm25")])
+    assert systems is not None
+    assert [sorted(system.runs) for system in systems.systems] == [["fever", "nq"], ["nq"]]
+    assert [system.label for system in systems.systems] == ["nq-bm25", "nq-bm25-again"]
+    assert systems_of([benchmark_run("nq", "bm25"), again]) is None
+
+
+def test_the_terminal_has_a_table_for_each_measure_asked_for() -> None:
+    console = Console(width=80, record=True, file=io.StringIO())
+    tables = benchmark_tables(grid("nq-sira"), measures=["nDCG@10", "accuracy"])
+    for one in tables:
+        console.print(one)
+    text = console.export_text()
+    assert len(tables) == 2 and "nDCG@10" in text and "accuracy" in text
+    assert "macro" in text and "missing on nq" in " ".join(text.split())
+    assert benchmark_tables([benchmark_run("nq", "bm25"), benchmark_run("nq", "sira")]) == []
+
+
+@pytest.mark.slow
+def test_a_table_of_many_benchmarks_is_split_and_keeps_every_number() -> None:
+    benchmarks = [f"benchmark_{number}" for number in range(14)]
+    cells = [
+        benchmark_run(name, retriever, LEVELS[retriever])
+        for name in benchmarks
+        for retriever in LEVELS
+    ]
+    console = Console(width=80, record=True, file=io.StringIO())
+    tables = benchmark_tables(cells, measures=["nDCG@10"])
+    for one in tables:
+        console.print(one)
+    words = console.export_text().replace("≈", "").split()
+    assert len(tables) > 1
+    for one in cells:
+        assert f"{one.metrics['nDCG@10']:.4f}" in words
+    assert words.count("macro") == 1 and words.count("sira") == len(tables)
+
+
+def run_with(name: str, **usage: float) -> EvaluatedRun:
+    base = fake_run(name, 0.5, unit="document", agent=name)
+    return replace(base, metrics={**base.metrics, **{f"usage_{n}": v for n, v in usage.items()}})
+
+
+ONE = {"calls": 5.0, "dollars": 0.01, "agent_calls": 5.0, "agent_dollars": 0.01}
+TWO = {
+    "calls": 12.0,
+    "dollars": 0.04,
+    "input_tokens": 3000.0,
+    "agent_calls": 2.0,
+    "agent_dollars": 0.03,
+    "agent_input_tokens": 1000.0,
+    "reranker_calls": 10.0,
+    "reranker_dollars": 0.01,
+    "reranker_input_tokens": 2000.0,
+    "rewriter_calls": 0.0,
+}
+
+
+def lines(report: Report) -> list[str]:
+    """The rows of the table of roles, without the cells' names."""
+    _, _, section = report.markdown.partition("## Cost by role")
+    rows = [line for line in section.partition("\n## ")[0].splitlines() if line.startswith("| ")]
+    return [
+        line.partition("|")[2].partition("|")[2].strip() for line in rows[1:] if "--" not in line
+    ]
+
+
+def test_a_run_of_several_roles_has_a_row_for_each_and_for_all() -> None:
+    report = render([run_with("one", **ONE), run_with("two", **TWO)])
+    assert lines(report) == [
+        "agent | 5.00 | — | — | — | — | 0.0100 | 100% |",
+        "agent | 2.00 | 1,000 | — | — | — | 0.0300 | 75% |",
+        "reranker | 10.00 | 2,000 | — | — | — | 0.0100 | 25% |",
+        "all | 12.00 | 3,000 | — | — | — | 0.0400 | 100% |",
+    ]
+    assert 'id="roles"' in report.html
+
+
+def test_unknown_money_has_no_share() -> None:
+    known = {name: value for name, value in TWO.items() if "dollars" not in name}
+    report = render([run_with("two", **known)])
+    assert lines(report)[0] == "agent | 2.00 | 1,000 | — | — | — | — | — |"
+
+
+def test_runs_of_one_role_have_no_such_section() -> None:
+    assert "Cost by role" not in render([run_with("one", **ONE)]).markdown
+    assert "Cost by role" not in render([run_with("none")]).markdown
+
+
+def costed(name: str, dollars: float, known: range) -> EvaluatedRun:
+    """A cell of 100 questions whose cost, `dollars` times the question's number, is `known`."""
+    cell = fake_run(name, 0.5, unit=name)
+    values = {f"q{number}": dollars * number for number in known}
+    return replace(
+        cell,
+        per_question={**cell.per_question, "usage_dollars": values},
+        metrics={**cell.metrics, "usage_dollars": float(np.mean(list(values.values())))},
+    )
+
+
+def test_a_mean_over_the_known_costs_stands_beside_their_number() -> None:
+    cells = [
+        costed("few", 0.5, range(10)),
+        costed("one", 0.25, range(1)),
+        costed("all", 0.5, range(100)),
+    ]
+    table = io.StringIO()
+    Console(file=table, width=80).print(comparison_table(cells, measures=["usage_dollars"]))
+    report = render(cells, measures=["usage_dollars"])
+    for text in (report.html, report.markdown, table.getvalue()):
+        assert "2.2500 (n=10)" in text and "0.0000 (n=1)" in text
+        assert "24.7500" in text and "n=100" not in text
+    assert "over the questions for which this is known" in report.html
+
+
+def test_a_comparison_of_cost_tells_over_how_many_questions_it_is() -> None:
+    cells = [costed("one", 0.5, range(10)), costed("two", 0.25, range(4, 30))]
+    report = render(cells, compare(cells, ["usage_dollars"], test="t", resamples=199))
+    for text in (report.html, report.markdown):
+        assert "for which it is known in both runs, 6 of 100" in text
+
+
+def test_a_comparison_of_costs_that_are_all_known_needs_no_such_line() -> None:
+    cells = [costed("one", 0.5, range(100)), costed("two", 0.25, range(100))]
+    report = render(cells, compare(cells, ["usage_dollars"], test="t", resamples=199))
+    assert "known in both runs" not in report.html
+
+
+def test_a_run_of_unknown_cost_is_not_drawn_and_one_without_cost_is_at_zero(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The first run has an enriched corpus with dollars, the second one without, the third none."""
+    once = [{"documents": 9, "seconds": 2.0, "dollars": 4.0}, {"documents": 9, "seconds": 2.0}, {}]
+    query = [
+        {"seconds": 0.1, "input_tokens": 5.0, "output_tokens": 1.0, "dollars": 0.01},
+        {"seconds": 0.1, "input_tokens": 5.0, "output_tokens": 1.0},
+        {"seconds": 0.1},
+    ]
+    runs = [
+        replace(run, manifest={**run.manifest, "costs": {"once": a, "query": b}})
+        for run, a, b in zip(six_runs()[:3], once, query, strict=True)
+    ]
+    drawn: list[Any] = []
+    monkeypatch.setattr(agents, "against_cost", lambda points, **_: drawn.append(points) or "")
+    data = report_data(runs)
+    section = agents.costs_section(data)
+    assert section is not None
+    first, second, third = (style.label for style in data.styles)
+    for words in ("dollars (once, for the corpus)", "dollars (per query)"):
+        assert f"because their {words} are unknown: {second}." in section.key
+    assert first not in section.key and third not in section.key
+    costs = [{style.label: cost for style, cost, *_ in points} for points in drawn]
+    assert costs == [{first: 4.0, third: 0.0}, {first: 0.01, third: 0.0}]

@@ -1,0 +1,140 @@
+"""Names and formats of numbers, intervals of means, and which run is marked as best."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+from dataclasses import replace
+
+import pytest
+from report_runs import six_runs
+
+from soundingline.toolkit.report.measures import (
+    HIGHER,
+    LOWER,
+    NEITHER,
+    describe,
+    number,
+    ordered,
+    probability,
+)
+from soundingline.toolkit.report.results import (
+    mean_interval,
+    report_data,
+    run_interval,
+    stages_section,
+)
+
+
+@pytest.mark.parametrize(
+    ("right", "total", "low", "high"),
+    [
+        (81, 263, 0.2553, 0.3662),
+        (15, 148, 0.0624, 0.1605),
+        (0, 20, 0.0, 0.1611),
+        (1, 29, 0.0061, 0.1718),
+    ],
+)
+def test_yes_no_measures_have_wilsons_interval_as_published(
+    right: int, total: int, low: float, high: float
+) -> None:
+    """Newcombe (1998), Statistics in Medicine 17, table I, method 3."""
+    found = mean_interval([1.0] * right + [0.0] * (total - right))
+    assert found == pytest.approx((low, high), abs=5e-5)
+
+
+def test_other_measures_have_students_interval() -> None:
+    # t(4) = 2.776 at 97.5%, standard error of 1..5 is sqrt(2.5 / 5).
+    assert mean_interval([1, 2, 3, 4, 5]) == pytest.approx((3 - 1.963, 3 + 1.963), abs=1e-3)
+
+
+def test_an_interval_of_shares_stays_within_0_and_1() -> None:
+    low, high = mean_interval([0.9, 1.0, 1.0, 0.95]) or (-1, 2)
+    assert 0.8 < low < high == 1.0
+
+
+@pytest.mark.parametrize("values", [[], [0.5], [0.5, float("nan")]])
+def test_too_few_or_undefined_values_have_no_interval(values: list[float]) -> None:
+    assert mean_interval(values) is None
+
+
+def test_a_cell_without_values_by_question_has_no_interval() -> None:
+    assert run_interval(six_runs()[0], "completion") is None
+    assert run_interval(six_runs()[0], "accuracy") is not None
+
+
+@pytest.mark.parametrize(
+    ("value", "digits", "sign", "text"),
+    [
+        (0.31230, 4, False, "0.3123"),
+        (-0.04, 3, False, "−0.040"),
+        (0.12, 3, True, "+0.120"),
+        (0.0, 3, True, "0.000"),
+        (-0.0001, 3, True, "0.000"),
+        (1204.26, 1, False, "1,204.3"),
+        (None, 2, False, "—"),
+        (float("inf"), 0, False, "—"),
+        (float("nan"), 0, False, "—"),
+    ],
+)
+def test_numbers_are_written_for_people(
+    value: float | None, digits: int, sign: bool, text: str
+) -> None:
+    assert number(value, digits, sign=sign) == text
+
+
+def test_a_small_p_value_is_never_zero() -> None:
+    assert probability(0.0) == "<0.001"
+    assert probability(0.0009999) == "<0.001"
+    assert probability(0.0012) == "0.001"
+    assert probability(1.0) == "1.000"
+
+
+@pytest.mark.parametrize(
+    ("name", "digits", "better", "said"),
+    [
+        ("AP", 4, HIGHER, "Average precision of the ranking."),
+        ("P@30", 4, HIGHER, "first 30 results"),
+        ("nDCG@10", 4, HIGHER, "first 10 results"),
+        ("R@1000", 4, HIGHER, "first 1000 results"),
+        ("nDCG(dcg='exp-log2')@5", 4, HIGHER, "first 5 results"),
+        ("P(rel=2)@5", 4, HIGHER, "first 5 results"),
+        ("nDCG", 4, HIGHER, "cumulative gain."),
+        ("accuracy", 3, HIGHER, "final answer"),
+        ("search_calls", 2, NEITHER, "search"),
+        ("librarian_calls", 2, NEITHER, "librarian"),
+        ("calibration_error", 2, LOWER, "confidence"),
+        ("usage_input_tokens", 0, NEITHER, ""),
+        ("something", 4, NEITHER, ""),
+    ],
+)
+def test_measures_are_known_by_name(name: str, digits: int, better: int, said: str) -> None:
+    measure = describe(name)
+    assert (measure.name, measure.digits, measure.better) == (name, digits, better)
+    assert said in measure.definition
+    assert "{" not in measure.definition
+
+
+def test_headline_measures_come_first_and_none_twice() -> None:
+    assert ordered(["zeta", "AP", "accuracy", "zeta", "AP"]) == ["accuracy", "AP", "zeta"]
+
+
+def test_counts_of_stages_are_shown_by_run_and_stage() -> None:
+    one, other = six_runs()[:2]
+    counted = {"reranker": {"pairs_scored": 1234, "unscored": 0, "cache_hit_rate": 0.5}}
+    cells = [replace(one, manifest={**one.manifest, "stages": counted}), other]
+    data = report_data(cells, [], main=None, baseline=None, measures=(), alpha=0.05)
+    section = stages_section(data)
+    assert section is not None
+    ((row,),) = (table.rows for table in section.tables)
+    assert [entry.text for entry in row[1:]] == [
+        "reranker",
+        "pairs_scored 1,234, cache_hit_rate 0.5",
+    ]
+    assert stages_section(replace(data, styles=data.styles[1:])) is None
+
+
+@pytest.mark.parametrize("name", ["measures", "page", "results", "traces"])
+def test_examples_in_docstrings_give_what_they_show(name: str) -> None:
+    result = doctest.testmod(importlib.import_module(f"soundingline.toolkit.report.{name}"))
+    assert result.attempted and not result.failed

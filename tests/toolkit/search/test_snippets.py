@@ -1,0 +1,303 @@
+"""Excerpts: which stretch they show, that they keep to words, and that they are fast."""
+
+from __future__ import annotations
+
+import re
+import time
+from typing import NamedTuple
+
+import pytest
+from effort import cases
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from soundingline.toolkit.search.ranked_browsing import SNIPPETS
+from soundingline.toolkit.search.snippets import METHODS, QueryTerms, best_window, cut, first_match
+
+FILLER = "nothing here speaks about it at all and so goes on "
+
+
+def test_the_window_holds_the_most_distinct_query_words() -> None:
+    text = f"king king king. {FILLER * 10} The king met the queen in Vienna. {FILLER * 10}"
+    assert "king met the queen in Vienna" in best_window(QueryTerms("king queen Vienna"), text, 80)
+
+
+def test_a_rare_word_weighs_more_than_a_frequent_one() -> None:
+    text = f"{'the king said. ' * 20}{FILLER * 5} zeppelin {FILLER * 5}"
+    assert "zeppelin" in best_window(QueryTerms("king zeppelin"), text, 60)
+
+
+def test_equal_windows_give_the_earliest() -> None:
+    text = f"one king here. {FILLER * 10} two king there."
+    assert "one king" in best_window(QueryTerms("king"), text, 60)
+
+
+def test_words_are_matched_without_case_and_ending() -> None:
+    text = f"{FILLER * 10} KINGS of Äthiopien {FILLER * 10}"
+    assert "KINGS" in best_window(QueryTerms("king"), text, 60)
+    assert "Äthiopien" in best_window(QueryTerms("äthiopien"), text, 60)
+    assert "KINGS" in best_window(QueryTerms("kings"), text, 60)
+
+
+def test_a_word_inside_another_is_no_match() -> None:
+    text = f"{FILLER * 10} reckoning {FILLER * 10} reckless kon {FILLER * 10}"
+    assert "reckless kon" in best_window(QueryTerms("kon"), text, 60)
+
+
+def test_scripts_without_spaces_match_inside_a_run() -> None:
+    text = "天" * 300 + "東京タワー" + "地" * 300
+    assert "東京タワー" in best_window(QueryTerms("東京タワー"), text, 40)
+
+
+def test_the_first_match_starts_about_55_characters_before_it() -> None:
+    text = f"{FILLER * 10}the king came. {FILLER * 10} king queen Vienna."
+    shown = first_match(QueryTerms("Vienna queen king"), text, 220)
+    assert 40 <= shown.index("king") <= 56
+    assert "Vienna" not in shown
+
+
+def test_without_a_match_the_text_is_shown_from_its_start() -> None:
+    for method in (best_window, first_match):
+        assert method(QueryTerms("zebra"), FILLER * 10, 40).startswith("nothing here speaks")
+
+
+def test_a_short_text_is_shown_whole_with_its_white_space_collapsed() -> None:
+    assert best_window(QueryTerms("king"), "the\n\n king\tcame ", 220) == "the king came"
+
+
+def test_omitted_text_is_marked_on_both_sides() -> None:
+    shown = best_window(QueryTerms("king"), f"{FILLER * 5}king {FILLER * 5}", 60)
+    assert shown.startswith("…") and shown.endswith("…")
+
+
+@pytest.mark.parametrize("text", ["", "   ", "\n"])
+def test_an_empty_text_has_an_empty_excerpt(text: str) -> None:
+    assert (
+        best_window(QueryTerms("king"), text, 220)
+        == first_match(QueryTerms("king"), text, 220)
+        == ""
+    )
+
+
+@settings(max_examples=cases(200), deadline=None)
+@given(
+    text=st.text(max_size=400),
+    query=st.text(max_size=30),
+    characters=st.integers(20, 250),
+    method=st.sampled_from(["window", "first_match"]),
+)
+def test_an_excerpt_is_a_stretch_of_the_text_of_at_most_the_length_asked(
+    text: str, query: str, characters: int, method: str
+) -> None:
+    shown = METHODS[method](QueryTerms(query), text, characters)
+    solid = " ".join(text.split())
+    inner = shown[1:] if shown not in solid and shown.startswith("…") else shown
+    inner = inner[:-1] if inner not in solid else inner
+    assert inner in solid
+    assert len(shown) <= characters + 2
+
+
+WORDS = ["alpha", "bravo", "carol", "delta", "filler", "mumble"]
+
+
+@settings(max_examples=cases(200), deadline=None)
+@given(words=st.lists(st.sampled_from(WORDS), min_size=1, max_size=120))
+def test_no_other_window_of_the_length_has_a_higher_weight(words: list[str]) -> None:
+    wanted, characters = WORDS[:4], 40
+    weights = {word: words.count(word) ** -0.5 for word in wanted if word in words}
+
+    def worth(stretch: str) -> float:
+        inside = stretch.strip("…").split()
+        return sum(weight for word, weight in weights.items() if word in inside)
+
+    best = 0.0
+    for first in range(len(words)):
+        last = first
+        while last < len(words) and len(" ".join(words[first : last + 1])) <= characters:
+            last += 1
+        best = max(best, worth(" ".join(words[first:last])))
+    shown = best_window(QueryTerms(" ".join(wanted)), " ".join(words), characters)
+    assert worth(shown) >= best - 1e-9
+
+
+@settings(max_examples=cases(100), deadline=None)
+@given(st.lists(st.sampled_from([*WORDS, "x", "of"]), min_size=1, max_size=120))
+def test_words_are_not_cut(words: list[str]) -> None:
+    shown = best_window(QueryTerms("alpha delta"), " ".join(words), 50)
+    assert set(shown.strip("…").split()) <= set(words)
+
+
+class Place(NamedTuple):
+    """Where a stem of the query stands in a text as a match; ordered as matches are."""
+
+    start: int
+    end: int
+    stem: str
+
+
+def places_one_by_one(lowered: str, stem: str) -> list[int]:
+    """Where `stem` stands, from left to right and without overlap."""
+    places, start = [], 0
+    while start <= len(lowered) - len(stem):
+        if lowered[start : start + len(stem)] == stem:
+            places.append(start)
+            start += len(stem)
+        else:
+            start += 1
+    return places
+
+
+def stem_of(word: str) -> str:
+    endings = [end for end in ("ing", "es", "ed", "s") if re.fullmatch(rf"\w{{4,}}{end}", word)]
+    return word[: -len(endings[0])] if endings else word
+
+
+def stems_of(query: str) -> list[str]:
+    stems = dict.fromkeys(stem_of(word) for word in re.findall(r"\w+", lower(query)))
+    return sorted(stems, key=lambda stem: -len(stem))[:24]
+
+
+def lower(text: str) -> str:
+    """Of the same length: where a character gets longer, each is changed by itself or stays."""
+    singly = [character.lower() for character in text]
+    if all(len(low) == 1 for low in singly):
+        return text.lower()  # in which a sigma depends on what stands around it
+    return "".join(low if len(low) == 1 else old for low, old in zip(singly, text, strict=True))
+
+
+def match_at(lowered: str, stem: str, start: int) -> Place | None:
+    if not stem.isascii():
+        return Place(start, start + len(stem), stem)
+    ending = 3 if len(stem) >= 4 else 0
+    pattern = rf"(?<!\w){re.escape(stem)}\w{{0,{ending}}}(?!\w)"
+    match = re.compile(pattern).match(lowered, start)
+    return Place(start, match.end(), stem) if match else None
+
+
+def matches_of(lowered: str, stem: str, most: int | None = None) -> list[Place]:
+    places = places_one_by_one(lowered, stem)[:most]
+    return [match for place in places if (match := match_at(lowered, stem, place))]
+
+
+def plain_window(query: str, text: str, characters: int) -> str:
+    """`window`, from its definition: each window of matches is made and weighed by itself."""
+    lowered, stems = lower(text), stems_of(query)
+    matches = {stem: matches_of(lowered, stem, 65) for stem in stems}
+    rare = [stem for stem in stems if len(places_one_by_one(lowered, stem)) <= 64]
+    counted = [match for stem in rare for match in matches[stem]]
+    counted = counted or [match for stem in stems for match in matches[stem]]
+    counted.sort(key=lambda match: (match.start, match.end, stems.index(match.stem)))
+    best, shown, first = 0.0, cut(text, 0, characters), 0
+    for last, match in enumerate(counted):
+        while first < last and match.end - counted[first].start > characters:
+            first += 1
+        inside = dict.fromkeys(match.stem for match in counted[first : last + 1])
+        worth = sum(len(matches[stem]) ** -0.5 for stem in inside)
+        if worth > best + 1e-9:
+            start, best = counted[first].start, worth
+            shown = cut(text, start - max(0, characters - (match.end - start)) // 2, characters)
+    return shown
+
+
+def plain_first_match(query: str, text: str, characters: int) -> str:
+    """`first_match`, from its definition."""
+    lowered = lower(text)
+    matches = [match for stem in stems_of(query) for match in matches_of(lowered, stem)]
+    first = min((match.start for match in matches), default=0)
+    return cut(text, first - min(55, characters // 4), characters)
+
+
+# Letters whose codes end with the same byte (a, š), one that gets longer in lower case, half of a
+# surrogate pair, a wide one, a sigma, and digits and marks that count as letters or do not.
+LETTERS = st.sampled_from("aabkkš天İΣ\ud83d\U0001f600²_-  \n")
+LATIN = st.sampled_from("abking  .")
+VOCABULARY = st.sampled_from(
+    ["king", "Kings", "kingdom", "king's", "ring", "of", "a", "_a", "Äthiopien", "天", "東京", "-"]
+)
+ALPHABETS = (LETTERS, LATIN, VOCABULARY.map(lambda word: f"{word} "))
+
+
+@st.composite
+def texts_and_queries(draw: st.DrawFn) -> tuple[str, str]:
+    """A text, and a query with words and parts of words of it."""
+    pieces = draw(st.sampled_from(ALPHABETS))
+    # Repeated, so that words stand more often than is counted.
+    text = "".join(draw(st.lists(pieces, max_size=60))) * draw(st.sampled_from([1, 1, 2, 70]))
+    starts = draw(st.lists(st.integers(0, 60), max_size=30))
+    parts = [text[start : start + 1 + start % 6] for start in starts]
+    return text, " ".join(["".join(draw(st.lists(pieces, max_size=6))), *parts])
+
+
+FAR = FILLER * 5
+
+
+@settings(max_examples=cases(1000), deadline=None)
+@example(both=(f"東京{FAR}東京{FAR}天天天", "天天 東京"), characters=40).via("overlapping places")
+@example(both=(f"queen {FAR}queen {FAR}king reking reking", "king queen"), characters=40).via(
+    "places inside words weigh nothing"
+)
+@example(both=("地" * 50 + "東京タ" + "地" * 50, "東京 東京タ"), characters=40).via(
+    "matches that begin together"
+)
+@example(both=("gh gh ab gh gh gh gh gh gh cd", "ab cd gh"), characters=20).via(
+    "sums in two orders"
+)
+@given(both=texts_and_queries(), characters=st.integers(20, 120))
+def test_excerpts_are_those_of_the_definition(both: tuple[str, str], characters: int) -> None:
+    text, query = both
+    prepared = QueryTerms(query)
+    assert best_window(prepared, text, characters) == plain_window(query, text, characters)
+    assert first_match(prepared, text, characters) == plain_first_match(query, text, characters)
+
+
+@pytest.mark.parametrize(("kings", "shown"), [(64, "second"), (65, "first")])
+def test_a_word_that_stands_more_than_64_times_counts_only_where_no_other_one_matches(
+    kings: int, shown: str
+) -> None:
+    text = FILLER.join(["", "first queen ", "second queen king ", "king " * (kings - 1)])
+    assert shown in best_window(QueryTerms("king queen"), text, 40)
+    assert "second queen king" in best_window(QueryTerms("king zebra"), text, 40)
+
+
+def test_a_whole_question_takes_little_longer_than_four_words() -> None:
+    text = FILLER * 1000
+    words = [f"{letter}{end}" for letter in "abcdef" for end in ("vent", "tory", "blem", "wick")]
+    seconds: dict[int, list[float]] = {4: [], 24: []}
+    for _ in range(9):
+        for count, times in seconds.items():
+            query = QueryTerms(" ".join(words[:count]))
+            started = time.thread_time()
+            best_window(query, text, 220)
+            times.append(time.thread_time() - started)
+    # A pass for each word would take six times as long.
+    assert min(seconds[24]) < 2.5 * min(seconds[4])
+
+
+def test_a_text_of_15000_words_takes_milliseconds() -> None:
+    text = ("The king of the country said that in time a treaty is to be had. " * 1100)[:95_000]
+    query = QueryTerms(
+        "which king of the country said in 1848 that a treaty with Prussia is to be had"
+    )
+    seconds = []
+    for _ in range(9):
+        started = time.process_time()
+        best_window(query, text, 220)
+        seconds.append(time.process_time() - started)
+    # About 1 ms; the bound leaves room for slow machines.
+    assert sorted(seconds)[4] < 0.02
+
+
+def test_a_word_without_end_is_not_looked_for() -> None:
+    text = f"{'a' * 300} {FILLER * 20} king {FILLER}"
+    assert "king" in best_window(QueryTerms(f"{'a' * 300} king"), text, 60)
+    assert "a" * 30 in best_window(QueryTerms(f"{'a' * 150}"), f"{FILLER * 9}{'a' * 150}", 60)
+    words = " ".join("a" * (200 - ending) + "b" for ending in range(1, 25))
+    query, text = QueryTerms(f"{'a' * 900_000} {words}"), "a" * 100_000
+    best_window(query, text, 220)
+    start = time.process_time()
+    best_window(query, text, 220)
+    assert time.process_time() - start < 5.0
+
+
+def test_the_interface_offers_every_method() -> None:
+    assert tuple(METHODS) == SNIPPETS

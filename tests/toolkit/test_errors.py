@@ -1,0 +1,128 @@
+"""Data from outside: what passes, and the one line about what does not."""
+
+from __future__ import annotations
+
+import doctest
+import json
+import math
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import BaseModel, Field, TypeAdapter
+from typing_extensions import NotRequired, TypedDict
+
+from soundingline.toolkit import errors
+from soundingline.toolkit.errors import InputError, parse
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class Call(BaseModel):
+    tool_name: str
+    seconds: float = 0.0
+
+
+class Run(BaseModel):
+    query_id: str = Field(alias="query-id")
+    result: list[Call] = []
+
+
+@dataclass(frozen=True)
+class Exposure:
+    call: int
+    docid: str
+
+
+def test_data_become_models_dataclasses_and_whatever_an_adapter_makes() -> None:
+    run = parse(Run, {"query-id": "7", "result": [{"tool_name": "search"}]}, where="a.json")
+    assert run.query_id == "7" and run.result == [Call(tool_name="search")]
+    assert parse(Exposure, {"call": 1, "docid": "d"}, where="a.json") == Exposure(1, "d")
+    assert parse(TypeAdapter(tuple[int, str]), [1, "d"], where="a.json") == (1, "d")
+
+
+def test_halves_of_surrogate_pairs_pass() -> None:
+    data = json.loads('{"tool_name": "\\ud83d"}')
+    assert parse(Call, data, where="a.json").tool_name == "\ud83d"
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ({}, "a.json:3 has no field 'query-id'. Run it again."),
+        ({"id": 7}, "a.json:3 has no field 'query-id'. valid: its fields: id. Run it again."),
+        (
+            {"query-id": 7},
+            "a.json:3: query-id is 7. valid: a valid string. Run it again.",
+        ),
+        (
+            {"query-id": "7", "result": [{"tool_name": "a"}, {"tool_name": ["secret"]}]},
+            "a.json:3: result.1.tool_name is a value of type list. valid: a valid string."
+            " Run it again.",
+        ),
+        (
+            {"query-id": "7", "result": [{"tool_name": "a", "seconds": "secret"}]},
+            "a.json:3: result.0.seconds is a value of type string. valid: a valid number, unable to"
+            " parse string as a number. Run it again.",
+        ),
+        (
+            {"query-id": None, "result": {}},
+            "a.json:3: query-id is null (and 1 more). valid: a valid string. Run it again.",
+        ),
+        (
+            ["secret"],
+            "a.json:3: a value of type list. valid: a valid dictionary or instance of Run."
+            " Run it again.",
+        ),
+    ],
+)
+def test_a_misfit_is_one_line_with_its_place_and_without_texts(data: Any, message: str) -> None:
+    with pytest.raises(InputError) as raised:
+        parse(Run, data, where="a.json:3", do="Run it again")
+    assert str(raised.value) == message
+
+
+class Points(TypedDict):
+    name: str
+    points: list[tuple[int, float]]
+    shown: NotRequired[Exposure]
+
+
+@pytest.mark.parametrize(
+    ("change", "place"),
+    [
+        ({}, ""),
+        ({"points": [[1, 2]], "other": 1}, ""),
+        ({"shown": {"call": 1, "docid": "d"}}, ""),
+        ({"name": 7}, "name is 7"),
+        ({"points": [["1", 2.0]]}, "points.0.0 is a value of type string"),
+        ({"points": [[1.0, 2.0]]}, "points.0.0 is 1.0"),
+        ({"points": [[True, 2.0]]}, "points.0.0 is true"),
+        ({"points": [[2**63, 2.0]]}, "points.0.0 is 9223372036854775808"),
+        ({"points": [[1, math.inf]]}, "points.0.1 is Infinity"),
+        ({"points": [[1, 10**400]]}, "points.0.1 is 1000"),
+        ({"points": [[1]]}, "no field 'points.0.1'"),
+        ({"shown": {"call": "1", "docid": "d"}}, "shown.call is a value of type string"),
+    ],
+)
+def test_strict_checks_convert_no_single_value(change: dict[str, Any], place: str) -> None:
+    data = {"name": "a", "points": [[1, 2.5]], **change}
+    if not place:
+        assert parse(Points, data, where="a.json", strict=True)["points"][0][0] == 1
+        return
+    with pytest.raises(InputError) as raised:
+        parse(Points, data, where="a.json", strict=True)
+    assert place in str(raised.value) and len(str(raised.value)) < 200
+
+
+def test_the_example_of_the_documentation_holds() -> None:
+    results = doctest.testmod(errors)
+    assert results.attempted and not results.failed
+
+
+def test_checks_are_imported_only_where_data_are_read() -> None:
+    program = "import sys, soundingline.toolkit.errors; sys.exit('pydantic' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=False).returncode == 0

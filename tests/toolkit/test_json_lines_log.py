@@ -1,0 +1,263 @@
+"""Append-only files: what was written whole is there, whatever ended the writer."""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from effort import cases
+
+from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.files import JsonLinesLog, read_json_lines, recover_json_lines
+from soundingline.toolkit.obfuscation import VARIABLE, mark_obfuscated
+
+WRITER = """
+import sys
+from pathlib import Path
+from soundingline.toolkit.files import JsonLinesLog
+
+journal = JsonLinesLog(Path(sys.argv[1]), head={"head": 1})
+number = 0
+while True:
+    number += 1
+    journal.append({"number": number, "text": "x" * 5000})
+    print(number, flush=True)
+"""
+
+
+def test_kill_9_loses_no_line_that_append_has_returned_for(tmp_path: Path) -> None:
+    path = tmp_path / "journal.jsonl"
+    with subprocess.Popen(
+        [sys.executable, "-c", WRITER, str(path)], stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        for _ in range(200):
+            process.stdout.readline()
+        process.send_signal(signal.SIGKILL)
+        told = 200 + len(process.stdout.readlines())
+    rows = read_json_lines(path)
+    assert rows[0] == {"head": 1}
+    assert [row["number"] for row in rows[1:]][:told] == list(range(1, told + 1))
+
+
+@pytest.mark.parametrize("cut", range(1, 20))
+def test_an_unfinished_last_line_is_left_out_and_set_aside_before_the_next(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], cut: int
+) -> None:
+    path = tmp_path / "journal.jsonl"
+    journal = JsonLinesLog(path, head={"head": 1})
+    journal.append({"number": 1})
+    journal.append({"number": 2, "text": "é"})
+    journal.close()
+    content = path.read_bytes()
+    path.write_bytes(content[:-cut])
+    assert read_json_lines(path) == [{"head": 1}, {"number": 1}]
+    rest = path.read_bytes().rpartition(b"\n")[2]
+    journal = JsonLinesLog(path, head={"head": 2})
+    journal.append({"number": 3})
+    journal.close()
+    assert read_json_lines(path) == [{"head": 1}, {"number": 1}, {"number": 3}]
+    assert path.with_name("journal.jsonl.damaged-1").read_bytes() == rest
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_a_file_that_holds_nothing_whole_is_begun_anew(tmp_path: Path) -> None:
+    path = tmp_path / "journal.jsonl"
+    path.write_text('{"head"')
+    assert read_json_lines(path) == []
+    JsonLinesLog(path, head={"head": 2}).append({"number": 1})
+    assert read_json_lines(path) == [{"head": 2}, {"number": 1}]
+
+
+@pytest.mark.parametrize("line", ["", "{", "3", "[]", "\x00\x00", "[" * 100_000])
+def test_a_damaged_line_is_told_by_its_number(tmp_path: Path, line: str) -> None:
+    path = tmp_path / "journal.jsonl"
+    path.write_text(f'{{"number":1}}\n{line}\n{{"number":3}}\n')
+    with pytest.raises(ValueError, match="line 2"):
+        read_json_lines(path)
+
+
+def test_lines_of_many_threads_stay_whole(tmp_path: Path) -> None:
+    path = tmp_path / "journal.jsonl"
+    journal = JsonLinesLog(path, head={})
+
+    def work(writer: int) -> None:
+        for number in range(100):
+            journal.append({"writer": writer, "number": number, "text": "y" * 999})
+
+    threads = [threading.Thread(target=work, args=(writer,)) for writer in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    rows = read_json_lines(path)
+    assert rows[0] == {} and len(rows) == 801
+    for writer in range(8):
+        numbers = [row["number"] for row in rows[1:] if row["writer"] == writer]
+        assert numbers == list(range(100))
+
+
+def test_a_line_that_the_disk_has_no_room_for_leaves_no_half(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "journal.jsonl"
+    journal = JsonLinesLog(path)
+    journal.append({"number": 1})
+    write, room = os.write, [3]
+
+    def full(handle: int, data: bytes) -> int:
+        if not room[0]:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        size, room[0] = room[0], 0
+        return write(handle, data[:size])
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "write", full)
+        with pytest.raises(OSError, match="No space"):
+            journal.append({"number": 2})
+    journal.append({"number": 3})
+    assert path.read_bytes().count(b"\n") == 2 and path.read_bytes().endswith(b"}\n")
+    assert read_json_lines(path) == [{"number": 1}, {"number": 3}]
+
+
+def test_the_disk_is_waited_for_once_in_a_while_and_at_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, synced = [0.0], list[float]()
+    monkeypatch.setattr(os, "fsync", lambda handle: synced.append(now[0]))
+    journal = JsonLinesLog(tmp_path / "journal.jsonl", sync_seconds=1.0, clock=lambda: now[0])
+    for tenth in range(25):
+        now[0] = tenth / 10
+        journal.append({})
+    journal.close()
+    assert synced == [0.0, 1.0, 2.0, 2.4]
+
+
+def test_a_link_in_the_place_of_the_file_is_not_followed(tmp_path: Path) -> None:
+    target = tmp_path / "precious"
+    target.write_text("precious")
+    path = tmp_path / "journal.jsonl"
+    path.symlink_to(target)
+    with pytest.raises(InputError, match="symbolic link"):
+        JsonLinesLog(path).append({})
+    assert target.read_text() == "precious"
+
+
+def test_texts_that_no_file_can_hold_come_back_as_they_were(tmp_path: Path) -> None:
+    journal = JsonLinesLog(tmp_path / "journal.jsonl")
+    rows = [{"text": "\ud83d"}, {"text": "line\u2028break\nand \r\x85"}, {"text": "語"}]
+    for row in rows:
+        journal.append(row)
+    assert read_json_lines(journal.path) == rows
+
+
+ROWS = [{"round": 1, "text": "barley"}, {"round": 2, "cost": 0.25}, {}, {"round": 4}]
+
+
+def journal_of(path: Path, rows: Sequence[Mapping[str, Any]] = ROWS) -> Path:
+    journal = JsonLinesLog(path)
+    for row in rows:
+        journal.append(row)
+    journal.close()
+    return path
+
+
+def asides(path: Path) -> list[bytes]:
+    """What was set aside of a file, in order."""
+    found = path.parent.glob(f"{path.name}.damaged-*")
+    return [one.read_bytes() for one in sorted(found, key=lambda one: int(one.name.split("-")[-1]))]
+
+
+@pytest.mark.parametrize("sealed", [False, True])
+def test_every_changed_bit_is_noticed_and_the_lines_before_it_stay(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    sealed: bool,
+) -> None:
+    if sealed:
+        monkeypatch.setenv(VARIABLE, "a canary")
+        mark_obfuscated(tmp_path)
+    content = journal_of(tmp_path / "whole.jsonl").read_bytes()
+    bits = range(8 * len(content))
+    for number, bit in enumerate(random.Random(7).sample(bits, cases(len(bits), 60))):
+        path = tmp_path / f"{number}.jsonl"
+        damaged = bytearray(content)
+        damaged[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(damaged)
+        # The rows in front of the changed byte; a changed line end belongs to the line before it.
+        before = content[: bit // 8].count(b"\n")
+        rows = recover_json_lines(path)
+        if len(rows) == len(ROWS):
+            # The bit means nothing: it fills up the base64 of a sealed line, or it is in the
+            # checksum of the first line, which then counts as a line of an earlier version, at most
+            # with one more member.
+            assert rows == [{**ROWS[0], **rows[0]}, *ROWS[1:]]
+            continue
+        assert rows == ROWS[:before]
+        journal_of(path, ROWS[before:])
+        assert read_json_lines(path) == ROWS
+        assert b"".join(asides(path)) in (bytes(damaged), bytes(damaged)[-len(asides(path)[0]) :])
+        assert capsys.readouterr().err.count("\n") == 1
+
+
+@pytest.mark.parametrize("zeros", [1, 40, 4096])
+def test_zeros_that_a_power_cut_leaves_are_set_aside(tmp_path: Path, zeros: int) -> None:
+    path = journal_of(tmp_path / "journal.jsonl")
+    content = path.read_bytes()
+    path.write_bytes(content + bytes(zeros))
+    assert recover_json_lines(path) == ROWS, "they are an unfinished line"
+    journal_of(path, [{"round": 5}])
+    assert recover_json_lines(path) == [*ROWS, {"round": 5}]
+    assert asides(path) == [bytes(zeros)]
+    first, *_ = content.splitlines(keepends=True)
+    path.write_bytes(first + bytes(zeros) + content[len(first) + zeros :] + b"\n")
+    assert recover_json_lines(path) == ROWS[:1]
+    assert len(asides(path)) == 2, "an earlier one is never overwritten"
+
+
+def test_lines_that_do_not_depend_on_each_other_all_stay(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = journal_of(tmp_path / "journal.jsonl", [{"head": 1}, *ROWS])
+    lines = path.read_bytes().split(b"\n")
+    path.write_bytes(b"\n".join([lines[0], b"?", *lines[2:]]))
+    assert recover_json_lines(path, head={"head": 1}) == [{"head": 1}, *ROWS[1:]]
+    assert "line 2 does not match its checksum" in capsys.readouterr().err
+    path.write_bytes(b"\n".join([b"?", *lines[1:]]))
+    assert recover_json_lines(path, head={"head": 1}) == [{"head": 1}, *ROWS]
+    assert read_json_lines(path) == [{"head": 1}, *ROWS]
+    assert "line 1 is not a JSON object" in capsys.readouterr().err
+    assert recover_json_lines(path, head={"head": 1}) == [{"head": 1}, *ROWS]
+    assert not capsys.readouterr().err and len(asides(path)) == 2
+
+
+def test_lines_of_an_earlier_version_have_no_checksum_and_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "journal.jsonl"
+    path.write_text('{"round":1}\n{"round":2}\n')
+    journal_of(path, [{"round": 3}])
+    assert read_json_lines(path) == recover_json_lines(path) == [{"round": n} for n in (1, 2, 3)]
+    path.write_bytes(path.read_bytes() + b'{"round":4}\n')
+    with pytest.raises(ValueError, match="line 4 does not match its checksum"):
+        read_json_lines(path)
+
+
+def test_another_canary_is_no_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, "a canary")
+    mark_obfuscated(tmp_path)
+    path = journal_of(tmp_path / "journal.jsonl")
+    content = path.read_bytes()
+    for canary in ("another canary", ""):
+        monkeypatch.setenv(VARIABLE, canary)
+        with pytest.raises(InputError, match=VARIABLE):
+            recover_json_lines(path)
+    assert path.read_bytes() == content and not asides(path)

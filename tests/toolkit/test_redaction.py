@@ -1,0 +1,150 @@
+"""Secrets are found by their names, at any depth, and nothing else is."""
+
+from __future__ import annotations
+
+import doctest
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from soundingline.toolkit import redaction
+from soundingline.toolkit.redaction import REDACTED, find_secrets, is_secret_key, redact
+
+CONF = Path(__file__).resolve().parents[2] / "conf"
+SECRET = [
+    *(
+        "api_key",
+        "apikey",
+        "apiKey",
+        "APIKey",
+        "api-key",
+        "x-api-key",
+        "openai_api_key",
+        "api_keys",
+    ),
+    *(
+        "OPENAI_API_KEY",
+        "VLLM_API_KEY",
+        "HF_TOKEN",
+        "hf-token",
+        "token",
+        "auth_token",
+        "access_token",
+    ),
+    *("Authorization", "extra_headers.Authorization", "Proxy-Authorization", "Cookie", "password"),
+    *("clientSecret", "client_secret", "aws_secret_access_key", "private_key", "db_passwd", "key"),
+    *("llm.settings.extra.api_key", "api_key.value", "passphrase", "credentials", "API_KEY_2"),
+]
+PLAIN = [
+    *("max_output_tokens", "batch_tokens", "max_tokens", "prompt_token_details", "output_tokens"),
+    *("key_env", "token_env", "tokenizer", "pad_token", "eos_token", "mask_token", "true_token"),
+    *("keyword", "keys", "tokens", "monkey", "author", "key_field", "secret_name", "password_file"),
+    *("usage_input_tokens", "k1", "ssl-keyfile", "", ".", "base_url", "tokens_per_second"),
+]
+
+
+@pytest.mark.parametrize("name", SECRET)
+def test_a_name_of_a_secret_is_known(name: str) -> None:
+    assert is_secret_key(name)
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_a_name_of_something_else_is_not_taken_for_one(name: str) -> None:
+    assert not is_secret_key(name)
+
+
+def test_no_argument_of_our_own_options_is_taken_for_a_secret() -> None:
+    options = {path: yaml.safe_load(path.read_text("utf-8")) for path in CONF.rglob("*.yaml")}
+    assert len(options) > 50
+    for path, option in options.items():
+        assert redact(option) == option, path
+        assert [name for name in names(option) if is_secret_key(name)] == [], path
+
+
+def names(value: Any) -> list[str]:
+    if isinstance(value, dict):
+        return [*map(str, value), *(name for inner in value.values() for name in names(inner))]
+    if isinstance(value, list):
+        return [name for inner in value for name in names(inner)]
+    return []
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("+llm.settings.extra.api_key=sk-1,sk-2", "+llm.settings.extra.api_key=***"),
+        ("+llm.settings.extra={api_key: sk-1, n: 2}", "+llm.settings.extra={api_key: ***, n: 2}"),
+        ('{"api_key": "sk 1", "top_k": 20}', '{"api_key": ***, "top_k": 20}'),
+        ("Authorization: Bearer sk-1", "Authorization: ***"),
+        ("Bearer 0123456789abcdef", "Bearer ***"),
+        ("https://user:pass@host/v1?api_key=sk-1&n=2", "https://user:***@host/v1?api_key=***&n=2"),
+        ("--api-key=sk-1", "--api-key=***"),
+        ("api_key=${oc.env:MY_KEY}", "api_key=${oc.env:MY_KEY}"),
+        ("llm.key_env=OPENAI_API_KEY", "llm.key_env=OPENAI_API_KEY"),
+        ("llm.settings.max_output_tokens=8192", "llm.settings.max_output_tokens=8192"),
+        ("http://127.0.0.1:8000/v1?n=2", "http://127.0.0.1:8000/v1?n=2"),
+        ("Basic search, explained", "Basic search, explained"),
+        ("retriever.k1=0.9", "retriever.k1=0.9"),
+    ],
+)  # fmt: skip
+def test_secrets_inside_texts_are_masked_and_the_rest_stays(text: str, wanted: str) -> None:
+    assert redact(text) == wanted
+
+
+def test_an_option_of_a_command_line_hides_the_word_behind_it() -> None:
+    command = ["vllm", "serve", "--api-key", "sk-1", "--port", "8000"]
+    assert redact(command) == ["vllm", "serve", "--api-key", REDACTED, "--port", "8000"]
+
+
+def test_what_is_no_secret_under_a_secret_name_stays() -> None:
+    values = {"api_key": None, "auth": False, "password": "", "token": "${oc.env:MY_TOKEN}"}
+    assert redact(values) == values
+
+
+@pytest.mark.parametrize("value", ["sk-live-1", "lower_case", 7])
+def test_a_key_in_the_place_of_its_variables_name_is_masked(value: object) -> None:
+    assert redact({"key_env": value}) == {"key_env": REDACTED}
+    assert redact({"key_env": "MY_KEY"}) == {"key_env": "MY_KEY"}
+
+
+leaves = st.none() | st.booleans() | st.integers() | st.sampled_from(["a", "b c", "0.9", "/x/y"])
+plain_names = st.sampled_from([name for name in PLAIN if name and not name.endswith("_env")])
+plain = st.recursive(
+    leaves, lambda inner: st.lists(inner) | st.dictionaries(plain_names, inner), max_leaves=10
+)
+PLANTED = "planted-0123456789abcdef"
+
+
+@given(value=plain)
+def test_plain_values_come_back_as_they_are(value: Any) -> None:
+    assert redact(value) == value
+    assert list(find_secrets(value)) == []
+
+
+@given(
+    value=plain,
+    path=st.lists(st.sampled_from(["list", *PLAIN[:5]]), max_size=4),
+    name=st.sampled_from(SECRET),
+    form=st.sampled_from(["{}", "Bearer {}", "x {} y"]),
+)
+def test_a_secret_is_masked_at_any_depth_and_told_where_it_must_be_hidden(
+    value: Any, path: list[str], name: str, form: str
+) -> None:
+    planted: Any = {name: form.format(PLANTED), "beside": value}
+    for step in path:
+        planted = [value, planted] if step == "list" else {step: planted}
+    safe = redact(planted)
+    assert PLANTED not in json.dumps(safe) and REDACTED in json.dumps(safe)
+    assert redact(safe) == safe
+    (found,) = find_secrets(planted)
+    assert PLANTED in found
+
+
+def test_the_examples_of_the_documentation_hold() -> None:
+    results = doctest.testmod(redaction)
+    assert results.attempted and not results.failed

@@ -1,0 +1,219 @@
+"""Questions with judgements over a corpus: what benchmarks of every format share."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
+
+from soundingline.toolkit.data import Document, Link, Qrels, Topic
+from soundingline.toolkit.errors import InputError, check_int, is_number
+from soundingline.toolkit.files import dump_json, fingerprint
+
+SPLITS = ("dev", "test")
+
+
+class Benchmark:
+    """Questions, judgements, answers and a corpus. A format is a subclass that reads the first
+    three and yields `documents()`.
+
+    Args:
+        name: names the collection in folders and reports.
+        topics: the questions that a format selects.
+        qrels: grades by tier, qid and docid. The tier `evidence` is required; the tier `gold`
+            has the documents that contain the answer itself.
+        answers: accepted short answers by qid.
+        limit: number of questions, the first ones; None for all.
+        sets: which questions ask for documents besides those with a checklist: True for all of
+            them, or their qids.
+        checklists: requirements in words by qid, for questions that ask for documents.
+        satisfaction: by qid and docid, whether the document meets each requirement, in the order of
+            the checklist.
+
+    Attributes:
+        topics, qrels, answers, checklists, satisfaction: as above, of the selected questions.
+        targets: the documents that a question asks for, by qid: those of the tier `evidence` with a
+            grade above 0. They meet every requirement, and there may be none.
+        obfuscated: whether a run must obfuscate the texts of the benchmark that it writes
+            (`soundingline.toolkit.obfuscation`).
+        links_fingerprint: a hash of whatever `links()` depends on, under which a graph of them is
+            stored; None if the graph must be built at each start.
+    """
+
+    name: str
+    topics: Sequence[Topic]
+    qrels: Mapping[str, Qrels]
+    answers: Mapping[str, Sequence[str]]
+    targets: Mapping[str, Collection[str]]
+    checklists: Mapping[str, Sequence[str]]
+    satisfaction: Mapping[str, Mapping[str, Sequence[bool]]]
+    obfuscated: bool = False
+    _corpus_fingerprint: str = ""
+
+    def __init__(
+        self,
+        name: str,
+        topics: Sequence[Topic],
+        qrels: Mapping[str, Qrels],
+        answers: Mapping[str, Sequence[str]] | None = None,
+        *,
+        limit: int | None = None,
+        sets: bool | Collection[str] = False,
+        checklists: Mapping[str, Sequence[str]] | None = None,
+        satisfaction: Mapping[str, Mapping[str, Sequence[bool]]] | None = None,
+    ) -> None:
+        _check_count("limit", limit)
+        self.name = name
+        self.limit = limit
+        self.topics = list(topics[:limit])
+        chosen = {topic.qid for topic in self.topics}
+        self.qrels = {
+            tier: {qid: grades for qid, grades in rows.items() if qid in chosen}
+            for tier, rows in qrels.items()
+        }
+        self.answers = {qid: texts for qid, texts in (answers or {}).items() if qid in chosen}
+        self.checklists = {qid: texts for qid, texts in (checklists or {}).items() if qid in chosen}
+        self.satisfaction = {
+            qid: rows for qid, rows in (satisfaction or {}).items() if qid in self.checklists
+        }
+        evidence = self.qrels["evidence"]
+        self.targets = {
+            topic.qid: frozenset(
+                docid for docid, grade in evidence.get(topic.qid, {}).items() if grade > 0
+            )
+            for topic in self.topics
+            if sets is True or topic.qid in self.checklists or topic.qid in (sets or ())
+        }
+
+    def documents(self) -> Iterator[Document]:
+        """The corpus, in an order that does not change. The document store refuses an id that
+        occurs twice, and a corpus without any document."""
+        raise NotImplementedError
+
+    def links(self) -> Iterator[Link] | None:
+        """The references between documents; None if the benchmark has none."""
+        return None
+
+    @property
+    def links_fingerprint(self) -> str | None:
+        return None
+
+    @property
+    def corpus_fingerprint(self) -> str:
+        """Hash of the documents: all that an index depends on. Reads them once an object."""
+        if not self._corpus_fingerprint:
+            digest = hashlib.sha256()
+            for document in self.documents():
+                digest.update(dump_json(document, indent=None).encode(errors="surrogatepass"))
+            self._corpus_fingerprint = digest.hexdigest()[:12]
+        return self._corpus_fingerprint
+
+    @property
+    def fingerprint(self) -> str:
+        """Hash of the documents, and of the selected questions with their answers, judgements,
+        checklists, satisfied requirements and targets."""
+        sets = [self.checklists, self.satisfaction, sorted(self.targets)] if self.targets else []
+        return fingerprint(self.corpus_fingerprint, self.topics, self.answers, self.qrels, *sets)
+
+    @property
+    def unjudged(self) -> list[str]:
+        """The qids of selected questions without any judgement."""
+        evidence = self.qrels["evidence"]
+        return [topic.qid for topic in self.topics if not evidence.get(topic.qid)]
+
+    def unknown_judged(self, docids: Container[str]) -> list[tuple[str, str]]:
+        """The judged (qid, docid) pairs of all tiers whose docid is not among `docids` (a set, or a
+        store), each pair once. Published qrels have such pairs, and they count as judgements."""
+        pairs = {
+            (qid, docid): None
+            for rows in self.qrels.values()
+            for qid, grades in rows.items()
+            for docid in grades
+        }
+        unknown = {docid for docid in {docid for _, docid in pairs} if docid not in docids}
+        return [pair for pair in pairs if pair[1] in unknown]
+
+    def missing_documents(self, docids: Iterable[str]) -> set[str]:
+        """Those of the docids that are not in the corpus. Reads the corpus until all are found."""
+        missing = set(docids)
+        documents = self.documents() if missing else iter(())
+        for document in documents:
+            missing.discard(document.docid)
+            if not missing:
+                break
+        return missing
+
+    def document_texts(self, docids: Iterable[str]) -> Iterator[tuple[str, str]]:
+        """The docid, and the title and text, of those of the documents that are in the corpus, in
+        its order. Reads the corpus until all are found."""
+        left = set(docids)
+        documents = self.documents() if left else iter(())
+        for document in documents:
+            if document.docid in left:
+                left.remove(document.docid)
+                yield document.docid, f"{document.title}\n{document.text}"
+                if not left:
+                    return
+
+
+def select_topics(
+    topics: Sequence[Topic],
+    *,
+    split: str | None = None,
+    dev_share: float = 0.5,
+    sample: int | None = None,
+    seed: int = 0,
+    limit: int | None = None,
+) -> list[Topic]:
+    """A part of the questions that depends on nothing but their ids, in their order.
+
+    Args:
+        topics: the questions.
+        split: `dev` or `test`; None for all. A question belongs to `dev` if the hash of its id is
+            in the first `dev_share` of all hashes; it keeps its split when others come or go.
+        dev_share: expected share of `dev`, between 0 and 1.
+        sample: number of questions of the split, drawn with `seed`; None for all. A larger sample
+            of one seed contains the smaller ones.
+        seed: an integer.
+        limit: number of questions of the sample, the first ones; None for all.
+
+    Raises:
+        InputError: for impossible values, and if no question is left.
+    """
+    if split is not None and split not in SPLITS:
+        raise InputError(
+            f"split={split!r}", valid=f"{', '.join(SPLITS)}, or null for all questions"
+        )
+    if not is_number(dev_share) or not 0 < dev_share < 1:
+        raise InputError(f"dev_share={dev_share!r}", valid="a number between 0 and 1")
+    _check_count("sample", sample)
+    _check_count("limit", limit)
+    if isinstance(seed, bool) or not isinstance(seed, int):
+        raise InputError(f"seed={seed!r}", valid="an integer")
+    chosen = list(topics)
+    if split is not None:
+        is_dev = split == "dev"
+        chosen = [t for t in chosen if (_share("split", t.qid) < dev_share) == is_dev]
+    if sample is not None:
+        if sample > len(chosen):
+            raise InputError(
+                f"sample={sample}", valid=f"at most {len(chosen)}, the number of questions"
+            )
+        lowest = sorted(chosen, key=lambda topic: _share(f"sample {seed}", topic.qid))[:sample]
+        members = {topic.qid for topic in lowest}
+        chosen = [topic for topic in chosen if topic.qid in members]
+    if not chosen:
+        raise InputError(
+            f"split={split} of {len(topics)} questions holds none", do="choose another share"
+        )
+    return chosen[:limit]
+
+
+def _share(purpose: str, qid: str) -> float:
+    """A number from 0 to 1 that depends on the purpose and the id."""
+    digest = hashlib.sha256(f"{purpose}\0{qid}".encode()).digest()
+    return int.from_bytes(digest[:8], "big") / 2**64
+
+
+def _check_count(name: str, value: int | None) -> None:
+    if value is not None:
+        check_int(name, value, do="set it to null for all questions")

@@ -1,0 +1,182 @@
+"""Line formats of test collections, read with errors that name the file and the line."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple, TypeVar
+
+from pydantic import BeforeValidator, Field
+
+from soundingline.toolkit.data import Topic
+from soundingline.toolkit.errors import InputError, parse
+from soundingline.toolkit.files import file_hash
+
+R = TypeVar("R")
+
+_HASHES: dict[tuple[str, int, int], str] = {}
+_decode = json.JSONDecoder().decode  # without the checks that `json.loads` repeats on each line
+HEADERS = frozenset({"query-id", "query_id", "queryid", "qid", "query", "topic"})
+
+
+def _as_text(value: Any) -> Any:
+    """The digits of an integer, and other values as they are. `ValueError` for a string that UTF-8
+    cannot encode."""
+    if isinstance(value, str):
+        if not value.isascii():
+            try:
+                value.encode()
+            except UnicodeEncodeError:
+                raise ValueError("half a surrogate pair, from a broken \\u escape") from None
+    elif type(value) is int:
+        return str(value)
+    return value
+
+
+def _or_empty(value: Any) -> Any:
+    return "" if value is None else _as_text(value)
+
+
+Text = Annotated[str, BeforeValidator(_as_text)]
+Id = Annotated[Text, Field(min_length=1)]
+OptionalText = Annotated[str, BeforeValidator(_or_empty)]
+
+
+class Qrel(NamedTuple):
+    """One judgement: the grade of a document for a question."""
+
+    qid: str
+    docid: str
+    grade: int
+
+
+class Location(NamedTuple):
+    """A line of a file, for messages; lines count from 1."""
+
+    path: Path
+    line: int
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line}"
+
+
+def lines(path: Path) -> Iterator[tuple[Location, str]]:
+    """The lines of a UTF-8 file that are not blank, without their line end.
+
+    Lines end at a newline character only (not at the other characters that Unicode counts as line
+    ends, which occur inside JSON strings). A byte order mark is dropped.
+    """
+    with path.open("rb") as stream:
+        for number, raw in enumerate(stream, start=1):
+            location = Location(path, number)
+            try:
+                line = raw.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
+            except UnicodeDecodeError as error:
+                raise InputError(
+                    f"{location} is not UTF-8 ({error.reason})", do="Convert the file to UTF-8"
+                ) from None
+            if line and not line.isspace():
+                yield location, line
+
+
+def records(path: Path) -> Iterator[tuple[Location, dict[str, Any]]]:
+    """The objects of a JSON-lines file."""
+    for location, line in lines(path):
+        try:
+            record = _decode(line)
+        except (ValueError, RecursionError) as error:
+            raise InputError(
+                f"{location} is not JSON ({error})", valid="one JSON object a line", do="Repair it"
+            ) from None
+        if not isinstance(record, dict):
+            raise InputError(
+                f"{location} is a JSON {type(record).__name__}", valid="one JSON object a line"
+            )
+        yield location, record
+
+
+def rows(path: Path, model: type[R]) -> Iterator[tuple[Location, R]]:
+    """The objects of a JSON-lines file as rows of this model."""
+    for location, record in records(path):
+        yield location, parse(model, record, where=location)
+
+
+def read_qrels(files: Sequence[Path]) -> dict[str, dict[str, int]]:
+    """The union of qrels files: grades by qid and docid.
+
+    Three columns (`query-id, corpus-id, score`, with or without the header line) or TREC's four
+    (`qid, iteration, docid, grade`), separated by tabs, or by white space if a line has no tab. A
+    pair may occur repeatedly with the same grade.
+    """
+    return merge_qrels(row for path in files for row in _qrels(path))
+
+
+def _qrels(path: Path) -> Iterator[tuple[Location, Qrel]]:
+    for number, (location, line) in enumerate(lines(path)):
+        fields = [part.strip() for part in line.split("\t")] if "\t" in line else line.split()
+        if number == 0 and fields[0].lower() in HEADERS:
+            continue
+        if len(fields) not in (3, 4) or not all(fields):
+            raise InputError(
+                f"{location} has {sum(map(bool, fields))} fields",
+                valid="query-id, corpus-id, score; or TREC's qid, iteration, docid, grade",
+            )
+        try:
+            grade = int(fields[-1])
+        except ValueError:
+            raise InputError(
+                f"{location} has the grade {fields[-1]!r}", valid="an integer"
+            ) from None
+        yield location, Qrel(fields[0], fields[-2], grade)
+
+
+def merge_qrels(qrels: Iterable[tuple[object, Qrel]]) -> dict[str, dict[str, int]]:
+    """Grades by qid and docid of judgements that come with their locations. A pair may occur
+    repeatedly with the same grade."""
+    grades: dict[str, dict[str, int]] = {}
+    for location, row in qrels:
+        known = grades.setdefault(row.qid, {}).setdefault(row.docid, row.grade)
+        if known != row.grade:
+            raise InputError(
+                f"{location} gives {row.docid!r} the grade {row.grade} for question {row.qid!r},"
+                f" an earlier line {known}",
+                valid="one grade for a pair",
+            )
+    return grades
+
+
+def distinct_topics(topics: Iterable[tuple[object, Topic]], source: object) -> list[Topic]:
+    """The questions of `source`, which come with their locations, in their order. Raises
+    `InputError` for a qid that occurs twice, and if there is no question."""
+    known: dict[str, Topic] = {}
+    for location, topic in topics:
+        if topic.qid in known:
+            raise InputError(f"{location} has the qid {topic.qid!r} a second time", do="Rename it")
+        known[topic.qid] = topic
+    if not known:
+        raise InputError(f"{source} holds no question", valid="at least one")
+    return list(known.values())
+
+
+def read_topics(path: Path) -> list[Topic]:
+    """The questions of a file `qid<TAB>question`, in its order. The file has no header and no
+    quoting: the question is everything after the first tab, quotation marks and tabs included."""
+    return distinct_topics(_tabbed_topics(path), path)
+
+
+def _tabbed_topics(path: Path) -> Iterator[tuple[Location, Topic]]:
+    for location, line in lines(path):
+        qid, tab, text = line.partition("\t")
+        if not (qid and tab and text.strip()):
+            raise InputError(f"{location} is no question", valid="qid, a tab, and its text")
+        yield location, Topic(qid, text)
+
+
+def content_hash(path: Path) -> str:
+    """The hash of a file's bytes, computed once a process for each (path, size, time of change)."""
+    status = path.stat()
+    key = (str(path.resolve()), status.st_size, status.st_mtime_ns)
+    if key not in _HASHES:
+        _HASHES[key] = file_hash(path)
+    return _HASHES[key]

@@ -1,0 +1,180 @@
+"""Documents, topics, rankings, and the protocols of what stores documents and ranks them.
+
+Identifiers: a `docid` names a document, which is what relevance judgements are about. A `unit_id`
+names what was retrieved: a `docid`, or `<docid>%p<n>` for the n-th passage of that document (n from
+0)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol, overload
+
+PASSAGE_MARK = "%p"
+
+Qrels = Mapping[str, Mapping[str, int]]
+"""Relevance judgements of one tier: question -> docid -> grade."""
+
+
+def parent(unit_id: str) -> str:
+    """The document that a unit belongs to: `d1%p3` -> `d1`, `d1` -> `d1`.
+
+    Only a final `%p<digits>` counts, so that a docid which holds `%p` elsewhere stays whole.
+    """
+    if PASSAGE_MARK not in unit_id:  # called for every hit of every ranking
+        return unit_id
+    head, mark, tail = unit_id.rpartition(PASSAGE_MARK)
+    return head if mark and tail.isdecimal() else unit_id
+
+
+def parents(unit_ids: Sequence[str]) -> Sequence[str]:
+    """The document of each unit, in their order."""
+    # One look at all of them: most rankings are of documents, and long.
+    if PASSAGE_MARK not in "\n".join(unit_ids):
+        return unit_ids
+    return list(map(parent, unit_ids))
+
+
+class Document(NamedTuple):
+    """One document of a corpus, raw text."""
+
+    docid: str
+    title: str
+    text: str
+    url: str = ""
+
+
+class Link(NamedTuple):
+    """A reference of one document to another, such as a citation."""
+
+    docid: str
+    linked: str
+
+
+class Topic(NamedTuple):
+    """One question of a benchmark."""
+
+    qid: str
+    text: str
+
+
+class Unit(NamedTuple):
+    """What is indexed and retrieved: a whole document, its head, or one passage.
+
+    `text` excludes the title; `contents` is what an engine indexes (title in front).
+    """
+
+    unit_id: str
+    title: str
+    text: str
+
+    @property
+    def contents(self) -> str:
+        return f"{self.title}\n{self.text}" if self.title else self.text
+
+
+class Lines(NamedTuple):
+    """Lines `first`..`first + len(lines) - 1` (counted from 1) of a document with `total` lines."""
+
+    docid: str
+    title: str
+    first: int
+    lines: Sequence[str]
+    total: int
+
+
+class Hit(NamedTuple):
+    """One row of a ranking. `rank` counts from 1.
+
+    The search tool fills the last three for the hits that it shows, with what it shows: `title`;
+    `snippet`, a stretch of the text; `text`, the unit's contents from their beginning, its title in
+    front where it has one. Each is empty where the tool does not show it.
+    """
+
+    docid: str
+    unit_id: str
+    rank: int
+    score: float
+    title: str = ""
+    snippet: str = ""
+    text: str = ""
+
+
+class Ranking(Sequence[Hit]):
+    """The hits of a ranking by column, best first: their `unit_ids`, `scores` and `ranks` (None:
+    from 1). A `Hit` is made when it is read, because to make and hold a thousand of them takes
+    longer than the search that found them."""
+
+    def __init__(
+        self,
+        unit_ids: Sequence[str],
+        scores: Sequence[float],
+        ranks: Sequence[int] | None = None,
+    ) -> None:
+        self.unit_ids = tuple(unit_ids)
+        self.scores = scores
+        self.ranks = range(1, len(self.unit_ids) + 1) if ranks is None else ranks
+
+    def __len__(self) -> int:
+        return len(self.unit_ids)
+
+    def __iter__(self) -> Iterator[Hit]:
+        return map(Hit, parents(self.unit_ids), self.unit_ids, self.ranks, self.scores)
+
+    @overload
+    def __getitem__(self, position: int) -> Hit: ...
+    @overload
+    def __getitem__(self, position: slice) -> Ranking: ...
+    def __getitem__(self, position: int | slice) -> Hit | Ranking:
+        if isinstance(position, slice):
+            return Ranking(self.unit_ids[position], self.scores[position], self.ranks[position])
+        unit_id = self.unit_ids[position]
+        return Hit(parent(unit_id), unit_id, self.ranks[position], self.scores[position])
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and list(self) == list(other)
+
+    def __repr__(self) -> str:
+        return repr(list(self))
+
+
+class SearchRequest(NamedTuple):
+    """What a backend is asked: the query, the agent's newest reasoning, and how deep to rank."""
+
+    query: str
+    reasoning: str = ""
+    depth: int = 1000
+
+
+class SearchResult(NamedTuple):
+    """A ranking, and what its making has to tell: plain JSON values by name, never changed. They
+    are kept in the trajectory with the call, and never shown to the agent."""
+
+    hits: Sequence[Hit]
+    notes: Mapping[str, Any] = {}
+
+
+class DocumentStore(Protocol):
+    """Raw text by id, for many concurrent readers."""
+
+    def documents(self) -> Iterator[Document]:
+        """Every document, in the corpus's order, streamed."""
+        ...
+
+    def document(self, docid: str) -> Document:
+        """The whole document; `KeyError` if there is none of that id."""
+        ...
+
+    def lines(self, docid: str, offset: int = 1, limit: int = 200) -> Lines:
+        """`limit` lines from line `offset` (from 1). `KeyError` for an unknown docid,
+        `ValueError` for an offset or a limit out of range."""
+        ...
+
+    def texts(self, unit_ids: Sequence[str]) -> list[Unit]:
+        """The units, in the order asked. `KeyError` for an unknown id."""
+        ...
+
+
+class SearchBackend(Protocol):
+    """Anything that ranks. Thread-safe; never sees a model's messages."""
+
+    def search(self, request: SearchRequest) -> SearchResult: ...

@@ -1,0 +1,338 @@
+"""Comparison of evaluated runs: paired tests on one benchmark, and systems over several
+benchmarks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any, NamedTuple
+
+from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.evaluation.evaluation import EvaluatedRun
+from soundingline.toolkit.evaluation.statistics import holm, paired_test
+
+FAMILIES = ("measure", "all")
+_BENCHMARK = "benchmark"
+
+
+class PairedComparison(NamedTuple):
+    """A paired comparison of the runs `a` and `b` on one measure. `p_holm` is the p value after
+    Holm's correction over the comparison's family; the other fields are those of
+    `statistics.Paired`."""
+
+    measure: str
+    a: str
+    b: str
+    mean_a: float
+    mean_b: float
+    difference: float
+    low: float
+    high: float
+    p: float
+    p_holm: float
+    n: int
+    questions_needed: int | None
+    wins: int
+    losses: int
+    ties: int
+
+    def seen_from(self, name: str) -> PairedComparison:
+        """The same comparison with the run `name` (one of its two) as `a`."""
+        if name == self.a:
+            return self
+        return self._replace(
+            a=self.b,
+            b=self.a,
+            mean_a=self.mean_b,
+            mean_b=self.mean_a,
+            difference=-self.difference,
+            low=-self.high,
+            high=-self.low,
+            wins=self.losses,
+            losses=self.wins,
+        )
+
+
+def compare(
+    runs: Sequence[EvaluatedRun],
+    measures: Sequence[str],
+    baseline: str | None = None,
+    *,
+    test: str = "randomisation",
+    interval: str = "percentile",
+    family: str = "measure",
+    resamples: int = 9999,
+    seed: int = 0,
+) -> list[PairedComparison]:
+    """Compare runs over the same questions.
+
+    A measure of effort is compared over the questions that both runs recorded and whose effort is
+    known for both (money and tokens may be unknown): `n` is their number.
+
+    Args:
+        runs: runs over one benchmark content, with different names.
+        measures: the measures to compare.
+        baseline: the name of the run that every other run is compared with; None for all pairs, the
+            later run against the earlier one.
+        family: what Holm's correction runs over: the comparisons on one `measure` (as in
+            `pt.Experiment`), or `all`.
+        test, interval, resamples, seed: see `statistics.paired_test`. Each comparison starts from
+            the same seed, so that another run does not change the others' intervals.
+
+    Returns:
+        The comparisons, by measure, then by pair.
+
+    Raises:
+        InputError: for runs over different benchmarks or questions, unknown or equal names, a
+            measure that a run lacks, and one that two runs share on fewer than two questions.
+    """
+    if family not in FAMILIES:
+        raise InputError(f"the family is {family!r}", valid=", ".join(FAMILIES))
+    pairs = _pairs(runs, baseline)
+    for a, b in pairs:
+        if _content(a) != _content(b):
+            raise InputError(
+                f"the runs {a.name} and {b.name} are of different benchmarks ({_content(a)} and "
+                f"{_content(b)})",
+                valid="runs over one benchmark with one content",
+                do="run both again over the same benchmark",
+            )
+    options = {"test": test, "interval": interval, "resamples": resamples, "seed": seed}
+    rows = [
+        (measure, a.name, b.name, paired_test(*_shared_values(a, b, measure), **options))  # type: ignore[arg-type]
+        for measure in measures
+        for a, b in pairs
+    ]
+    families: dict[str, list[int]] = {}
+    for number, (measure, *_) in enumerate(rows):
+        families.setdefault(measure if family == "measure" else "", []).append(number)
+    adjusted: dict[int, float] = {}
+    for numbers in families.values():
+        p_values = [rows[number][3].p for number in numbers]
+        adjusted.update(zip(numbers, holm(p_values), strict=True))
+    return [
+        PairedComparison(measure=measure, a=a, b=b, p_holm=adjusted[number], **row._asdict())
+        for number, (measure, a, b, row) in enumerate(rows)
+    ]
+
+
+def _pairs(
+    runs: Sequence[EvaluatedRun], baseline: str | None
+) -> list[tuple[EvaluatedRun, EvaluatedRun]]:
+    by_name = {run.name: run for run in runs}
+    if len(by_name) < len(runs):
+        raise InputError("two of the runs to compare have one name", do="name each run once")
+    if baseline is None:
+        return [(later, earlier) for earlier, later in combinations(runs, 2)]
+    if baseline not in by_name:
+        raise InputError(f"the baseline is {baseline!r}", valid=", ".join(by_name))
+    return [(run, by_name[baseline]) for run in runs if run.name != baseline]
+
+
+def _shared_values(
+    a: EvaluatedRun, b: EvaluatedRun, measure: str
+) -> tuple[Mapping[str, float], Mapping[str, float]]:
+    """The values of both runs on the questions for which both have one."""
+    for run in (a, b):
+        if measure not in run.per_question:
+            raise InputError(
+                f"the run {run.name} has no measure {measure!r} by question",
+                valid=", ".join(run.per_question) or "none",
+                do="evaluate it again with that measure; money and tokens are left out where they "
+                "are known of no question",
+            )
+    first, second = a.per_question[measure], b.per_question[measure]
+    if first.keys() == second.keys():
+        return first, second
+    # The runs must have the same questions; each lacks only the effort that it does not know.
+    one, other = (set().union(*run.per_question.values()) for run in (a, b))
+    if one != other:
+        raise InputError(
+            f"the runs {a.name} ({len(one)} questions) and {b.name} ({len(other)} questions) "
+            f"share {len(one & other)} on {measure}",
+            valid="runs over the same questions",
+            do="run or evaluate both over the same split and limit",
+        )
+    shared = [qid for qid in first if qid in second]
+    if len(shared) < 2:
+        raise InputError(
+            f"{measure} is known of {len(first)} questions of the run {a.name}, of "
+            f"{len(second)} of {b.name}, and of {len(shared)} of both",
+            valid="two questions or more",
+            do="leave that measure out, or run both with known prices and usage",
+        )
+    return {qid: first[qid] for qid in shared}, {qid: second[qid] for qid in shared}
+
+
+@dataclass(frozen=True)
+class System:
+    """One configuration on several benchmarks.
+
+    Attributes:
+        label: its name in tables.
+        runs: benchmark label -> its run there.
+    """
+
+    label: str
+    runs: Mapping[str, EvaluatedRun]
+
+    def value(self, measure: str, benchmark: str) -> float | None:
+        """The value of a measure on a benchmark; None if there is no run or no such measure."""
+        run = self.runs.get(benchmark)
+        return None if run is None else run.metrics.get(measure)
+
+
+@dataclass(frozen=True)
+class Systems:
+    """Systems and benchmarks, both in order of first appearance."""
+
+    benchmarks: Sequence[str]
+    systems: Sequence[System]
+
+    def benchmarks_of(self, measure: str) -> list[str]:
+        """The benchmarks on which any system has the measure."""
+        return [
+            benchmark
+            for benchmark in self.benchmarks
+            if any(system.value(measure, benchmark) is not None for system in self.systems)
+        ]
+
+    def macro_average(self, system: System, measure: str) -> float | None:
+        """The mean over the benchmarks with this measure, each with the same weight; None if the
+        system lacks one of them, because a mean over other benchmarks cannot be compared."""
+        values = [system.value(measure, benchmark) for benchmark in self.benchmarks_of(measure)]
+        present = [value for value in values if value is not None]
+        if not present or len(present) < len(values):
+            return None
+        return sum(present) / len(present)
+
+    def of(self, name: str) -> System | None:
+        """The system of the run with this name; None if there is no such run."""
+        for system in self.systems:
+            if any(run.name == name for run in system.runs.values()):
+                return system
+        return None
+
+
+def by_benchmark(runs: Sequence[EvaluatedRun]) -> list[list[EvaluatedRun]]:
+    """The runs of each benchmark content, in order of first appearance."""
+    groups: dict[str, list[EvaluatedRun]] = {}
+    for run in runs:
+        groups.setdefault(_content(run), []).append(run)
+    return list(groups.values())
+
+
+def systems_of(runs: Sequence[EvaluatedRun], by: Sequence[str] = ()) -> Systems | None:
+    """Group runs over several benchmarks into systems.
+
+    Runs belong to one system if all their settings but the benchmark's are equal, by the
+    fingerprints in the manifests. A configuration with two runs on one benchmark makes two systems.
+
+    Args:
+        runs: the runs.
+        by: factors that distinguish systems instead, for settings that differ with the benchmark on
+            purpose, such as the task of a prompt.
+
+    Returns:
+        The systems, or None if all runs are over one benchmark content.
+
+    Raises:
+        InputError: for a factor that no run has, and if runs on one benchmark that differ otherwise
+            have the same factors.
+    """
+    groups = by_benchmark(runs)
+    if len(groups) < 2:
+        return None
+    if by:
+        _check_factors(groups, by)
+    labels = _benchmark_labels([group[0] for group in groups])
+    rows: dict[tuple[Any, int], dict[str, EvaluatedRun]] = {}
+    for label, group in zip(labels, groups, strict=True):
+        for run in group:
+            key, occurrence = _settings(run, by), 0
+            while label in rows.get((key, occurrence), {}):
+                occurrence += 1
+            rows.setdefault((key, occurrence), {})[label] = run
+    names = _system_labels([next(iter(row.values())) for row in rows.values()], by)
+    systems = [System(name, row) for name, row in zip(names, rows.values(), strict=True)]
+    return Systems(labels, systems)
+
+
+def _check_factors(groups: Sequence[Sequence[EvaluatedRun]], by: Sequence[str]) -> None:
+    """`InputError` if the factors do not distinguish the runs on one benchmark."""
+    known = {name for group in groups for run in group for name in run.factors}
+    varied = {name for name in known if any(_varies(name, group) for group in groups)}
+    if unknown := sorted(set(by) - known):
+        raise InputError(
+            f"no run has the factor {', '.join(unknown)}",
+            valid=", ".join(sorted(varied or known)),
+        )
+    for group in groups:
+        first: dict[Any, EvaluatedRun] = {}
+        for run in group:
+            other = first.setdefault(_settings(run, by), run)
+            if _settings(run, ()) != _settings(other, ()):
+                raise InputError(
+                    f"{other.name} and {run.name} have the same {', '.join(by)} and differ "
+                    "otherwise",
+                    valid="factors that tell the runs on one benchmark apart",
+                    do=f"add {' or '.join(sorted(varied - set(by)))}",
+                )
+
+
+def _content(run: EvaluatedRun) -> str:
+    return str(run.manifest.get("fingerprints", {}).get(_BENCHMARK))
+
+
+def _settings(run: EvaluatedRun, by: Sequence[str]) -> Any:
+    """What the runs of one system have in common."""
+    factors = {name: value for name, value in run.factors.items() if not _of_benchmark(name)}
+    if by:
+        return tuple(factors.get(name, "") for name in by)
+    groups = run.manifest.get("config", {})
+    prints = {
+        name: value
+        for name, value in run.manifest.get("fingerprints", {}).items()
+        # Other fingerprints are of content, which differs with the corpus.
+        if (name in groups and name not in (_BENCHMARK, "sealed")) or name.startswith("prompt")
+    }
+    return tuple(sorted((prints or factors or {"run": run.name}).items()))
+
+
+def _of_benchmark(factor: str) -> bool:
+    return factor == _BENCHMARK or factor.startswith(f"{_BENCHMARK}.")
+
+
+def _varies(factor: str, runs: Sequence[EvaluatedRun]) -> bool:
+    return len({run.factors.get(factor, "") for run in runs}) > 1
+
+
+def _benchmark_labels(runs: Sequence[EvaluatedRun]) -> list[str]:
+    """The benchmarks' names, and for equal names the settings that differ."""
+    factors = dict.fromkeys(name for run in runs for name in run.factors if _of_benchmark(name))
+    names = []
+    for run in runs:
+        settings = run.manifest.get("config", {}).get(_BENCHMARK) or {}
+        default = run.factors.get(_BENCHMARK) or _content(run)[:12]
+        names.append(str(settings.get("name") or default))
+    labels = []
+    for run, name in zip(runs, names, strict=True):
+        alike = [one for one, other in zip(runs, names, strict=True) if other == name]
+        varied = [factor for factor in factors if _varies(factor, alike)]
+        labels.append(" ".join([name, *_values(run, varied)]))
+    return [
+        label if labels.count(label) == 1 else f"{label} ({_content(run)[:12]})"
+        for label, run in zip(labels, runs, strict=True)
+    ]
+
+
+def _system_labels(runs: Sequence[EvaluatedRun], by: Sequence[str]) -> list[str]:
+    names = dict.fromkeys(name for run in runs for name in run.factors)
+    varied = by or [name for name in names if not _of_benchmark(name) and _varies(name, runs)]
+    labels = [" · ".join(_values(run, varied)) or "—" for run in runs]
+    return labels if len(set(labels)) == len(labels) else [run.name for run in runs]
+
+
+def _values(run: EvaluatedRun, factors: Sequence[str]) -> list[str]:
+    return [str(run.factors[name]) for name in factors if name in run.factors]

@@ -1,0 +1,479 @@
+"""Evaluated runs: their measures, their repeats, and their files.
+
+Repeats of a question are not independent of each other. The question therefore stays the unit of
+every test and interval: its value is the mean over its repeats, which equals clustering by question
+if all questions have the same number of repeats (Miller, Adding error bars to evals, arXiv
+2411.00640). Pooling all repeats as if they were questions makes intervals too narrow.
+
+An evaluation is written into the run folder, next to the trajectories:
+
+- `metrics.json`, a flat map of measure to value, is removed first and written last. If it is there,
+  the evaluation is complete.
+- `evaluation/summary.json` has the state of the folder from before its trajectories were read, so
+  that an evaluation of older trajectories is recognised, and a hash of every file that is read
+  again, so that a damaged file is never taken for results.
+- Writers of one folder wait for each other, and a reader refuses files of two evaluations.
+- `evaluation/verdicts.json` quotes answers and is obfuscated in an obfuscated run. The other files
+  hold only ids and numbers.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from typing_extensions import TypedDict
+
+from soundingline.toolkit.data import Qrels, Topic
+from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.evaluation.answers import Verdict
+from soundingline.toolkit.evaluation.retrieval import (
+    DEFAULT_MEASURES,
+    PerQuestion,
+    Rankings,
+    documents,
+    measure_rankings,
+)
+from soundingline.toolkit.evaluation.statistics import variance_components
+from soundingline.toolkit.files import (
+    dump_json,
+    file_lock,
+    fingerprint,
+    read_json,
+    remove_leftovers,
+    write_json,
+    write_text,
+)
+from soundingline.toolkit.redaction import redact
+from soundingline.toolkit.runs.run_folder import RunFolder
+
+FORMAT = 2
+VERDICTS = Path("evaluation", "verdicts.json")
+RANKINGS = "run.trec"
+_METRICS = "metrics.json"
+_QUESTIONS = "evaluation/questions.json"
+_FUNNEL = "evaluation/funnel.json"
+_CURVES = "evaluation/curves.json"
+_REPEATS = "evaluation/repeats.json"
+_SUMMARY = "evaluation/summary.json"
+_MANIFEST = "manifest.json"
+# Counts of questions, which are equal in all repeats. All other counts are of trajectories.
+OF_QUESTIONS = (
+    "questions",
+    "unjudged",
+    "without_accepted_answer",
+    "asking_for_documents",
+    "without_targets",
+)
+
+
+class _Summary(TypedDict):
+    format: int
+    counts: dict[str, int]
+    denominators: dict[str, int]
+    trajectories: str
+    files: dict[str, str]  # name -> hash
+
+
+class _Repeats(TypedDict):
+    values: dict[str, dict[str, list[float]]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """The measures of a run.
+
+    Attributes:
+        metrics: measure -> value, as in `metrics.json`.
+        per_question: measure -> question -> value. A measure of quality has a value for every
+            judged question, a measure of effort for every recorded question whose effort is known.
+        denominators: measure -> number of questions (or answers) that its value is a mean over.
+        counts: `questions`, `answered`, `failed`, `unjudged` and others, and one for each exit
+            status. With repeats, counts of trajectories are over all repeats.
+        funnel: judged tier -> exposure tier -> `macro` and `micro` recall and `documents`, the mean
+            number of documents that a question exposed.
+        curves: `documents` and `tokens` -> points (exposed so far, mean recall), ascending.
+        repeats: measure -> question -> its value in each repeat, whose mean is in `per_question`;
+            empty without repeats.
+        rankings: question -> docids, best first, as they were measured.
+        verdicts: the judge's verdicts on the recorded answers.
+    """
+
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    per_question: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    denominators: Mapping[str, int] = field(default_factory=dict)
+    counts: Mapping[str, int] = field(default_factory=dict)
+    funnel: Mapping[str, Mapping[str, Mapping[str, float]]] = field(default_factory=dict)
+    curves: Mapping[str, Sequence[tuple[float, float]]] = field(default_factory=dict)
+    repeats: Mapping[str, Mapping[str, Sequence[float]]] = field(default_factory=dict)
+    rankings: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    verdicts: Sequence[Verdict] = ()
+
+    def with_values(
+        self,
+        per_question: Mapping[str, Mapping[str, float]],
+        over_answers: Mapping[str, tuple[float, int]] | None = None,
+    ) -> Evaluation:
+        """A copy with other measures.
+
+        Args:
+            per_question: measure -> question -> value. Measures without values are left out;
+                `metrics` are the means over the questions.
+            over_answers: measures that have no value for one question, such as the calibration
+                error: the value, and the number of answers.
+        """
+        per_question = {name: values for name, values in per_question.items() if values}
+        others = over_answers or {}
+        return replace(
+            self,
+            per_question=per_question,
+            metrics={
+                **{name: _mean(values.values()) for name, values in per_question.items()},
+                **{name: value for name, (value, _) in others.items()},
+            },
+            denominators={
+                **{name: len(values) for name, values in per_question.items()},
+                **{name: count for name, (_, count) in others.items()},
+            },
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluatedRun(Evaluation):
+    """An evaluation that was read from a run folder, without its rankings and verdicts.
+
+    Attributes:
+        name: the run's name.
+        factors: what was varied, option names by group, such as `{"unit": "passage"}`.
+        manifest: the run's manifest.
+    """
+
+    name: str
+    factors: Mapping[str, str] = field(default_factory=dict)
+    manifest: Mapping[str, Any] = field(default_factory=dict)
+
+
+def evaluate_ranking(
+    rankings: Rankings,
+    qrels: Qrels,
+    measures: Sequence[str] = DEFAULT_MEASURES,
+    topics: Sequence[Topic] | None = None,
+) -> Evaluation:
+    """Evaluate rankings that no agent made. Means are over the judged questions.
+
+    Args:
+        rankings: question -> units, best first. A passage counts as its document, and a document
+            once, at its best rank.
+        qrels: question -> docid -> grade, of one tier.
+        measures: names of ir_measures.
+        topics: the questions to evaluate; None for all judged questions.
+
+    Returns:
+        An evaluation whose `counts` are `questions`, `answered` (those with a ranking), `failed`
+        (0) and `unjudged`.
+    """
+    qids = [topic.qid for topic in topics] if topics is not None else list(qrels)
+    judged = {qid: qrels[qid] for qid in qids if qid in qrels}
+    ranked = {qid: documents(rankings[qid]) for qid in qids if rankings.get(qid)}
+    counts = {
+        "questions": len(qids),
+        "answered": len(ranked),
+        "failed": 0,
+        "unjudged": len(qids) - len(judged),
+    }
+    evaluation = Evaluation(counts=counts, rankings=ranked)
+    return evaluation.with_values(measure_rankings(ranked, judged, measures))
+
+
+def average_repeats(evaluations: Sequence[Evaluation]) -> Evaluation:
+    """The evaluation of a run from the evaluations of its repeats.
+
+    Values of a question are means over the repeats that have one. Measures without a value for one
+    question, the funnel and the curves are means over the repeats. Counts of trajectories are sums.
+    Rankings and verdicts are those of the first repeat.
+    """
+    first = evaluations[0]
+    repeats: dict[str, dict[str, list[float]]] = {}
+    for evaluation in evaluations:
+        for measure, values in evaluation.per_question.items():
+            for qid, value in values.items():
+                repeats.setdefault(measure, {}).setdefault(qid, []).append(value)
+    over_answers = {
+        name: (
+            _mean(each.metrics[name] for each in evaluations if name in each.metrics),
+            sum(each.denominators.get(name, 0) for each in evaluations),
+        )
+        for name in _keys(each.metrics for each in evaluations)
+        if name not in repeats
+    }
+    counts = {
+        name: first.counts.get(name, 0)
+        if name in OF_QUESTIONS
+        else sum(each.counts.get(name, 0) for each in evaluations)
+        for name in _keys(each.counts for each in evaluations)
+    }
+    averaged = replace(
+        first,
+        counts={**counts, "repeats": len(evaluations)},
+        funnel=_mean_funnel([each.funnel for each in evaluations]),
+        curves={
+            unit: _mean_curve([each.curves[unit] for each in evaluations]) for unit in first.curves
+        },
+        repeats=repeats,
+    )
+    per_question = {
+        measure: {qid: _mean(row) for qid, row in rows.items()} for measure, rows in repeats.items()
+    }
+    return averaged.with_values(per_question, over_answers)
+
+
+def _mean(values: Iterable[float]) -> float:
+    return float(np.mean(list(values)))
+
+
+def _keys(maps: Iterable[Mapping[str, object]]) -> list[str]:
+    """All keys, each once, in order of first appearance."""
+    return list(dict.fromkeys(chain.from_iterable(maps)))
+
+
+def _mean_funnel(
+    funnels: Sequence[Mapping[str, Mapping[str, Mapping[str, float]]]],
+) -> dict[str, dict[str, dict[str, float]]]:
+    # All repeats have the same questions and judgements, so means of means are means. A layer of
+    # reading that a repeat did not show counts as zeros.
+    result: dict[str, dict[str, dict[str, float]]] = {}
+    for judged in funnels[0]:
+        tables = [funnel[judged] for funnel in funnels]
+        for tier in _keys(tables):
+            rows = [table.get(tier, {}) for table in tables]
+            result.setdefault(judged, {})[tier] = {
+                name: _mean(row.get(name, 0.0) for row in rows) for name in _keys(rows)
+            }
+    return result
+
+
+def _mean_curve(curves: Sequence[Sequence[tuple[float, float]]]) -> list[tuple[float, float]]:
+    """The mean of step functions, at all their points."""
+    grid = sorted({x for curve in curves for x, _ in curve})
+    steps = [np.array(curve, dtype=float) for curve in curves]
+    heights = [step[np.searchsorted(step[:, 0], grid, side="right") - 1, 1] for step in steps]
+    average = np.mean(heights, axis=0)
+    return [(float(x), float(y)) for x, y in zip(grid, average, strict=True)]
+
+
+def write_evaluation(path: Path | str, evaluation: Evaluation, *, state: str) -> None:
+    """Write an evaluation into a run folder and replace an earlier one.
+
+    Args:
+        path: the run folder.
+        evaluation: the evaluation.
+        state: the `RunFolder.state()` from before the trajectories were read.
+
+    Raises:
+        InputError: for a value that is not finite, and if the folder cannot be written.
+    """
+    folder = RunFolder(path)
+    _check_finite(folder, evaluation)
+    try:
+        with file_lock(folder.path / "evaluation" / ".lock"):
+            for part in folder.repeats():
+                for place in (part.path, part.path / "evaluation"):
+                    remove_leftovers(place)
+            _write(folder, evaluation, state)
+    except OSError as error:
+        raise InputError(
+            f"cannot write the evaluation of {folder.path}: {error.strerror or error}",
+            do="free or change the disk, then evaluate again",
+        ) from error
+
+
+def _check_finite(folder: RunFolder, evaluation: Evaluation) -> None:
+    """`InputError` for a value that JSON cannot hold, which a damaged trajectory may cause."""
+    values = [
+        (measure, f"question {qid!r}", value)
+        for measure, row in evaluation.per_question.items()
+        for qid, value in row.items()
+    ]
+    values += [(name, "all questions", value) for name, value in evaluation.metrics.items()]
+    for measure, where, value in values:
+        if not math.isfinite(value):
+            raise InputError(
+                f"{measure} of {where} of {folder.path} is {value}",
+                valid="finite numbers",
+                do="look at the trajectories, or leave that measure out",
+            )
+
+
+def _write(folder: RunFolder, evaluation: Evaluation, state: str) -> None:
+    summary = {
+        "format": FORMAT,
+        "counts": evaluation.counts,
+        "denominators": evaluation.denominators,
+        "trajectories": state,
+    }
+    texts = {
+        _QUESTIONS: dump_json(evaluation.per_question),
+        _FUNNEL: dump_json(evaluation.funnel),
+        _CURVES: dump_json(evaluation.curves),
+        RANKINGS: trec_run(evaluation.rankings, folder.name),
+    }
+    if evaluation.repeats:
+        components = {name: variance_components(row) for name, row in evaluation.repeats.items()}
+        variance = {name: row._asdict() for name, row in components.items() if row}
+        texts[_REPEATS] = dump_json({"values": evaluation.repeats, "variance": variance})
+    texts[_METRICS] = dump_json(evaluation.metrics)
+    hashes = {name: fingerprint(text) for name, text in texts.items()}
+    hashes[_SUMMARY] = fingerprint(dump_json(summary))
+    hashes[_MANIFEST] = fingerprint(_compared(folder.manifest()))
+    (folder.path / _METRICS).unlink(missing_ok=True)
+    write_json(folder.path / VERDICTS, [row._asdict() for row in evaluation.verdicts])
+    if not evaluation.repeats:
+        (folder.path / _REPEATS).unlink(missing_ok=True)
+    write_json(folder.path / _SUMMARY, {**summary, "files": hashes}, clear=True)
+    for name, text in texts.items():
+        write_text(folder.path / name, text, clear=True)
+
+
+def load_run(path: Path | str, name: str = "") -> EvaluatedRun:
+    """Read the evaluation of a run folder.
+
+    Args:
+        path: the run folder.
+        name: the run's name; by default the folder's.
+
+    Raises: InputError: if this is no run, or one that was not evaluated, was evaluated before its
+        newest trajectories were written or is being evaluated right now, and if a file of the
+        evaluation is damaged.
+    """
+    folder = RunFolder(path)
+    manifest = redact(folder.manifest())
+    written = _written(folder)
+    summary = _read_summary(folder)
+    if summary["trajectories"] != folder.state():
+        raise InputError(
+            f"the evaluation of {folder.path} is not of the trajectories that are there now",
+            do=_evaluate_again(folder),
+        )
+    _check_hash(folder, _MANIFEST, _compared(folder.manifest()), summary)
+    curves = _read(folder, _CURVES, dict[str, list[tuple[float, float]]], summary)
+    several = summary["counts"].get("repeats", 1) > 1
+    run = EvaluatedRun(
+        name=name or folder.name,
+        factors=manifest.get("factors", {}),
+        manifest=manifest,
+        metrics=_read(folder, _METRICS, dict[str, float], summary),
+        per_question=_read(folder, _QUESTIONS, PerQuestion, summary),
+        denominators=summary["denominators"],
+        counts=summary["counts"],
+        funnel=_read(folder, _FUNNEL, dict[str, PerQuestion], summary),
+        curves={unit: [(x, y) for x, y in points] for unit, points in curves.items()},
+        repeats=_read(folder, _REPEATS, _Repeats, summary)["values"] if several else {},
+    )
+    if _written(folder) != written:
+        raise InputError(
+            f"the run {folder.path} was evaluated anew while its evaluation was read",
+            do="run the same command again",
+        )
+    return run
+
+
+def load_runs(paths: Sequence[Path | str]) -> list[EvaluatedRun]:
+    """Read the evaluations of several run folders, each once, in their order. Folders of one name
+    are named with the folder above."""
+    folders = list(dict.fromkeys(Path(path).resolve() for path in paths))
+    names = [folder.name for folder in folders]
+    return [
+        load_run(
+            folder,
+            folder.name if names.count(folder.name) == 1 else f"{folder.parent.name}/{folder.name}",
+        )
+        for folder in folders
+    ]
+
+
+def read_rankings(folder: RunFolder) -> str:
+    """The rankings that were evaluated, as a TREC run (`run.trec`). `InputError` if there are none,
+    or if the file is damaged."""
+    _written(folder)
+    path = folder.path / RANKINGS
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"cannot read {path}: {error}", do=_evaluate_again(folder)) from error
+    _check_hash(folder, RANKINGS, text, _read_summary(folder))
+    return text
+
+
+def _written(folder: RunFolder) -> tuple[int, int]:
+    """What distinguishes one writing of `metrics.json` from another. `InputError` if it is absent:
+    it is removed first and written last."""
+    try:
+        written = (folder.path / _METRICS).stat()
+    except FileNotFoundError:
+        raise InputError(
+            f"the run {folder.path} has not been evaluated",
+            do=f"run: soundingline evaluate {folder.path}",
+        ) from None
+    return written.st_ino, written.st_mtime_ns
+
+
+def _read_summary(folder: RunFolder) -> _Summary:
+    summary: _Summary = read_json(folder.path / _SUMMARY, _Summary, do=_evaluate_again(folder))
+    content = {key: value for key, value in summary.items() if key != "files"}
+    _check_hash(folder, _SUMMARY, dump_json(content), summary)
+    return summary
+
+
+def _read(folder: RunFolder, name: str, kind: Any, summary: _Summary) -> Any:
+    value = read_json(folder.path / name, kind, do=_evaluate_again(folder))
+    _check_hash(folder, name, dump_json(value), summary)
+    return value
+
+
+def _compared(manifest: Mapping[str, Any]) -> str:
+    """The part of a manifest by which runs are compared: a damaged one could separate two runs of
+    one benchmark."""
+    return dump_json(manifest.get("fingerprints"))
+
+
+def _check_hash(folder: RunFolder, name: str, text: str, summary: _Summary) -> None:
+    if summary["format"] != FORMAT or summary["files"].get(name) != fingerprint(text):
+        raise InputError(
+            f"{folder.path / name} is damaged: it is not as the evaluation wrote it",
+            do=_evaluate_again(folder),
+        )
+
+
+def _evaluate_again(folder: RunFolder) -> str:
+    if folder.has_trajectories():
+        return f"evaluate it again: soundingline evaluate {folder.path}"
+    return "run the command that made it again"
+
+
+def trec_run(rankings: Mapping[str, Sequence[str]], tag: str) -> str:
+    """Rankings as a TREC run.
+
+    The score falls by one with each rank, so that trec_eval, which sorts by score and then by
+    docid, keeps the order. White space in ids, which the format cannot hold, is percent-encoded.
+
+    Example:
+        >>> print(trec_run({"q1": ["d2", "d 1"]}, "bm25"), end="")
+        q1 Q0 d2 1 2 bm25
+        q1 Q0 d%201 2 1 bm25
+    """
+    lines = [
+        f"{_field(qid)} Q0 {_field(docid)} {rank} {len(docids) - rank + 1} {_field(tag)}\n"
+        for qid, docids in rankings.items()
+        for rank, docid in enumerate(docids, start=1)
+    ]
+    return "".join(lines)
+
+
+def _field(text: str) -> str:
+    return re.sub(r"\s", lambda match: f"%{ord(match[0]):02X}", text) or "%"

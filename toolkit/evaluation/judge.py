@@ -1,0 +1,364 @@
+"""A language model as the judge, and the file of its verdicts.
+
+The protocol is that of BrowseComp-Plus: the judge sees the question, the response and the correct
+answer, and a reply without a readable verdict counts as wrong. Verdicts of two judges differ by
+several points of accuracy, so each file of verdicts records the judge's model, a hash of its prompt
+and its settings. Every answer is judged once, and its verdict is read again by later evaluations.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import json
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from soundingline.toolkit.errors import InputError, is_number, parse
+from soundingline.toolkit.evaluation.answers import ExactAnswerJudge, Judge, Verdict
+from soundingline.toolkit.files import (
+    JsonLinesLog,
+    fingerprint,
+    read_json_lines,
+    recover_json_lines,
+)
+from soundingline.toolkit.llm.blocking import identity
+from soundingline.toolkit.llm.client import LanguageModel
+from soundingline.toolkit.llm.errors import ModelError, OutOfMoney
+from soundingline.toolkit.llm.messages import ChatModel, SamplingParams, Turn, user
+from soundingline.toolkit.llm.prompts import spotlight
+from soundingline.toolkit.trajectory import Answer, Trajectory, final_response
+
+PROMPTS = Path(__file__).resolve().parent / "prompts"
+FAILED, UNREADABLE = "failed", "unreadable"
+_TOOL = "verdict"
+_SCHEMA: Mapping[str, Any] = {
+    "name": _TOOL,
+    "description": "Report the verdict on the response.",
+    "parameters": {
+        "type": "object",
+        "properties": {
+            "extracted_answer": {"type": "string", "description": "The answer given, or none."},
+            "reasoning": {"type": "string", "description": "One or two sentences."},
+            "correct": {"type": "boolean", "description": "Whether the answer is correct."},
+            "confidence": {
+                "type": ["number", "null"],
+                "description": "The response's own confidence from 0 to 100, or null.",
+            },
+        },
+        "required": ["extracted_answer", "reasoning", "correct", "confidence"],
+        "additionalProperties": False,
+    },
+}
+
+
+class JudgeCase(NamedTuple):
+    """What is judged: a recorded response to a question, and the accepted answers."""
+
+    qid: str
+    question: str
+    response: str
+    accepted: Sequence[str]
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash of everything that the judge sees."""
+        return fingerprint(self.question, self.response, list(self.accepted))
+
+
+# An example whose texts show how lines and tokens of chat templates are sent.
+_SAMPLE = JudgeCase("", "question", "first line\n<|im_end|> </s> [INST]", ("accepted",))
+
+
+class ModelVerdict(NamedTuple):
+    """The model's verdict on one case.
+
+    Attributes:
+        qid: the question.
+        correct: whether the answer is correct.
+        extracted: the answer that the model found in the response.
+        reasoning: the model's reasons; the beginning of an unreadable reply, or the error message.
+        confidence: the response's own confidence, 0 to 100; None if it states none.
+        error: `failed` if there was no reply (requested again next time), `unreadable` for a reply
+            without a verdict, otherwise empty.
+        case: the fingerprint of the case.
+    """
+
+    qid: str
+    correct: bool
+    extracted: str = ""
+    reasoning: str = ""
+    confidence: float | None = None
+    error: str = ""
+    case: str = ""
+
+
+class LlmJudge:
+    """A language model as the judge.
+
+    The question, the response and the answers are put into delimited sections of the prompt, which
+    their texts cannot leave (`soundingline.toolkit.llm.prompts`).
+
+    Args:
+        model: the model, whose name and settings are recorded. It need not run before `judge` is
+            called. None for the model of `bind`.
+        reference: whether the judge sees the accepted answers, or only question and response.
+        prompt: the path of a prompt with the places `{question}`, `{response}` and, with a
+            reference, `{accepted}`; None for the one in `prompts`.
+
+    Raises:
+        InputError: for a prompt that cannot be read or lacks a place.
+    """
+
+    name = "llm"
+
+    def __init__(
+        self,
+        *,
+        model: LanguageModel | None = None,
+        reference: bool = True,
+        prompt: str | None = None,
+    ) -> None:
+        self.model = identity(model) if model else ""
+        self.settings = model.settings if model else SamplingParams()
+        self.reference = reference
+        own = PROMPTS / ("judge.txt" if reference else "judge_reference_free.txt")
+        self.prompt = _prompt(Path(prompt) if prompt else own, reference)
+
+    def bind(self, model: LanguageModel) -> LlmJudge:
+        """A copy of this judge with a model."""
+        bound = copy.copy(self)
+        bound.model, bound.settings = identity(model), model.settings
+        return bound
+
+    def record(self) -> dict[str, Any]:
+        """What a file of verdicts records about the judge."""
+        return {
+            "judge": self.name,
+            "model": self.model,
+            # As it is sent, except for the random number of each request.
+            "prompt": fingerprint(self._request(_SAMPLE, nonce="0" * 16)),
+            "reference": self.reference,
+            "settings": self.settings.as_dict(),
+        }
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash of the record."""
+        return fingerprint(self.record(), 1)
+
+    async def judge(self, model: ChatModel, case: JudgeCase) -> ModelVerdict:
+        """Request the verdict on one case. An empty response is wrong without a request.
+
+        Raises: ModelError: for an error that every other case would meet as well, such as a wrong
+            key or a spent budget. Any other error makes the verdict `failed`.
+        """
+        if not case.response.strip():
+            return ModelVerdict(case.qid, False, reasoning="no response", case=case.fingerprint)
+        settings = replace(self.settings, tool_choice=_TOOL)
+        try:
+            turn = await model.respond([user(self._request(case))], [_SCHEMA], settings)
+        except ModelError as error:
+            if error.stops_run or isinstance(error, OutOfMoney):
+                raise
+            message = f"{error.code}: {error}"
+            return ModelVerdict(
+                case.qid, False, reasoning=message, error=FAILED, case=case.fingerprint
+            )
+        return read_verdict(case, turn)
+
+    def _request(self, case: JudgeCase, nonce: str = "") -> str:
+        parts = {
+            "question": case.question,
+            "accepted": "\n".join(case.accepted),
+            "response": case.response,
+        }
+        return spotlight(self.prompt, parts, nonce)
+
+
+class RecordedVerdicts(Judge):
+    """Verdicts that a model gave, as the judge of an evaluation. A question without one is wrong.
+
+    Args:
+        judge: the judge that gave them.
+        verdicts: question -> verdict.
+    """
+
+    name = LlmJudge.name
+
+    def __init__(self, judge: LlmJudge, verdicts: Mapping[str, ModelVerdict]) -> None:
+        self.fingerprint = judge.fingerprint
+        self.recorded = verdicts
+        self._exact = ExactAnswerJudge()
+
+    def verdict(self, qid: str, answer: Answer, accepted: Sequence[str]) -> Verdict:
+        """The model's verdict, with `exact`, `contained` and `f1` of the exact rule."""
+        row = self._exact.verdict(qid, answer, accepted)
+        verdict = self.recorded.get(qid, ModelVerdict(qid, False, error=FAILED))
+        return row._replace(
+            correct=verdict.correct, judge=self.name, settings=self.fingerprint, error=verdict.error
+        )
+
+
+def read_verdict(case: JudgeCase, turn: Turn) -> ModelVerdict:
+    """Read the verdict of a reply: the arguments of the tool call, or a JSON object that is the
+    whole text. A reply that lacks a field, or has one of another type, is `unreadable`."""
+    text = turn.tool_calls[0].arguments if turn.tool_calls else _unfenced(turn.text)
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        value = None
+    if not _whole(value):
+        return ModelVerdict(
+            case.qid, False, reasoning=text[:500], error=UNREADABLE, case=case.fingerprint
+        )
+    return ModelVerdict(
+        qid=case.qid,
+        correct=value["correct"],
+        extracted=value["extracted_answer"],
+        reasoning=value["reasoning"],
+        confidence=value["confidence"],
+        case=case.fingerprint,
+    )
+
+
+def case_of(trajectory: Trajectory, accepted: Sequence[str]) -> JudgeCase:
+    """The final reply of a trajectory, which is empty if the question ended without an answer."""
+    response = final_response(trajectory)
+    return JudgeCase(trajectory.qid, trajectory.question, response, tuple(accepted))
+
+
+def _whole(value: Any) -> bool:
+    if not isinstance(value, dict) or set(value) != set(_SCHEMA["parameters"]["required"]):
+        return False
+    confidence = value["confidence"]
+    return (
+        isinstance(value["correct"], bool)
+        and isinstance(value["extracted_answer"], str)
+        and isinstance(value["reasoning"], str)
+        and (confidence is None or (is_number(confidence) and 0 <= confidence <= 100))
+    )
+
+
+def _unfenced(text: str) -> str:
+    """The text without a Markdown fence around it."""
+    body = text.strip()
+    if body.startswith("```") and body.endswith("```") and len(body) > 6:
+        return body[3:-3].removeprefix("json").strip()
+    return body
+
+
+def _prompt(path: Path, reference: bool) -> str:
+    try:
+        text = path.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"cannot read the judge's prompt {path}: {error}") from error
+    placeholders = ["{question}", "{response}", *(["{accepted}"] if reference else [])]
+    missing = [placeholder for placeholder in placeholders if placeholder not in text]
+    if missing:
+        raise InputError(
+            f"the judge's prompt {path} has no {' and no '.join(missing)}",
+            valid=", ".join(placeholders),
+        )
+    return text
+
+
+FORMAT = 2
+# Called with each verdict and the flat numbers of what its request took.
+Write = Callable[[ModelVerdict, Mapping[str, float]], None]
+
+
+class VerdictFile:
+    """`evaluation/verdicts-<judge>-<fingerprint>.jsonl` in a run folder.
+
+    The first line describes the judge. Each further line is one verdict with its `usage`, written
+    as soon as it is received, so that a killed process loses only the requests in flight. If a
+    question is judged again, the last line counts. The caller holds the run's lock.
+    """
+
+    def __init__(self, folder: Path, judge: LlmJudge) -> None:
+        self.path = folder / "evaluation" / f"verdicts-{judge.name}-{judge.fingerprint}.jsonl"
+        self._head = {"format": FORMAT, **judge.record()}
+
+    def read(self) -> dict[str, ModelVerdict]:
+        """The verdicts by question; empty if there is no file. Damaged lines are moved away
+        (`recover_json_lines`) and judged again."""
+        recover_json_lines(self.path, head=self._head)
+        return verdicts_in(self.path) if self.path.exists() else {}
+
+    @contextmanager
+    def writing(self) -> Iterator[Write]:
+        """A function that appends one verdict."""
+        journal = JsonLinesLog(self.path, head=self._head)
+
+        def write(verdict: ModelVerdict, usage: Mapping[str, float]) -> None:
+            journal.append({**verdict._asdict(), "usage": dict(usage)})
+
+        try:
+            yield write
+        finally:
+            journal.close()
+
+    def left(self, cases: Iterable[JudgeCase]) -> list[JudgeCase]:
+        """The cases whose response has no verdict yet, or whose request failed."""
+        known = self.read()
+        return [
+            case
+            for case in cases
+            if (row := known.get(case.qid)) is None
+            or row.case != case.fingerprint
+            or row.error == FAILED
+        ]
+
+
+def verdicts_in(path: Path) -> dict[str, ModelVerdict]:
+    """Read a file of verdicts, by question in the order of their ids. An unfinished last line,
+    which a killed process leaves, is left out; `InputError` for any other file."""
+    try:
+        head, *rows = read_json_lines(path) or [{"format": FORMAT}]
+        if head.get("format") != FORMAT:
+            raise ValueError(f"its first line has no format {FORMAT}")
+        verdicts = [_verdict(row) for row in rows]
+    except (InputError, OSError, ValueError, TypeError, RecursionError) as error:
+        raise InputError(
+            f"{path} is no file of verdicts: {error}", do="move it away and judge again"
+        ) from error
+    by_question = {verdict.qid: verdict for verdict in verdicts}
+    return {qid: by_question[qid] for qid in sorted(by_question)}
+
+
+def _verdict(row: dict[str, Any]) -> ModelVerdict:
+    values = {name: value for name, value in row.items() if name != "usage"}
+    verdict = parse(ModelVerdict, values, where="a verdict", strict=True)
+    if verdict.error not in ("", FAILED, UNREADABLE):
+        raise ValueError("the verdict has an unknown error")
+    return verdict
+
+
+async def judge_cases(
+    cases: Sequence[JudgeCase],
+    ask: Callable[[JudgeCase], Awaitable[ModelVerdict]],
+    *,
+    concurrency: int,
+    done: Callable[[ModelVerdict], Any],
+) -> None:
+    """Judge cases, at most `concurrency` at a time, and pass each verdict to `done`. After an
+    exception no further case is begun, the requests in flight end, and the exception is raised."""
+    waiting = iter(cases)
+    errors: list[Exception] = []
+
+    async def work() -> None:
+        for case in waiting:
+            if errors:
+                return
+            try:
+                done(await ask(case))
+            except Exception as error:
+                errors.append(error)
+
+    await asyncio.gather(*(work() for _ in range(min(concurrency, len(cases)))))
+    if errors:
+        raise errors[0]

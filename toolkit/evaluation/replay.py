@@ -1,0 +1,178 @@
+"""Replay of recorded tool calls through another pipeline, and comparison with the recorded results.
+
+The replay shows what the agent would have seen up to the first page whose text differs from the
+recorded one. After that page, nobody knows what the agent would have done. Every measure is
+therefore also computed for the calls before that page, as `<measure>_unchanged`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from soundingline.toolkit.evaluation.funnel import SHOWN
+from soundingline.toolkit.evaluation.retrieval import documents
+from soundingline.toolkit.search.session import SearchTool
+from soundingline.toolkit.trajectory import SEARCHES, Answer, ToolCall, Trajectory, surfaced
+
+_READING = ("get_document", "read_document")
+_QUERY = ("query", "user_query", "words")  # arguments for the query, in our tools and others
+BLOCKED = "blocked"  # a refusal by the harness, not by the pipeline
+OVERLAP = 10
+TIERS = ("surfaced", *SHOWN)
+EFFORT = ("documents_exposed", "tokens_exposed")
+PREFIX = "_unchanged"
+
+
+@dataclass(frozen=True)
+class Replay:
+    """The replay of one question.
+
+    Attributes:
+        trajectory: the replayed calls, without an answer.
+        calls: the number of calls.
+        unchanged: the number of calls before the first page with another text.
+        overlap: the mean share of a recorded ranking's first `OVERLAP` documents that are among the
+            first of the new ranking; None without a search.
+        moved: the mean number of ranks by which evidence moved up; None if no ranking has any.
+    """
+
+    trajectory: Trajectory
+    calls: int
+    unchanged: int
+    overlap: float | None
+    moved: float | None
+
+
+def replay(recorded: Trajectory, tool: SearchTool, evidence: Collection[str]) -> Replay:
+    """Repeat the calls of a recorded question, in their order.
+
+    Args:
+        recorded: the recorded trajectory. Calls that the harness refused because the time was over
+            are left out.
+        tool: a new session of a search tool.
+        evidence: the relevant documents of the question.
+    """
+    unchanged, changed = 0, False
+    served = [pair for pair in _calls(recorded) if pair[0].error != BLOCKED]
+    adapted = _Adapter(tool, foreign=bool(recorded.source))
+    overlaps: list[float] = []
+    moves: list[int] = []
+    for call, reasoning in served:
+        tool.reasoning = reasoning
+        result = tool.call(*adapted(call))
+        changed = changed or result.text != call.output
+        unchanged += not changed
+        if call.ranking:
+            before, after = documents(call.ranking), documents(result.call.ranking)
+            overlaps.append(_overlap(before, after))
+            moves += _moves(before, after, evidence)
+    log = tool.exposures
+    trajectory = without_answer(recorded, tool.calls)
+    return Replay(
+        trajectory=replace(
+            trajectory, tiers={t: tuple(log.tiers[t]) for t in TIERS}, exposures=log.rows
+        ),
+        calls=len(served),
+        unchanged=unchanged,
+        overlap=sum(overlaps) / len(overlaps) if overlaps else None,
+        moved=sum(moves) / len(moves) if moves else None,
+    )
+
+
+def without_answer(recorded: Trajectory, calls: Sequence[ToolCall]) -> Trajectory:
+    """The retrieval of a trajectory: `calls`, without answer, messages and usage."""
+    return replace(
+        recorded,
+        answer=Answer(),
+        messages=(),
+        calls=tuple(calls),
+        tiers={tier: recorded.tiers.get(tier, ()) for tier in TIERS},
+        exposures=tuple(row for row in recorded.exposures if row.tier in TIERS),
+        usage={},
+        traceback="",
+    )
+
+
+def first_calls(trajectory: Trajectory, count: int) -> Trajectory:
+    """The first `count` calls of a trajectory, with the tiers that they reached."""
+    calls = trajectory.calls[:count]
+    exposures = [row for row in trajectory.exposures if row.call <= count]
+    shown = {tier: tuple(row.docid for row in exposures if row.tier == tier) for tier in SHOWN}
+    return replace(
+        trajectory,
+        calls=tuple(calls),
+        tiers={"surfaced": surfaced(calls), **shown},
+        exposures=tuple(exposures),
+    )
+
+
+def calls_until_evidence(trajectory: Trajectory, evidence: Collection[str]) -> int:
+    """The number of the call that first showed evidence; one more than all calls if none did."""
+    calls = [row.call for row in trajectory.exposures if row.docid in evidence]
+    return min(calls, default=len(trajectory.calls) + 1)
+
+
+class _Adapter:
+    """Translates recorded calls into calls of another tool. `foreign`: they were made to a tool of
+    another harness."""
+
+    def __init__(self, tool: SearchTool, foreign: bool) -> None:
+        self._search, self._read = tool.search_tool, tool.read_tool
+        functions = [spec.get("function", spec) for spec in tool.specs()]
+        self._known = {
+            function["name"]: function["parameters"]["properties"] for function in functions
+        }
+        self._foreign = foreign
+
+    def __call__(self, call: ToolCall) -> tuple[str, Mapping[str, Any]]:
+        """The name and arguments: unchanged if the tool accepts them, or if an agent of ours got
+        them wrong; otherwise the tool's own name, with the arguments that it knows."""
+        known = self._known.get(call.name, {})
+        fits = bool(known) and call.arguments.keys() <= known.keys()
+        if not self._foreign and (fits or call.error):
+            return call.name, call.arguments
+        use = self._search if call.name in SEARCHES else None
+        use = self._read if call.name in _READING else use
+        name = call.name if known or use is None else use[0]
+        known = self._known.get(name, {})
+        arguments = {key: value for key, value in call.arguments.items() if key in known}
+        if use and use == self._search:
+            key = next((key for key in _QUERY if key in call.arguments), None)
+            if key is not None:
+                arguments.setdefault(use[1], call.arguments[key])
+        if "reason" in known:
+            arguments.setdefault("reason", "")
+        return name, arguments
+
+
+def _calls(recorded: Trajectory) -> Iterator[tuple[ToolCall, str]]:
+    """Each call with the agent's last reasoning before it, if the messages have one."""
+    newest = ""
+    reasonings: list[str] = []
+    for message in recorded.messages:
+        if message.get("role") == "assistant":
+            newest = str(message.get("reasoning") or message.get("content") or newest)
+        elif message.get("role") == "tool":
+            reasonings.append(newest)
+    for number, call in enumerate(recorded.calls):
+        yield call, reasonings[number] if number < len(reasonings) else newest
+
+
+def _overlap(before: Sequence[str], after: Sequence[str]) -> float:
+    count = min(OVERLAP, len(before))
+    return len(set(before[:count]) & set(after[:count])) / count
+
+
+def _moves(before: Sequence[str], after: Sequence[str], evidence: Collection[str]) -> list[int]:
+    """The ranks gained by each evidence document of either ranking. A missing document counts as
+    the one after the last."""
+    old, new = _ranks(before, evidence), _ranks(after, evidence)
+    last = max(len(before), len(after)) + 1
+    return [old.get(docid, last) - new.get(docid, last) for docid in old | new]
+
+
+def _ranks(documents: Sequence[str], evidence: Collection[str]) -> dict[str, int]:
+    """The rank of each evidence document, from 1."""
+    return {docid: rank for rank, docid in enumerate(documents, start=1) if docid in evidence}

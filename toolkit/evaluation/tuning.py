@@ -1,0 +1,315 @@
+"""Choosing a point of the grid on some questions and reporting it on others.
+
+The best point's mean on the questions that chose it is too high, because it is a maximum over
+noise. The optimism says by how much: the mean that choosing on the reported questions themselves
+would have claimed, minus the mean that the point chosen on other questions reaches there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.evaluation.grid import (
+    Grid,
+    GridPoint,
+    MeasureTable,
+    distance,
+    point_settings,
+)
+from soundingline.toolkit.evaluation.statistics import (
+    Paired,
+    equal_ties,
+    holm,
+    paired_differences,
+    paired_test,
+    t_test,
+)
+
+Values = NDArray[np.float64]
+
+
+class HeldOut(NamedTuple):
+    """A choice on one set of questions that is reported on another. Points are given by number.
+
+    Attributes:
+        chosen: the best point on the selecting questions.
+        best: the best point on the reported questions.
+        selected: the mean of the chosen point on the selecting questions.
+        chosen_value, best_value: the means of both points on the reported questions.
+        selecting, reported: the numbers of questions.
+    """
+
+    chosen: int
+    best: int
+    selected: float
+    chosen_value: float
+    best_value: float
+    selecting: int
+    reported: int
+
+    @property
+    def optimism(self) -> float:
+        """`best_value` - `chosen_value`, 0 or more."""
+        return max(0.0, self.best_value - self.chosen_value)
+
+
+class CrossValidated(NamedTuple):
+    """A choice on one set of questions by cross-validation. Points are given by number.
+
+    Attributes:
+        chosen: the best point on all questions.
+        selected: the mean of the chosen point on all questions.
+        value: the mean over all questions, each at the point chosen without its fold.
+        folds: the point chosen without each fold.
+        questions: the number of questions.
+    """
+
+    chosen: int
+    selected: float
+    value: float
+    folds: Sequence[int]
+    questions: int
+
+    @property
+    def optimism(self) -> float:
+        """`selected` - `value`."""
+        return self.selected - self.value
+
+
+@dataclass(frozen=True)
+class Plateau:
+    """The points whose difference to the best one is not significant.
+
+    Attributes:
+        best: the point that all others were tested against.
+        p_holm: float64 [points], the p values after Holm's correction; 1 for `best` itself.
+        inside: bool [points], whether the difference is not significant at `alpha`.
+        alpha: the significance level.
+    """
+
+    best: int
+    p_holm: NDArray[np.float64]
+    inside: NDArray[np.bool_]
+    alpha: float
+
+
+def best_point(values: Values, points: Sequence[GridPoint]) -> int:
+    """The number of the point with the highest mean over the questions.
+
+    Args:
+        values: float64 [questions, points].
+        points: the settings of each column. Ties, including means that differ only by rounding, go
+            to the point nearest to the default (`grid.distance`), then to the first.
+    """
+    return ordered_points(values, points)[0]
+
+
+def ordered_points(values: Values, points: Sequence[GridPoint]) -> list[int]:
+    """The numbers of the points by their means over the questions, best first; see `best_point`."""
+    means = equal_ties(values.mean(axis=0))
+    return sorted(range(len(means)), key=lambda at: (-means[at], distance(points[at]), at))
+
+
+def held_out(selecting: Values, reported: Values, points: Sequence[GridPoint]) -> HeldOut:
+    """Choose on one split and report on another; both are float64 [questions, points]."""
+    chosen, best = best_point(selecting, points), best_point(reported, points)
+    return HeldOut(
+        chosen=chosen,
+        best=best,
+        selected=float(selecting[:, chosen].mean()),
+        chosen_value=float(reported[:, chosen].mean()),
+        best_value=float(reported[:, best].mean()),
+        selecting=len(selecting),
+        reported=len(reported),
+    )
+
+
+def cross_validated(
+    values: Values, points: Sequence[GridPoint], *, folds: int = 5, seed: int = 0
+) -> CrossValidated:
+    """k-fold cross-validation: each fold is measured at the point that is best on the other folds.
+
+    Args:
+        values: float64 [questions, points].
+        points: the settings of each column.
+        folds: the number of folds; their sizes differ by at most one question.
+        seed: of the assignment of questions to folds.
+
+    Raises:
+        InputError: for fewer than 2 folds or more folds than questions.
+    """
+    if not 2 <= folds <= len(values):
+        raise InputError(
+            f"{folds} folds of {len(values)} questions",
+            valid=f"2 to {len(values)} folds",
+            do="set tuning.folds, or take more questions",
+        )
+    order = np.random.default_rng(seed).permutation(len(values))
+    out, chosen = np.empty(len(values)), []
+    for test in np.array_split(order, folds):
+        point = best_point(values[np.setdiff1d(order, test)], points)
+        out[test] = values[test, point]
+        chosen.append(point)
+    best = best_point(values, points)
+    return CrossValidated(
+        best, float(values[:, best].mean()), float(out.mean()), chosen, len(values)
+    )
+
+
+def plateau(values: Values, best: int, *, alpha: float = 0.05) -> Plateau:
+    """Compare every point with the point `best` by paired t-tests with Holm's correction.
+
+    A plateau does not prove that its points are equal: with few questions it is wide.
+
+    Args:
+        values: float64 [questions, points].
+        best: the number of the point that all others are tested against.
+        alpha: the significance level.
+
+    Raises:
+        InputError: for an impossible `alpha`, and for fewer than two questions.
+    """
+    if not 0 < alpha < 1:
+        raise InputError(f"tuning.alpha={alpha}", valid="above 0 and below 1", do="try 0.05")
+    if len(values) < 2:
+        raise InputError(
+            f"{len(values)} question cannot distinguish any two points",
+            valid="two or more questions",
+        )
+    p = t_test(*paired_differences(values, values[:, [best]]))
+    others = [point for point in range(len(p)) if point != best]
+    corrected = np.ones(len(p))
+    corrected[others] = holm(p[others].tolist())
+    return Plateau(best, corrected, corrected > alpha, alpha)
+
+
+@dataclass(frozen=True)
+class TuningResult:
+    """The results of a tuning.
+
+    Attributes:
+        grid: the points to choose from.
+        objective: the measure whose choice is the tuning's.
+        method: `held_out` or `kfold`.
+        selecting, reported: the tables of the questions that choose and of those that are reported;
+            the same object if one split is cross-validated. Their first `len(grid)` points are
+            those of the grid. The others are references, which are measured but never chosen.
+        choices: the choice of each measure.
+        plateaus: the plateau around each measure's chosen point, on the questions that chose it.
+        gains: measure -> reference -> the chosen point compared with it on the reported questions.
+            After cross-validation these gains are too high, because these questions chose the
+            point.
+    """
+
+    grid: Grid
+    objective: str
+    method: str
+    selecting: MeasureTable
+    reported: MeasureTable
+    choices: Mapping[str, HeldOut | CrossValidated]
+    plateaus: Mapping[str, Plateau]
+    gains: Mapping[str, Mapping[GridPoint, Paired]]
+
+    @property
+    def points(self) -> Sequence[GridPoint]:
+        """The points of the grid, then the references."""
+        return self.reported.points
+
+    def chosen(self) -> GridPoint:
+        """The point that the objective chooses."""
+        return self.points[self.choices[self.objective].chosen]
+
+    def means(self, measure: str, *, selecting: bool = False) -> NDArray[np.float64]:
+        """The mean of a measure at every point of the grid."""
+        table = self.selecting if selecting else self.reported
+        return np.asarray(table.of(measure).mean(axis=0)[: len(self.grid)])
+
+    def summary(self) -> dict[str, Any]:
+        """The choices as plain values, as in `tuning.json`."""
+        grid = {name: getattr(self.grid, name) for name in self.grid.names}
+        return {
+            "objective": self.objective,
+            "method": self.method,
+            "grid": {"name": self.grid.name, **grid},
+            "questions": {
+                "selecting": len(self.selecting.qids),
+                "reported": len(self.reported.qids),
+            },
+            "measures": {measure: self._summary(measure) for measure in self.choices},
+        }
+
+    def _summary(self, measure: str) -> dict[str, Any]:
+        choice, plateau = self.choices[measure], self.plateaus[measure]
+        plain = choice._asdict()
+        for name in {"chosen", "best"} & plain.keys():
+            plain[name] = point_settings(self.points[plain[name]])
+        if isinstance(choice, CrossValidated):
+            plain["folds"] = [point_settings(self.points[number]) for number in choice.folds]
+        return {
+            **plain,
+            "optimism": choice.optimism,
+            "plateau": int(plateau.inside.sum()),
+            "plateau_alpha": plateau.alpha,
+            "gains": {_label(point): row._asdict() for point, row in self.gains[measure].items()},
+        }
+
+
+def _label(point: GridPoint) -> str:
+    return " ".join(f"{name}={value:g}" for name, value in point_settings(point).items())
+
+
+def tune(
+    grid: Grid,
+    objective: str,
+    selecting: MeasureTable,
+    reported: MeasureTable,
+    *,
+    references: Sequence[GridPoint],
+    folds: int | None = None,
+    seed: int = 0,
+    alpha: float = 0.05,
+) -> TuningResult:
+    """Choose a point by every measure of the tables.
+
+    Args:
+        grid: the points to choose from, which are the first points of both tables.
+        objective: the measure whose choice is the tuning's.
+        selecting: the measures of the questions that choose.
+        reported: the measures of the questions that are reported.
+        references: points of the tables that the chosen point is compared with.
+        folds: None to choose on `selecting` and report on `reported`; the number of folds to
+            cross-validate, with one table for both.
+        seed: of the folds and of the tests.
+        alpha: the significance level of the plateau.
+
+    Raises: InputError: for an objective that the tables lack, impossible folds or an impossible
+        `alpha`.
+    """
+    selecting.of(objective)
+    choices: dict[str, HeldOut | CrossValidated] = {}
+    plateaus, gains = {}, {}
+    for name in selecting.measures:
+        # In the order of the ids, so that folds do not depend on the order of the questions.
+        values = selecting.of(name, sorted(selecting.qids))[:, : len(grid)]
+        choice: HeldOut | CrossValidated
+        if folds is None:
+            choice = held_out(values, reported.of(name)[:, : len(grid)], grid.points)
+        else:
+            choice = cross_validated(values, grid.points, folds=folds, seed=seed)
+        choices[name] = choice
+        plateaus[name] = plateau(values, choice.chosen, alpha=alpha)
+        chosen = reported.by_question(name, choice.chosen)
+        gains[name] = {
+            point: paired_test(
+                chosen, reported.by_question(name, reported.points.index(point)), seed=seed
+            )
+            for point in references
+        }
+    method = "held_out" if folds is None else "kfold"
+    return TuningResult(grid, objective, method, selecting, reported, choices, plateaus, gains)

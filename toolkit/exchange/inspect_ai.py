@@ -1,0 +1,683 @@
+"""Logs of Inspect AI, in and out: `.eval` files (zip archives with one member a sample) and `.json`
+files, in version 2 of its format.
+
+The package `inspect_ai` is not needed. With version 0.3.285 it brings 62 packages (300 MB), cannot
+write half a surrogate pair, which models emit, into an `.eval` file or read it from a `.json` file,
+and keeps a whole log in memory to write it (1.6 GB for 830 questions; 0.16 GB here).
+`tests/peers` reads, scores and shows our logs with it and reads logs that it wrote.
+
+The Messages tab of Inspect's viewer shows the `messages` of a sample, the Transcript tab its
+`events`. A model event refers to the messages that were sent by their numbers in a pool
+(`events_data`), whose long texts are attachments. Otherwise a transcript would contain every text
+once a turn.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+import struct
+import zipfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Annotated, Any, BinaryIO, TextIO
+
+from pydantic import Field
+from typing_extensions import Required, TypedDict
+
+from soundingline.toolkit.benchmarks.formats import Id
+from soundingline.toolkit.errors import InputError, is_number, parse
+from soundingline.toolkit.exchange.transcript import (
+    RECORD_KEY,
+    AssistantMessage,
+    ForeignCall,
+    Reasoning,
+    Step,
+    Transcript,
+    chat_messages,
+    edited_file,
+    embed_record,
+    extract_record,
+)
+from soundingline.toolkit.files import atomic_file, dump_json
+from soundingline.toolkit.optional import import_optional
+from soundingline.toolkit.trajectory import ToolCall, Trajectory
+
+VERSION = 2
+LARGEST = 1 << 29  # bytes of one sample
+_ZSTANDARD = 93  # zip's number of the compression that Inspect prefers
+_CHUNK = 1 << 20  # characters of a `.json` file that are read at once
+_LONG = 100  # characters above which a text of the pool is an attachment, as in Inspect
+_ATTACHMENT = re.compile(r"attachment://([0-9a-f]{32})")
+_NOT_IN_NAMES = re.compile(r"[_/:+]")
+_NOT_SPACE = re.compile(r"[^ \t\r\n]")
+_LIMITS = {
+    "time": "timed_out",
+    "working": "timed_out",
+    "token": "out_of_context",
+    "context": "out_of_context",
+    "message": "out_of_turns",
+    "turn": "out_of_turns",
+    "cost": "out_of_money",
+}
+_USAGE = {  # our name of a number, and theirs
+    "output_tokens": "output_tokens",
+    "cached_tokens": "input_tokens_cache_read",
+    "reasoning_tokens": "reasoning_tokens",
+    "dollars": "total_cost",
+}
+_SUMMARY = (
+    *("id", "epoch", "input", "target", "metadata", "scores", "model_usage", "role_usage"),
+    *("started_at", "completed_at", "total_time"),
+)
+
+
+# Writing.
+
+
+def header(
+    name: str,
+    *,
+    created: str,
+    identity: str,
+    benchmark: str,
+    model: str,
+    factors: Mapping[str, str],
+    versions: Mapping[str, str],
+    means: Mapping[str, float],
+    sample_ids: Sequence[str],
+) -> dict[str, Any]:
+    """The log of a run without its samples.
+
+    Args:
+        name: the name of the task.
+        created: when the run was created, in ISO 8601.
+        identity: an id of the run and its content.
+        benchmark: the name of the benchmark.
+        model: the name of the language model; see `model_name`.
+        factors: the options of the run.
+        versions: the versions of the packages.
+        means: the mean of each measure over all questions.
+        sample_ids: the ids of the samples. Inspect reads samples one at a time by these ids.
+    """
+    scores = [
+        {
+            "name": measure,
+            "scorer": measure,
+            "params": {},
+            "metrics": {"mean": {"name": "mean", "value": value, "params": {}}},
+        }
+        for measure, value in means.items()
+    ]
+    return {
+        "version": VERSION,
+        "status": "success",
+        "eval": {
+            "eval_id": f"eval-{identity}",
+            "run_id": f"run-{identity}",
+            "created": created,
+            "task": name,
+            "task_id": identity,
+            "task_version": 0,
+            "task_args": dict(factors),
+            "dataset": {
+                "name": benchmark,
+                "samples": len(sample_ids),
+                "sample_ids": list(sample_ids),
+            },
+            "model": model_name(model),
+            "config": {},
+            "packages": dict(versions),
+        },
+        "plan": {"name": "plan", "steps": [], "config": {}},
+        "results": {
+            "total_samples": len(sample_ids),
+            "completed_samples": len(sample_ids),
+            "scores": scores,
+        },
+        "stats": {"started_at": created, "completed_at": created, "model_usage": {}},
+    }
+
+
+def model_name(model: str) -> str:
+    """The name of a model in a log, `none/<model>`. Inspect reads names as `<provider>/<model>` and
+    loads the model to score a log; its provider `none` needs neither a package nor a key."""
+    return f"none/{model}"
+
+
+def log_name(head: Mapping[str, Any], form: str) -> str:
+    """The name of the file of a log, `<time>_<task>_<id>.<form>` with the form `eval` or `json`.
+    Inspect lists a `.json` file in a folder only under such a name."""
+    parts = (head["eval"][name] for name in ("created", "task", "task_id"))
+    return f"{'_'.join(_NOT_IN_NAMES.sub('-', part) for part in parts)}.{form}"
+
+
+def write(path: Path, head: Mapping[str, Any], samples: Iterable[Mapping[str, Any]]) -> int:
+    """Write a log, whole or not at all, with one sample in memory at a time.
+
+    Args:
+        path: the file. The suffix `.json` selects that form, and any other one the `.eval` form.
+        head: the result of `header`.
+        samples: the results of `sample`.
+
+    Returns:
+        the number of samples.
+    """
+    write_samples = _write_json if path.suffix == ".json" else _write_eval
+    with atomic_file(path) as stream:
+        return write_samples(stream, head, samples)
+
+
+def _write_eval(
+    stream: BinaryIO, head: Mapping[str, Any], samples: Iterable[Mapping[str, Any]]
+) -> int:
+    summaries = []
+    with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as archive:
+        start = {"version": VERSION, "eval": head["eval"], "plan": head["plan"]}
+        archive.writestr("_journal/start.json", _compact(start))
+        for row in samples:
+            archive.writestr(f"samples/{row['id']}_epoch_{row['epoch']}.json", _compact(row))
+            summary = {name: row[name] for name in _SUMMARY}
+            if "error" in row:
+                summary["error"] = row["error"]["message"]
+            count = len(row["messages"])
+            summaries.append({**summary, "completed": True, "message_count": count})
+        archive.writestr("summaries.json", _compact(summaries))
+        archive.writestr("header.json", _compact(head))
+    return len(summaries)
+
+
+def _write_json(
+    stream: BinaryIO, head: Mapping[str, Any], samples: Iterable[Mapping[str, Any]]
+) -> int:
+    count = 0
+    stream.write(_compact({**head, "samples": []}).rstrip("\n")[: -len("]}")].encode())
+    for count, row in enumerate(samples, start=1):
+        stream.write((b",\n" if count > 1 else b"\n") + _compact(row).encode())
+    stream.write(b"\n]}\n")
+    return count
+
+
+def _compact(value: Any) -> str:
+    return dump_json(value, indent=None)
+
+
+def sample(
+    trajectory: Trajectory, *, model: str, target: Sequence[str], scores: Mapping[str, float]
+) -> dict[str, Any]:
+    """The sample of a trajectory.
+
+    Args:
+        trajectory: the trajectory, whose messages are in the function-calling form.
+        model: the name of the language model; see `model_name`.
+        target: the accepted answers.
+        scores: the value of each measure.
+
+    Raises:
+        InputError: for messages in another form.
+    """
+    model = model_name(model)
+    messages = sample_messages(trajectory)
+    attachments: dict[str, str] = {}
+    pool = [_with_attachments(message, attachments) for message in messages]
+    outputs = [message["content"] for message in messages if message["role"] == "tool"]
+    try:
+        began = datetime.fromisoformat(trajectory.started)
+    except ValueError:
+        began = datetime.fromtimestamp(0, timezone.utc)
+    began = began if began.tzinfo else began.replace(tzinfo=timezone.utc)
+    row = {
+        "id": trajectory.qid,
+        "epoch": 1,
+        "input": trajectory.question,
+        "target": list(target),
+        "messages": messages,
+        "output": _output(model, messages[-1] if messages else {}),
+        "scores": {
+            name: {"value": value, "answer": trajectory.answer.exact, "history": []}
+            for name, value in scores.items()
+        },
+        "metadata": {"status": trajectory.status, "reason": trajectory.reason},
+        "store": {RECORD_KEY: embed_record(trajectory, outputs)},
+        "events": _events(trajectory, model, messages, pool, began),
+        "model_usage": _model_usage(trajectory, model),
+        "role_usage": {},
+        "started_at": began.isoformat(),
+        "completed_at": (began + timedelta(seconds=trajectory.seconds)).isoformat(),
+        "total_time": trajectory.seconds,
+    }
+    if trajectory.status == "failed":
+        text = trajectory.traceback
+        message = (text.strip().splitlines() or [trajectory.reason])[-1]
+        row["error"] = {"message": message, "traceback": text, "traceback_ansi": text}
+    return {**row, "attachments": attachments, "events_data": {"messages": pool, "calls": []}}
+
+
+def sample_messages(trajectory: Trajectory) -> list[dict[str, Any]]:
+    """The messages of a trajectory as Inspect's chat messages."""
+    rows: list[dict[str, Any]] = []
+    functions: dict[str, str] = {}
+    records = iter(trajectory.calls)
+    for number, message in enumerate(chat_messages(trajectory)):
+        role, content = message.get("role"), str(message.get("content") or "")
+        row: dict[str, Any] = {"id": f"{trajectory.qid}-{number}", "content": content}
+        if role == "assistant":
+            row |= {"source": "generate", "role": "assistant"}
+            if message.get("reasoning"):
+                thought = {"type": "reasoning", "reasoning": message["reasoning"]}
+                text = [{"type": "text", "text": content}] if content else []
+                row["content"] = [{**thought, "redacted": False}, *text]
+            calls = [_tool_call(call) for call in message.get("tool_calls") or ()]
+            functions |= {call["id"]: call["function"] for call in calls}
+            row |= {"tool_calls": calls} if calls else {}
+        elif role == "tool":
+            called = str(message.get("tool_call_id"))
+            row |= {"role": "tool", "tool_call_id": called, "function": functions.get(called, "")}
+            record = next(records, None)
+            if record and record.error:
+                row["error"] = {"type": "unknown", "message": record.error}
+        else:
+            row["role"] = role if role in ("system", "user") else "user"
+        rows.append(row)
+    return rows
+
+
+def _tool_call(call: Mapping[str, Any]) -> dict[str, Any]:
+    function = call["function"]
+    try:
+        arguments = json.loads(function["arguments"] or "{}")
+    except (ValueError, RecursionError):
+        arguments = None
+    row = {"id": call["id"], "function": function["name"], "type": "function"}
+    if isinstance(arguments, dict):
+        return {**row, "arguments": arguments}
+    return {**row, "arguments": {}, "parse_error": str(function["arguments"])}
+
+
+def _with_attachments(message: Mapping[str, Any], attachments: dict[str, str]) -> dict[str, Any]:
+    content = message["content"]
+    if not isinstance(content, str) or len(content) <= _LONG:
+        return dict(message)
+    name = hashlib.sha256(content.encode(errors="surrogatepass")).hexdigest()[:32]
+    attachments[name] = content
+    return {**message, "content": f"attachment://{name}"}
+
+
+def _model_usage(trajectory: Trajectory, model: str) -> dict[str, dict[str, float]]:
+    """The tokens as Inspect counts them: cached tokens are not part of its input tokens."""
+    known = trajectory.usage
+    if "input_tokens" not in known or "output_tokens" not in known:
+        return {}
+    row: dict[str, float] = {
+        "input_tokens": int(known["input_tokens"] - known.get("cached_tokens", 0)),
+        "total_tokens": int(known["input_tokens"] + known["output_tokens"]),
+    }
+    for ours, theirs in _USAGE.items():
+        if ours in known:
+            row[theirs] = known[ours] if ours == "dollars" else int(known[ours])
+    return {model: row}
+
+
+def _events(
+    trajectory: Trajectory,
+    model: str,
+    messages: Sequence[Mapping[str, Any]],
+    pool: Sequence[Mapping[str, Any]],
+    began: datetime,
+) -> list[dict[str, Any]]:
+    """One event a reply and one a tool call. Only the seconds of tools are recorded; the times are
+    therefore those of a model that replies at once."""
+    events: list[dict[str, Any]] = []
+    seconds = 0.0
+    calls = {row["id"]: row for message in messages for row in message.get("tool_calls", ())}
+    records = iter(trajectory.calls)
+    for number, message in enumerate(messages):
+        event: dict[str, Any] = {
+            "uuid": f"{message['id']}-event",
+            "timestamp": (began + timedelta(seconds=seconds)).isoformat(),
+            "working_start": seconds,
+        }
+        if message["role"] == "assistant":
+            event |= {
+                "event": "model",
+                "model": model,
+                "input": [],
+                "input_refs": [[0, number]] if number else [],  # half-open ranges of the pool
+                "tools": [],
+                "tool_choice": "auto",
+                "config": {},
+                "output": _output(model, pool[number]),
+            }
+        elif message["role"] == "tool":
+            record = next(records, None)
+            event |= _tool_event(message, calls.get(message["tool_call_id"], {}), record)
+            seconds += event["working_time"]
+        else:
+            continue
+        events.append(event)
+    return events
+
+
+def _tool_event(
+    message: Mapping[str, Any], call: Mapping[str, Any], record: ToolCall | None
+) -> dict[str, Any]:
+    failure = {"error": message["error"]} if "error" in message else {}
+    return {
+        "event": "tool",
+        "type": "function",
+        "id": message["tool_call_id"],
+        "function": call.get("function", message["function"]),
+        "arguments": call.get("arguments", {}),
+        "result": message["content"],  # Inspect does not resolve attachments here.
+        **failure,
+        "events": [],
+        "working_time": record.seconds if record else 0.0,
+        "message_id": message["id"],
+    }
+
+
+def _output(model: str, message: Mapping[str, Any]) -> dict[str, Any]:
+    if message.get("role") != "assistant":
+        return {"model": model, "choices": [], "completion": ""}
+    reason = "tool_calls" if message.get("tool_calls") else "stop"
+    content = message["content"]
+    parts = [content] if isinstance(content, str) else [part.get("text", "") for part in content]
+    return {
+        "model": model,
+        "choices": [{"message": dict(message), "stop_reason": reason}],
+        "completion": "".join(parts),
+    }
+
+
+# Reading.
+
+
+class _Call(TypedDict, total=False):
+    id: str
+    function: Required[str]
+    arguments: Any
+
+
+class _Message(TypedDict, total=False):
+    role: str
+    content: Any
+    tool_calls: list[_Call] | None
+    tool_call_id: str | None
+    error: Any
+
+
+class _Limit(TypedDict, total=False):
+    type: Any
+
+
+class _Sample(TypedDict, total=False):
+    id: Required[Annotated[Id, Field(pattern=r"\S")]]
+    messages: list[dict[str, Any]] | None
+    attachments: dict[str, Any] | None
+    scores: dict[str, Any] | None
+    model_usage: dict[str, Any] | None
+    total_time: Annotated[float, Field(strict=True)] | None
+    started_at: str | None
+    limit: _Limit | None
+    error: Any
+
+
+def read(path: Path) -> Iterator[Transcript | Trajectory]:
+    """The samples of a log, one at a time.
+
+    Yields:
+        the trajectory if we wrote the sample, else a transcript.
+
+    Raises:
+        InputError: for a file that is not a log or is damaged, and for a log with several epochs.
+    """
+    samples = _zipped_samples if zipfile.is_zipfile(path) else _json_samples
+    for location, content in samples(path):
+        if content.get("epoch", 1) != 1:
+            raise InputError(
+                f"{location} is epoch {str(content['epoch'])[:20]} of its question",
+                valid="a log with one epoch",
+                do="import each epoch as a run of its own",
+            )
+        store = content.get("store")
+        if isinstance(store, dict) and RECORD_KEY in store:
+            yield _our_trajectory(location, content, store[RECORD_KEY])
+        else:
+            yield transcript(location, content)
+
+
+def transcript(location: str, content: Mapping[str, Any]) -> Transcript:
+    """The transcript of a sample that we did not write. `location` is for error messages."""
+    row = parse(_Sample, dict(content), where=location)
+    resolved = _resolved(row.get("messages") or [], row.get("attachments") or {})
+    messages = parse(list[_Message], resolved, where=f"{location}, messages")
+    usage, scores = row.get("model_usage") or {}, row.get("scores") or {}
+    limit = (row.get("limit") or {}).get("type")
+    status = _LIMITS.get(str(limit), "out_of_turns") if limit else "completed"
+    status = "failed" if row.get("error") is not None else status
+    return Transcript(
+        qid=row["id"],
+        steps=list(_steps(messages)),
+        status=status,
+        usage=_summed_usage(usage),
+        seconds=float(row.get("total_time") or 0.0),
+        started=row.get("started_at") or "",
+        source={
+            "format": "inspect",
+            "file": location,
+            "status": status,
+            "models": list(usage),
+            "scores": {k: v.get("value") for k, v in scores.items() if isinstance(v, dict)},
+        },
+    )
+
+
+def _our_trajectory(location: str, content: Mapping[str, Any], embedded: Any) -> Trajectory:
+    row = parse(_Sample, dict(content), where=location)
+    messages = row.get("messages") or []
+    outputs = [str(message.get("content")) for message in messages if message.get("role") == "tool"]
+    trajectory = extract_record(location, embedded, outputs)
+    again = json.loads(dump_json(sample_messages(trajectory)))
+    if row["id"] != trajectory.qid or again != messages:
+        raise edited_file(location)
+    return trajectory
+
+
+def _resolved(value: Any, attachments: Mapping[str, Any], levels: int = 8) -> Any:
+    """A value with the texts of attachments in place of references to them."""
+    if isinstance(value, str):
+        return _ATTACHMENT.sub(lambda match: str(attachments.get(match[1], match[0])), value)
+    if isinstance(value, dict) and levels:
+        return {k: _resolved(inner, attachments, levels - 1) for k, inner in value.items()}
+    if isinstance(value, list) and levels:
+        return [_resolved(inner, attachments, levels - 1) for inner in value]
+    return value
+
+
+def _steps(messages: Sequence[_Message]) -> Iterator[Step]:
+    results = {row.get("tool_call_id"): row for row in messages if row.get("role") == "tool"}
+    for message in messages:
+        if message.get("role") != "assistant":
+            continue
+        content = message.get("content")
+        for part in content if isinstance(content, list) else [content]:
+            part = {"text": part} if isinstance(part, str) else part
+            if isinstance(part, dict) and isinstance(part.get("reasoning"), str):
+                yield Reasoning(part["reasoning"])
+            elif isinstance(part, dict) and part.get("text") and isinstance(part["text"], str):
+                yield AssistantMessage(part["text"])
+        for call in message.get("tool_calls") or ():
+            arguments, result = call.get("arguments"), results.get(call.get("id", ""))
+            answer = arguments.get("answer") if isinstance(arguments, dict) else None
+            if call["function"] == "submit" and isinstance(answer, str):
+                yield AssistantMessage(answer)  # Inspect's own agents end so.
+                continue
+            output = result.get("content") if result else None
+            if isinstance(output, list):
+                output = [part for part in output if isinstance(part, dict) and "text" in part]
+            error = "tool_error" if result and result.get("error") else ""
+            yield ForeignCall(call["function"], arguments, output, error)
+
+
+def _summed_usage(models: Mapping[str, Any]) -> dict[str, float]:
+    """The tokens of all models as we count them. An impossible number makes a sum NaN, which is
+    unknown."""
+    sums: dict[str, float] = {}
+    for row in models.values():
+        if not isinstance(row, dict):
+            continue
+        values = {
+            name: value if is_number(value) and value >= 0 else math.nan
+            for name, value in row.items()
+            if value is not None
+        }
+        inputs = ("input_tokens", "input_tokens_cache_read", "input_tokens_cache_write")
+        counted = {"input_tokens": sum(values.get(name, 0) for name in inputs)}
+        for ours, theirs in _USAGE.items():
+            if theirs in values or ours != "dollars":
+                counted[ours] = values.get(theirs, 0)
+        for name, value in counted.items():
+            sums[name] = sums.get(name, 0) + value
+    return sums
+
+
+def _zipped_samples(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    try:
+        with zipfile.ZipFile(path) as archive, path.open("rb") as stream:
+            members = [row for row in archive.infolist() if row.filename.startswith("samples/")]
+            if not members:
+                raise InputError(f"{path} contains no samples", valid="a whole log of Inspect AI")
+            for member in members:
+                location = f"{path}, {member.filename}"
+                if member.file_size > LARGEST:
+                    raise InputError(
+                        f"{location} has {member.file_size:,} bytes", valid=f"at most {LARGEST:,}"
+                    )
+                packed = member.compress_type == _ZSTANDARD
+                text = _unpacked(stream, member) if packed else archive.read(member)
+                content = json.loads(text)
+                if not isinstance(content, dict):
+                    raise InputError(f"{location} is not a sample")
+                yield location, content
+    except (zipfile.BadZipFile, zipfile.LargeZipFile, NotImplementedError, OSError) as error:
+        raise InputError(f"{path} is not a whole log: {error}", do="copy it again") from None
+    except (ValueError, RecursionError, EOFError, struct.error) as error:
+        raise InputError(f"{path} is damaged: {str(error)[:200]}", do="copy it again") from None
+
+
+def _unpacked(stream: BinaryIO, member: zipfile.ZipInfo) -> bytes:
+    """A member that is compressed by Zstandard, which Python's zipfile reads since 3.14."""
+    zstandard = import_optional("zstandard")
+    stream.seek(member.header_offset)
+    head = stream.read(30)
+    names, extra = struct.unpack("<HH", head[26:30])
+    stream.seek(names + extra, 1)
+    try:
+        reader = zstandard.ZstdDecompressor().stream_reader(stream.read(member.compress_size))
+        content: bytes = reader.read(LARGEST + 1)
+    except zstandard.ZstdError as error:
+        raise ValueError(f"{member.filename}: {error}") from None
+    if len(content) != member.file_size:
+        raise ValueError(f"{member.filename} is not whole")
+    return content
+
+
+def _json_samples(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    number = 0
+    for number, content in enumerate(list_items(path, "samples"), start=1):
+        if not isinstance(content, dict):
+            raise InputError(f"{path} has a sample {number} that is not an object")
+        yield f"{path}, sample {number}", content
+    if not number:
+        raise InputError(
+            f"{path} contains no samples", valid="a log of Inspect AI, .eval or .json, with samples"
+        )
+
+
+def list_items(path: Path, name: str) -> Iterator[Any]:
+    """The items of the list `name` of the JSON object in a file, one at a time, so that the file
+    need not fit into memory.
+
+    Raises:
+        InputError: if the file is not JSON up to the end of the list.
+    """
+    try:
+        with path.open(encoding="utf-8-sig") as stream:
+            yield from _JsonStream(stream).items(name)
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror or error}") from error
+    except (ValueError, RecursionError) as error:
+        raise InputError(
+            f"{path} is not JSON: {str(error)[:200]}", valid="a whole JSON object"
+        ) from None
+
+
+class _JsonStream:
+    """A JSON text, and the part of it that is in memory but not parsed yet: the buffer from a
+    position on."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._decoder = json.JSONDecoder()
+        self._buffer = ""
+        self._at = 0
+        self._ended = False
+
+    def items(self, name: str) -> Iterator[Any]:
+        self._take("{")
+        while self._next() != "}":
+            key = self._value()
+            self._take(":")
+            if key == name and self._next() == "[":
+                self._take("[")
+                while self._next() != "]":
+                    yield self._value()
+                    if self._next() != "]":
+                        self._take(",")
+                return
+            self._value()
+            if self._next() != "}":
+                self._take(",")
+
+    def _value(self) -> Any:
+        """The next value. The buffer doubles until it contains the value, so that the attempts at a
+        long value take twice its length together."""
+        self._next()
+        while True:
+            try:
+                value, end = self._decoder.raw_decode(self._buffer, self._at)
+            except ValueError:
+                if self._ended:
+                    raise
+            else:
+                # A number may continue behind the end of the buffer.
+                if end < len(self._buffer) or self._ended:
+                    self._at = end
+                    return value
+            self._read(max(_CHUNK, len(self._buffer) - self._at))
+
+    def _next(self) -> str:
+        """The next character that is not white space."""
+        while not (match := _NOT_SPACE.search(self._buffer, self._at)):
+            if self._ended:
+                raise ValueError("it ends too early")
+            self._at = len(self._buffer)
+            self._read(_CHUNK)
+        self._at = match.start()
+        return match[0]
+
+    def _take(self, character: str) -> None:
+        if (actual := self._next()) != character:
+            raise ValueError(f"{character!r} was expected instead of {actual!r}")
+        self._at += 1
+
+    def _read(self, count: int) -> None:
+        rest = self._buffer[self._at :]
+        if len(rest) > LARGEST:
+            raise ValueError(f"one value is longer than {LARGEST:,} characters")
+        chunk = self._stream.read(count)
+        self._ended = not chunk
+        self._buffer, self._at = rest + chunk, 0

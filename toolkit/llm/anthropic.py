@@ -1,0 +1,350 @@
+"""Anthropic's Messages API, streamed because networks close connections that stay silent for long.
+
+Thinking blocks carry signatures and are sent back unchanged. The end of each request is marked for
+the prompt cache, so that the next request, which begins with the same messages, reads it from
+there."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+from soundingline.toolkit.llm import wire
+from soundingline.toolkit.llm.client import Arrived, LanguageModel
+from soundingline.toolkit.llm.errors import BadReply, ServerGone
+from soundingline.toolkit.llm.messages import Message, SamplingParams, Turn, Usage, is_count
+
+API = "anthropic_messages"
+# The API refuses blocks of text that are empty or blank.
+_EMPTY = "(empty)"
+_SCHEMA_KEYS = ("type", "description", "enum", "required", "additionalProperties")
+_EPHEMERAL = {"type": "ephemeral"}
+_FINISH = {
+    "end_turn": "stop",
+    "stop_sequence": "stop",
+    "tool_use": "tool_calls",
+    "max_tokens": "length",
+    "refusal": "refusal",
+    "model_context_window_exceeded": "overflow",
+}
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class AnthropicMessages(LanguageModel):
+    """A model behind `/v1/messages`. The API has no seed.
+
+    Args:
+        max_tokens: The limit on the output where the settings have none, because the API requires
+            one.
+        thinking: The API's own object, such as `{type: adaptive, display: summarized}`. None: the
+            default of the model. The API accepts no forced call while the model thinks; `auto` is
+            sent instead.
+        cache: Mark prefixes for the prompt cache.
+        strict_tools: As in `OpenAIChat`.
+        parallel_calls: As in `OpenAIChat`.
+
+    See `LanguageModel` for the other arguments.
+    """
+
+    sdk: ClassVar = "anthropic"
+    gives_logprobs: ClassVar = False
+    default_url: ClassVar = "https://api.anthropic.com"
+
+    max_tokens: int = 32_000
+    thinking: Mapping[str, Any] | None = None
+    cache: bool = True
+    strict_tools: bool = True
+    parallel_calls: bool = False
+
+    def __post_init__(self) -> None:
+        if self.settings.max_output_tokens is None:
+            self.settings = replace(self.settings, max_output_tokens=self.max_tokens)
+        super().__post_init__()
+
+    def _client(self, sdk: Any, **arguments: Any) -> Any:
+        return sdk.AsyncAnthropic(**arguments)
+
+    async def _send(
+        self,
+        client: Any,
+        body: dict[str, Any],
+        timeout: float,
+        reply: dict[str, Any],
+        arrived: Arrived,
+    ) -> None:
+        # All as extra body: see `OpenAIChat`.
+        stream = await client.messages.create(
+            model=self.name,
+            messages=[],
+            max_tokens=body["max_tokens"],
+            stream=True,
+            extra_body=body,
+            timeout=timeout,
+        )
+        async with stream:
+            events = (event.to_dict() async for event in stream)
+            await gather(events, reply)
+            if not reply.get("stop_reason"):
+                raise ServerGone(f"{self._where}: the stream ended before the reply did")
+            arrived()
+            await asyncio.sleep(0)  # As in `receive`.
+            async for _ in events:  # Read to its end, the connection serves the next request.
+                pass
+
+    def _body(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Mapping[str, Any]],
+        settings: SamplingParams,
+    ) -> dict[str, Any]:
+        settings.refuse_seed("the Messages API")
+        settings.refuse_logprobs("the Messages API")
+        instructions, rest = opening(messages)
+        body: dict[str, Any] = {
+            "messages": merged(rest),
+            "max_tokens": settings.max_output_tokens or self.max_tokens,
+        }
+        if instructions:
+            body["system"] = [{"type": "text", "text": instructions}]
+        if self.cache:
+            mark(body)
+        if tools:
+            body["tools"] = [self._tool(wire.FunctionSpec(schema)) for schema in tools]
+            body["tool_choice"] = self._tool_choice(settings.tool_choice)
+        effort = settings.reasoning_effort
+        parameters = {
+            "temperature": settings.temperature,
+            "top_p": settings.top_p,
+            "thinking": self.thinking or None,
+            "output_config": {"effort": effort} if effort else None,
+        }
+        body.update({name: value for name, value in parameters.items() if value is not None})
+        body.update(settings.extra)
+        if tools and settings.forces_a_call and _thinks(body):
+            body["tool_choice"] = self._tool_choice("auto")
+        return body
+
+    def _tool(self, spec: wire.FunctionSpec) -> dict[str, Any]:
+        tool: dict[str, Any] = {"name": spec.name, "description": spec.description}
+        if not self.strict_tools:
+            return {**tool, "input_schema": spec.parameters}
+        return {**tool, "input_schema": strict_schema(spec.parameters), "strict": True}
+
+    def _tool_choice(self, choice: str) -> dict[str, Any]:
+        if choice == "none":
+            return {"type": "none"}
+        parallel = {"disable_parallel_tool_use": not self.parallel_calls}
+        if choice in ("auto", "required"):
+            return {"type": {"auto": "auto", "required": "any"}[choice], **parallel}
+        return {"type": "tool", "name": choice, **parallel}
+
+    def _turn(self, reply: dict[str, Any], messages: Sequence[Message]) -> Turn:
+        blocks = reply["content"]
+        calls = tuple(
+            wire.call_request(block.get("id"), block.get("name"), block.get("input"), index)
+            for index, block in enumerate(
+                (block for block in blocks if block["type"] == "tool_use"),
+                start=wire.calls_before(messages) + 1,
+            )
+        )
+        reason = str(reply["stop_reason"])
+        return Turn(
+            text="".join(str(block["text"]) for block in blocks if block["type"] == "text"),
+            reasoning="\n\n".join(
+                str(block["thinking"])
+                for block in blocks
+                if block["type"] == "thinking" and block.get("thinking")
+            ),
+            tool_calls=calls,
+            usage=self._usage(reply.get("usage")),
+            finish_reason=_FINISH.get(reason, reason),
+            model=str(reply.get("model") or ""),
+            provider={"api": API, "blocks": [_kept(block) for block in blocks]},
+        )
+
+    def _usage(self, usage: Any) -> Usage:
+        # What was read from and written to the cache is counted apart from `input_tokens`.
+        fresh = wire.count(usage, "input_tokens")
+        cached = wire.count(usage, "cache_read_input_tokens")
+        written = wire.count(usage, "cache_creation_input_tokens")
+        parts = (fresh, cached or 0, written or 0)
+        return Usage(
+            # An impossible part makes all counts unknown; see `Usage`.
+            input=sum(parts) if all(map(is_count, parts)) else fresh,
+            cached=cached,
+            reasoning=wire.count(usage, "output_tokens_details", "thinking_tokens"),
+            output=wire.count(usage, "output_tokens"),
+            cache_write=written,
+            cache_write_long=wire.count(usage, "cache_creation", "ephemeral_1h_input_tokens"),
+        )
+
+
+def _thinks(body: Mapping[str, Any]) -> bool:
+    thinking = body.get("thinking")
+    return isinstance(thinking, Mapping) and thinking.get("type") != "disabled"
+
+
+def _kept(block: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in block.items() if value is not None}
+
+
+Reply = dict[str, Any]
+
+
+async def gather(events: AsyncIterator[Mapping[str, Any]], reply: Reply) -> None:
+    """Fill the empty `reply` with `content` (blocks), `stop_reason`, `usage` and `model` as they
+    come, up to the event that ends the message. A `tool_use` block's `input` is the JSON text as it
+    was streamed. `stop_reason` is absent if the stream ended too early. `BadReply` for events that
+    do not fit together."""
+    try:
+        async for event in events:
+            kind = str(event.get("type"))
+            if handler := _HANDLERS.get(kind):
+                handler(reply, event)
+            if kind == "message_stop":
+                return
+    except (LookupError, TypeError, AttributeError, ValueError) as error:
+        raise BadReply(f"an event of the stream is out of its protocol ({error!r})") from None
+
+
+def _start(reply: Reply, event: Mapping[str, Any]) -> None:
+    message = event["message"]
+    _count(reply, message.get("usage"))
+    reply["model"] = message.get("model")
+    reply["content"] = []
+
+
+def _block(reply: Reply, event: Mapping[str, Any]) -> None:
+    block = dict(event["content_block"])
+    if block.get("type") == "tool_use":
+        block["input"] = ""
+    reply["content"].append(block)
+
+
+def _delta(reply: Reply, event: Mapping[str, Any]) -> None:
+    delta, block = event["delta"], reply["content"][event["index"]]
+    field, source = _FIELDS.get(delta["type"], ("", ""))
+    if field:
+        block[field] = (block.get(field) or "") + (delta.get(source) or "")
+
+
+def _end(reply: Reply, event: Mapping[str, Any]) -> None:
+    _count(reply, event.get("usage"))
+    reply["stop_reason"] = event["delta"].get("stop_reason")
+
+
+def _count(reply: Reply, usage: Mapping[str, Any] | None) -> None:
+    # The last event repeats the counts as totals; what it leaves out stays.
+    known = {key: value for key, value in (usage or {}).items() if value is not None}
+    reply.setdefault("usage", {}).update(known)
+
+
+_FIELDS = {
+    "text_delta": ("text", "text"),
+    "thinking_delta": ("thinking", "thinking"),
+    "signature_delta": ("signature", "signature"),
+    "input_json_delta": ("input", "partial_json"),
+}
+_HANDLERS: dict[str, Callable[[Reply, Mapping[str, Any]], None]] = {
+    "message_start": _start,
+    "content_block_start": _block,
+    "content_block_delta": _delta,
+    "message_delta": _end,
+}
+
+
+def strict_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """A schema in the subset that strict tools take: a list of types becomes `anyOf`, and bounds go
+    into the description; the search tool checks them anyway."""
+    kinds = schema.get("type")
+    if isinstance(kinds, list):
+        plain = {key: value for key, value in schema.items() if key != "description"}
+        options = [
+            {"type": kind} if kind == "null" else strict_schema({**plain, "type": kind})
+            for kind in kinds
+        ]
+        return {"anyOf": options, **_described(schema, ())}
+    strict = {key: schema[key] for key in _SCHEMA_KEYS if key in schema}
+    bounds = [f"{key}: {schema[key]}" for key in ("minimum", "maximum") if key in schema]
+    strict.update(_described(schema, bounds))
+    if "properties" in schema:
+        strict["properties"] = {
+            name: strict_schema(property_schema)
+            for name, property_schema in schema["properties"].items()
+        }
+    if "items" in schema:
+        strict["items"] = strict_schema(schema["items"])
+    return strict
+
+
+def _described(schema: Mapping[str, Any], bounds: Sequence[str]) -> dict[str, Any]:
+    text = " ".join(filter(None, [str(schema.get("description", "")), ", ".join(bounds)]))
+    return {"description": text} if text else {}
+
+
+def opening(messages: Sequence[Message]) -> tuple[str, Sequence[Message]]:
+    """The system messages that open the transcript, joined, and the rest."""
+    first = next(
+        (i for i, message in enumerate(messages) if message["role"] != "system"), len(messages)
+    )
+    text = "\n\n".join(wire.sendable(message.get("content")) for message in messages[:first])
+    return text, messages[first:]
+
+
+def merged(messages: Sequence[Message]) -> list[dict[str, Any]]:
+    """Messages with consecutive ones of a role joined: all results of a turn's calls must come in
+    one message, and what the user adds may follow them there."""
+    joined: list[dict[str, Any]] = []
+    for message in messages:
+        role = "assistant" if message["role"] == "assistant" else "user"
+        if not joined or joined[-1]["role"] != role:
+            joined.append({"role": role, "content": []})
+        joined[-1]["content"] += _blocks(message)
+    return joined
+
+
+def _blocks(message: Message) -> list[dict[str, Any]]:
+    content = wire.sendable(message.get("content"))
+    text = {"type": "text", "text": content if content.strip() else _EMPTY}
+    if message["role"] == "tool":
+        result = {"type": "tool_result", "tool_use_id": message["tool_call_id"], "content": content}
+        return [result]
+    if message["role"] != "assistant":
+        return [text]
+    if blocks := wire.provider_part(message, API).get("blocks"):
+        contents = [_sent(block) for block in blocks if not _blank(block)]
+        has_content = any(block["type"] in ("text", "tool_use") for block in contents)
+        return contents if has_content else [*contents, text]
+    calls = [
+        {
+            "type": "tool_use",
+            "id": call["id"],
+            "name": wire.sendable_name(call["function"]["name"]),
+            "input": wire.sendable_object(call["function"]["arguments"]),
+        }
+        for call in message.get("tool_calls") or ()
+    ]
+    return [text, *calls] if content.strip() or not calls else calls
+
+
+def _blank(block: Mapping[str, Any]) -> bool:
+    return block["type"] == "text" and not str(block.get("text") or "").strip()
+
+
+def _sent(block: Mapping[str, Any]) -> dict[str, Any]:
+    sent = wire.sendable_tree(block)
+    if block["type"] == "tool_use":
+        sent["name"] = wire.sendable_name(str(block.get("name") or ""))
+        sent["input"] = wire.sendable_object(str(block.get("input") or ""))
+    return dict(sent)
+
+
+def mark(body: dict[str, Any]) -> None:
+    """Marks the instructions (with the tools, which stand before them) and the last block."""
+    ends = [body["system"][-1]] if "system" in body else []
+    ends += [message["content"][-1] for message in body["messages"][-1:]]
+    for block in ends:
+        if block["type"] in ("text", "tool_result"):
+            block["cache_control"] = dict(_EPHEMERAL)

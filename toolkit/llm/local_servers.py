@@ -1,0 +1,276 @@
+"""Local servers of vLLM and llama.cpp: their weights and their command lines."""
+
+from __future__ import annotations
+
+import glob
+import json
+import re
+import shutil
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.files import fingerprint
+from soundingline.toolkit.llm.server import HOST
+from soundingline.toolkit.optional import check_optional, hub_file, is_hub_name
+from soundingline.toolkit.redaction import find_secrets
+
+SERVE = ("vllm", "serve")
+SERVER_KEY = "VLLM_API_KEY"  # the variable from which vLLM reads the key that it asks for
+
+
+def option_words(name: str, value: Any) -> list[str]:
+    """The words of one option: true is a flag, false its `no-` form, None nothing; lists and
+    objects are written as JSON."""
+    name = name.replace("_", "-")
+    if value is None:
+        return []
+    if isinstance(value, bool):
+        return [f"--{name}" if value else f"--no-{name}"]
+    text = value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
+    return [f"--{name}", text]
+
+
+def check_secrets(
+    options: Mapping[str, Any], launcher: Sequence[str], server: str, variable: str
+) -> None:
+    """`InputError` where the command line of `server` would hold a secret; `variable` is where it
+    reads the key that it asks for."""
+    named = [name for name, value in options.items() if list(find_secrets(value, name))]
+    if named or list(find_secrets(launcher)):
+        source = f"its option {named[0]}" if named else "its launcher"
+        raise InputError(
+            f"the command line of {server} would hold a secret ({source})",
+            do=f"export {variable}=... and set key_env={variable}, or HF_TOKEN for the hub: "
+            "servers are handed them by their environment",
+        )
+
+
+def check_launcher(launcher: Sequence[str], example: str) -> None:
+    """`InputError` where a launcher is no list of words."""
+    if not launcher or isinstance(launcher, str):
+        raise InputError(f"launcher is {launcher!r}", valid=f"a list of words, such as {example}")
+
+
+class LocalServer(Protocol):
+    """How a local model is served. `name` is what messages call the server, `environment` is added
+    to its own, `start_seconds` is how long loading may take, `key_variable` the variable from which
+    it reads the key that it asks for, and `advice` how it is installed."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def environment(self) -> Mapping[str, str]: ...
+
+    @property
+    def start_seconds(self) -> float: ...
+
+    @property
+    def key_variable(self) -> str: ...
+
+    @property
+    def advice(self) -> str: ...
+
+    def check(self, model: str) -> None:
+        """`InputError` for what cannot work. Starts nothing."""
+        ...
+
+    def weights_fingerprint(self, model: str, hashed: Callable[[Path], str]) -> str:
+        """What the weights are where the name `model` does not say it."""
+        ...
+
+    def command(self, model: str, port: int) -> list[str]:
+        """The command line that serves `model` under that name."""
+        ...
+
+
+@dataclass(frozen=True)
+class VllmServer:
+    """A local vLLM server. vLLM is never imported.
+
+    Args:
+        weights: A folder, or a name on a hub. None: the name of the model.
+        launcher: The words that start vLLM: `vllm serve`, or `python -m
+            vllm.entrypoints.openai.api_server` where the distribution has another name.
+        options: Options of `vllm serve` by their names there, with underscores or dashes, such as
+            `tensor_parallel_size`. True is a flag, False its `no-` form, None leaves the option
+            out; lists and objects are sent as JSON. `tool_call_parser` also turns on the automatic
+            choice of tools.
+        environment: Variables that are added to the environment of the server.
+        start_seconds: How long loading may take.
+    """
+
+    weights: str | None = None
+    launcher: Sequence[str] = SERVE
+    options: Mapping[str, Any] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict)
+    start_seconds: float = 1800.0
+
+    name = "vLLM"
+    key_variable = SERVER_KEY
+    advice = "pip install 'soundingline[vllm]'"
+
+    def check(self, model: str) -> None:
+        """See `LocalServer`."""
+        self.command(model, 0)
+
+    def command(self, model: str, port: int) -> list[str]:
+        """The command line that serves the weights as `model`. `InputError` for impossible values,
+        and for a key or a token: every user of the machine can read command lines."""
+        weights = self.weights or model
+        if not weights or weights.startswith("-"):
+            raise InputError(
+                f"the model to serve is {weights!r}", valid="a name on a hub, or a folder"
+            )
+        check_launcher(self.launcher, "[vllm, serve]")
+        chosen = {name.replace("-", "_"): value for name, value in self.options.items()}
+        for name in ("tensor_parallel_size", "data_parallel_size"):
+            if (value := chosen.get(name)) is not None and value < 1:
+                raise InputError(f"vLLM's {name} is {value}", valid="1 or more devices")
+        share = chosen.get("gpu_memory_utilization")
+        if share is not None and not 0 < share <= 1:
+            raise InputError(
+                f"vLLM's gpu_memory_utilization is {share}", valid="a share above 0, at most 1"
+            )
+        options = {
+            "host": HOST,
+            "port": port,
+            "served_model_name": model if self.weights else None,
+            "enable_auto_tool_choice": True if chosen.get("tool_call_parser") else None,
+            **chosen,
+        }
+        check_secrets(options, self.launcher, self.name, self.key_variable)
+        # `vllm serve` takes the model by place, the module by option.
+        named = [weights] if self.launcher[-1] == "serve" else ["--model", weights]
+        words = (word for pair in options.items() for word in option_words(*pair))
+        return [*self.launcher, *named, *words]
+
+    def weights_fingerprint(self, model: str, hashed: Callable[[Path], str]) -> str:
+        """What a folder or file of this machine holds, hidden files aside, file by file `hashed`;
+        of weights on the hub what the model's name does not tell: their own name, and the revision
+        among the further options."""
+        source = Path(self.weights or model)
+        if source.is_file():
+            return hashed(source)
+        if source.is_dir():
+            paths = sorted(path.relative_to(source) for path in source.rglob("*") if path.is_file())
+            # What a download left of itself is in `.cache`.
+            shown = [path for path in paths if not any(part[0] == "." for part in path.parts)]
+            hashes = [hashed(source / path) for path in shown]
+            return fingerprint([path.as_posix() for path in shown], *hashes)
+        revision = self.options.get("revision")
+        own_name = self.weights if self.weights != model else None
+        return "@".join(str(part) for part in (own_name, revision) if part)
+
+
+PROGRAM = "llama-server"
+_PART = re.compile(r"-\d{5}-of-")  # of weights in several files
+_EMBEDDED = Path(__file__).with_name("llamacpp_server.py")
+
+
+@dataclass(frozen=True)
+class LlamaCppServer:
+    """A local llama.cpp. The weights are the file `gguf`, or else `file` of the hub's repository
+    that is the model's name, which is fetched when it is first needed.
+
+    `launcher` is the program (None: `llama-server` where it is on the path, else the server in the
+    package xllamacpp). `parallel` requests are worked on at once, each in a window of
+    `context_length` tokens. `threads` of the processor (None: llama.cpp's choice, one a core);
+    `gpu_layers` of the model on a GPU (None: as many as fit). `extra` maps further options of
+    llama-server, as `VllmServer.options`. `environment` is added to the
+    server's; `start_seconds` is how long loading may take. `InputError` for impossible values.
+    """
+
+    gguf: str | None = None
+    file: str | None = None
+    launcher: Sequence[str] | None = None
+    context_length: int = 8192
+    parallel: int = 1
+    threads: int | None = None
+    gpu_layers: int | None = None
+    extra: Mapping[str, Any] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict)
+    start_seconds: float = 600.0
+
+    name = "llama.cpp"
+    key_variable = "LLAMA_API_KEY"
+    advice = "pip install 'soundingline[llamacpp]'"
+
+    def check(self, model: str) -> None:
+        """`InputError` for what cannot work. Reads no file and starts nothing."""
+        numbers = {name: getattr(self, name) for name in ("context_length", "parallel", "threads")}
+        for name, value in numbers.items():
+            if value is not None and value < 1:
+                raise InputError(f"llama.cpp's {name} is {value}", valid="1 or more")
+        if self.launcher is not None:
+            check_launcher(self.launcher, f"[{PROGRAM}]")
+        if not self.gguf and not (self.file and is_hub_name(model)):
+            raise InputError(
+                f"the weights of {model} are not named",
+                valid="llm.server.gguf=<path of a GGUF file>, or llm.model=<owner/name on the hub> "
+                "and llm.server.file=<file there>",
+            )
+        if self.gguf and not self.gguf.endswith(".gguf"):
+            raise InputError(f"llm.server.gguf is {self.gguf!r}", valid="the path of a .gguf file")
+        self._command(model, self.gguf or "", 0, self.launcher or [PROGRAM])
+
+    def command(self, model: str, port: int) -> list[str]:
+        """The command line that serves the weights as `model`. `InputError` where they, or what
+        serves them, cannot be had."""
+        return self._command(model, str(self._weights(model)), port, self._launcher())
+
+    def weights_files(self) -> list[Path]:
+        """The files that `gguf` names: it, or all of the parts that it is one of. `InputError`
+        where there is none."""
+        path = self._local()
+        return sorted(path.parent.glob(_PART.sub("-?????-of-", glob.escape(path.name))))
+
+    def weights_fingerprint(self, model: str, hashed: Callable[[Path], str]) -> str:
+        """What the files that `gguf` names hold, each of them `hashed`; of the hub's the name of
+        the file, because a repository has one for each precision."""
+        if not self.gguf:
+            return str(self.file)
+        return fingerprint(*map(hashed, self.weights_files()))
+
+    def _command(self, model: str, weights: str, port: int, launcher: Sequence[str]) -> list[str]:
+        options: dict[str, Any] = {
+            "model": weights,
+            "alias": model,
+            "host": HOST,
+            "port": port,
+            # The server divides its whole context among the requests.
+            "ctx-size": self.context_length * self.parallel,
+            "parallel": self.parallel,
+            "threads": self.threads,
+            "gpu-layers": self.gpu_layers,
+        }
+        options.update({name.replace("_", "-"): value for name, value in self.extra.items()})
+        check_secrets(options, launcher, self.name, self.key_variable)
+        return [*launcher, *(word for pair in options.items() for word in option_words(*pair))]
+
+    def _weights(self, model: str) -> Path:
+        if not self.gguf:
+            return hub_file(model, str(self.file))
+        return self._local()
+
+    def _local(self) -> Path:
+        path = Path(str(self.gguf)).expanduser().resolve()
+        if not path.is_file():
+            raise InputError(
+                f"there is no file {self.gguf}",
+                do="give the path of a GGUF file: llm.server.gguf=... (docs/language-models.md "
+                "tells how to get one)",
+            )
+        return path
+
+    def _launcher(self) -> Sequence[str]:
+        if self.launcher is not None:
+            return self.launcher
+        if shutil.which(PROGRAM):
+            return [PROGRAM]
+        check_optional("xllamacpp")
+        return [sys.executable, str(_EMBEDDED)]

@@ -1,0 +1,257 @@
+"""Messages, tools, replies and sampling parameters in one form for all language model APIs.
+
+Messages are plain dictionaries in the function-calling form that trajectories record: `system`,
+`user`, `assistant` (with `tool_calls`, whose `function.arguments` is JSON text as the model wrote
+it) and `tool` (with `tool_call_id`). `Turn.message()` makes an assistant message of a reply. State
+that only one API understands, such as encrypted reasoning or signed thinking, is stored under
+`provider` and is sent back unchanged, so that the server finds its cached prefix."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, NamedTuple, Protocol
+
+from soundingline.toolkit.errors import InputError, is_number
+from soundingline.toolkit.redaction import redact
+
+Message = Mapping[str, Any]
+
+TOOL_CHOICES = ("auto", "none", "required")
+
+
+def system(text: str) -> dict[str, Any]:
+    """The instructions that open a transcript."""
+    return {"role": "system", "content": text}
+
+
+def user(text: str) -> dict[str, Any]:
+    """A message of the user, or of the harness speaking as one."""
+    return {"role": "user", "content": text}
+
+
+def tool_result(call_id: str, text: str) -> dict[str, Any]:
+    """The answer to one tool call; every call of a turn needs one before the next request."""
+    return {"role": "tool", "tool_call_id": call_id, "content": text}
+
+
+@dataclass(frozen=True)
+class ToolCall:
+    """A tool call as the model wrote it. `arguments` is raw text and may be malformed."""
+
+    id: str
+    name: str
+    arguments: str
+
+    def parsed(self) -> Any:
+        """The arguments as JSON; empty text is an empty object. `ValueError`, one line, where the
+        text is not JSON (NaN and Infinity are not)."""
+        try:
+            return json.loads(self.arguments or "{}", parse_constant=_refuse_constant)
+        except RecursionError:
+            raise ValueError("nested too deeply") from None
+
+
+def _refuse_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not JSON")
+
+
+class Token(NamedTuple):
+    """A token of a reply, the natural logarithm of its probability, and those of the most probable
+    tokens at its position. They are None and empty where the server does not return them."""
+
+    text: str
+    logprob: float | None = None
+    top: Mapping[str, float] = {}
+
+
+MOST_TOKENS = 1_000_000_000
+
+
+def is_count(value: object) -> bool:
+    """Whether a value can be the number of tokens of one request: a whole number from 0 to
+    `MOST_TOKENS`."""
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MOST_TOKENS
+
+
+@dataclass(frozen=True)
+class Usage:
+    """Tokens of one request as the server counted them; None where it did not tell. Where one of
+    them is impossible (see `is_count`), the server cannot be trusted with the others: all are None.
+
+    `input` includes `cached` (read from a prefix cache) and `cache_write` (written to one, where
+    that is billed apart), which includes `cache_write_long` (written for the longer of the API's
+    two lifetimes); `output` includes `reasoning`.
+    """
+
+    input: int | None = None
+    cached: int | None = None
+    reasoning: int | None = None
+    output: int | None = None
+    cache_write: int | None = None
+    cache_write_long: int | None = None
+
+    def __post_init__(self) -> None:
+        names = [item.name for item in fields(self)]
+        counts = [getattr(self, name) for name in names]
+        if not all(is_count(count) for count in counts if count is not None):
+            for name in names:
+                object.__setattr__(self, name, None)
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One reply of a model.
+
+    Attributes:
+        text: The text of the reply.
+        reasoning: The text of the model's reasoning, where the server returns it.
+        tool_calls: The tool calls in the order of the reply.
+        usage: The tokens that the server counted.
+        finish_reason: `stop`, `tool_calls`, `length`, `overflow`, `refusal`, or the server's own
+            word.
+        model: The model that the server says it used.
+        provider: State for the same API; see the module.
+        attempts: The number of requests that were sent for this reply.
+        tokens: The tokens of the text with their log-probabilities, where the settings request them
+            and the server returns them.
+        queue_seconds: How long the last request waited for a place among those in flight.
+    """
+
+    text: str = ""
+    reasoning: str = ""
+    tool_calls: Sequence[ToolCall] = ()
+    usage: Usage = field(default_factory=Usage)
+    finish_reason: str = "stop"
+    model: str = ""
+    provider: Mapping[str, Any] = field(default_factory=dict)
+    attempts: int = 1
+    tokens: Sequence[Token] = ()
+    queue_seconds: float = 0.0
+
+    @property
+    def empty(self) -> bool:
+        """Neither text nor a tool call."""
+        return not self.text.strip() and not self.tool_calls
+
+    def message(self) -> dict[str, Any]:
+        """The assistant message to append to the transcript."""
+        message: dict[str, Any] = {"role": "assistant", "content": self.text}
+        if self.reasoning:
+            message["reasoning"] = self.reasoning
+        if self.tool_calls:
+            message["tool_calls"] = [
+                {
+                    "id": call.id,
+                    "type": "function",
+                    "function": {"name": call.name, "arguments": call.arguments},
+                }
+                for call in self.tool_calls
+            ]
+        if self.provider:
+            message["provider"] = dict(self.provider)
+        return message
+
+
+@dataclass(frozen=True)
+class SamplingParams:
+    """How to sample, and what else a request sets. None leaves a choice to the server.
+
+    Args:
+        temperature: From 0 to 2.
+        top_p: From 0 to 1.
+        max_output_tokens: The limit on the reply, reasoning included.
+        reasoning_effort: A word of the API, such as `low` or `high`.
+        seed: The seed of sampling. An API without seeds refuses it.
+        tool_choice: `auto`, `none`, `required` or the name of a tool.
+        timeout: Seconds for one attempt, from sending to the last byte.
+        extra: Fields that are added to the body of the request unchanged.
+        logprobs: The number of most probable tokens whose log-probabilities are returned at each
+            position of the reply. 0: those of the written token alone. None: none.
+
+    Raises:
+        InputError: If a value is out of range.
+    """
+
+    temperature: float | None = None
+    top_p: float | None = None
+    max_output_tokens: int | None = None
+    reasoning_effort: str | None = None
+    seed: int | None = None
+    tool_choice: str = "auto"
+    timeout: float = 600.0
+    extra: Mapping[str, Any] = field(default_factory=dict)
+    logprobs: int | None = None
+
+    def __post_init__(self) -> None:
+        _within("temperature", self.temperature, 0, 2)
+        _within("top_p", self.top_p, 0, 1)
+        _within("max_output_tokens", self.max_output_tokens, 1, 10_000_000)
+        _within("timeout", self.timeout, 0.001, 86_400)
+        _within("logprobs", self.logprobs, 0, 1000)
+        if not self.tool_choice:
+            raise InputError(
+                "tool_choice is empty", valid=f"{', '.join(TOOL_CHOICES)} or the name of a tool"
+            )
+
+    def as_dict(self) -> dict[str, Any]:
+        """The settings that are not None, by name, for records. Secrets in `extra` are masked."""
+        pairs = ((item.name, getattr(self, item.name)) for item in fields(self))
+        return {name: redact(value, name) for name, value in pairs if value is not None}
+
+    @property
+    def forces_a_call(self) -> bool:
+        """Whether the model must call a tool: any (`required`), or the one that is named."""
+        return self.tool_choice not in ("auto", "none")
+
+    def refuse_logprobs(self, api: str) -> None:
+        """`InputError` where log-probabilities are asked for: `api` gives none."""
+        if self.logprobs is not None:
+            raise InputError(
+                f"log-probabilities are asked for, and {api} gives none",
+                valid="a server of chat completions that gives them, such as vLLM",
+                do="choose one, such as llm=openai_compatible",
+            )
+
+    def refuse_seed(self, api: str) -> None:
+        """`InputError` where there is a seed: `api` has none, and leaving it out would mislead."""
+        if self.seed is not None:
+            raise InputError(
+                f"the seed is {self.seed}, and {api} has none",
+                valid="null",
+                do="set the seed to null, or use a server for chat completions",
+            )
+
+
+def _within(name: str, value: float | None, low: float, high: float) -> None:
+    if value is None:
+        return
+    if not is_number(value) or not low <= value <= high:
+        raise InputError(f"{name} is {value!r}", valid=f"a number from {low} to {high}, or null")
+
+
+class ChatModel(Protocol):
+    """One model behind one API; any number of requests at once, from one event loop or several."""
+
+    name: str
+
+    def ready(self) -> None:
+        """`InputError` where the SDK or the key is missing. Sends nothing."""
+        ...
+
+    async def respond(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Mapping[str, Any]] = (),
+        settings: SamplingParams | None = None,
+    ) -> Turn:
+        """The next turn of the transcript. `tools` are specs as `SearchTool.specs()` gives them;
+        without `settings` the model's own. A `soundingline.toolkit.llm.errors.ModelError` where
+        there is none.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Close the connections of the running event loop."""
+        ...

@@ -1,0 +1,101 @@
+"""Packages that an extra installs, and files of the Hugging Face hub."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from soundingline.toolkit.errors import InputError
+
+_EXTRAS = {
+    "torch": "rerank",
+    "transformers": "rerank",
+    "safetensors": "rerank",
+    "peft": "rerank",
+    "pyterrier_t5": "rerank",
+    "sentence_transformers": "learned",
+    "pyterrier_dr": "learned",
+    "npids": "learned",
+    "pyterrier_alpha": "learned",
+    "sklearn": "enrich",
+    "snowballstemmer": "enrich",
+    "re2": "grep",
+    "pyarrow": "browsecomp",
+    "huggingface_hub": "browsecomp",
+    "tokenizers": "tokenizers",
+    "xllamacpp": "llamacpp",
+    "zstandard": "inspect",
+    "inspect_ai": "inspect",
+    "starlette": "serve",
+    "uvicorn": "serve",
+    "mcp": "serve",
+}
+
+
+def check_optional(package: str) -> None:
+    """The `InputError` of `import_optional`, without importing anything: some of these take
+    seconds."""
+    if find_spec(package) is None:
+        raise _missing(package)
+
+
+def import_optional(module: str) -> Any:
+    """The module, imported; `InputError` that names the extra which installs it."""
+    package = module.partition(".")[0]
+    try:
+        return import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name != package:
+            raise
+        raise _missing(package) from None
+
+
+def _missing(package: str) -> InputError:
+    return InputError(
+        f"the package {package} is not installed",
+        do=f"pip install 'soundingline[{_EXTRAS[package]}]'",
+    )
+
+
+_NAME = re.compile(r"[\w.-]+/[\w.-]+", re.ASCII)
+
+
+def is_hub_name(text: str) -> bool:
+    """Whether a text can be the name of a repository, `owner/name`; so can be a relative path."""
+    return bool(_NAME.fullmatch(text)) and not text.startswith(".")
+
+
+def hub_file(name: str, file: str, revision: str | None = None) -> Path:
+    """One file of a model's repository; `InputError` where it cannot be had."""
+    hub = import_optional("huggingface_hub")
+    with _reaching(f"{file} of {name}"):
+        return Path(hub.hf_hub_download(name, file, revision=revision))
+
+
+def hub_dataset(name: str, patterns: Sequence[str], revision: str | None = None) -> Path:
+    """The folder with those files of a data set's repository that match `patterns`; `InputError`
+    where they cannot be had."""
+    hub = import_optional("huggingface_hub")
+    with _reaching(f"the data set {name}"):
+        folder = hub.snapshot_download(
+            name, repo_type="dataset", revision=revision, allow_patterns=list(patterns)
+        )
+    return Path(folder)
+
+
+@contextmanager
+def _reaching(what: str) -> Iterator[None]:
+    errors = import_optional("huggingface_hub.errors")
+    try:
+        yield
+    except (OSError, ValueError, errors.HfHubHTTPError) as error:
+        reason = str(error).strip().partition("\n")[0] or type(error).__name__
+        raise InputError(
+            f"{what} cannot be had from the Hugging Face hub: {reason}",
+            do="check the name and the network, or give the path of a local copy",
+        ) from error

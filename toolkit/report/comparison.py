@@ -1,0 +1,513 @@
+"""The report on compared runs: summary, warnings, paired differences, systems by benchmarks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from soundingline.toolkit.evaluation.comparison import PairedComparison, System, Systems
+from soundingline.toolkit.evaluation.evaluation import EvaluatedRun
+from soundingline.toolkit.evaluation.statistics import equal_ties
+from soundingline.toolkit.report.agents import (
+    calls_section,
+    costs_section,
+    curves_section,
+    funnel_section,
+    roles_section,
+)
+from soundingline.toolkit.report.measures import (
+    LOWER,
+    NEITHER,
+    describe,
+    interval_text,
+    is_usage,
+    number,
+    ordered,
+    probability,
+)
+from soundingline.toolkit.report.page import (
+    Column,
+    Figure,
+    Report,
+    Section,
+    Table,
+    TableEntry,
+    TextSpan,
+    page,
+)
+from soundingline.toolkit.report.plots import forest
+from soundingline.toolkit.report.results import (
+    ReportData,
+    denominator,
+    exits_section,
+    glossary_section,
+    provenance_section,
+    question_count,
+    recorded_count,
+    repeats_section,
+    report_data,
+    results_section,
+    run_interval,
+    setup_section,
+    stages_section,
+)
+
+
+def render(
+    runs: Sequence[EvaluatedRun],
+    comparisons: Sequence[PairedComparison] = (),
+    *,
+    title: str = "Comparison of runs",
+    main: str | None = None,
+    baseline: str | None = None,
+    measures: Sequence[str] = (),
+    alpha: float = 0.05,
+    unfinished: Sequence[str] = (),
+    traces: Mapping[str, str] | None = None,
+    by: Sequence[str] = (),
+) -> Report:
+    """Render the report on evaluated runs.
+
+    Args:
+        runs: the runs.
+        comparisons: results of `soundingline.toolkit.evaluation.compare`; those of other runs are
+            left out. A difference is significant if its p value after Holm's correction is at
+            most `alpha`.
+        title: the heading.
+        main: the measure of the summary. Default: the first tested one in the order of
+            `soundingline.toolkit.report.measures.HEADLINE`.
+        baseline: the name of the run that the others are compared with. Default: the first.
+        measures: the columns of the first table. Default: the first eight measures.
+        alpha: the level of significance.
+        unfinished: warnings about runs that have no results.
+        traces: name of a run -> address of its traces, relative to the report.
+        by: the factors that define a system in the tables of systems by benchmarks. Default: all
+            settings but those of the benchmark.
+
+    Returns:
+        The report as HTML and as Markdown.
+
+    Raises:
+        InputError: for no runs, runs of one name, and an unknown measure or baseline.
+    """
+    data = report_data(
+        runs,
+        comparisons,
+        main=main,
+        baseline=baseline,
+        measures=measures,
+        alpha=alpha,
+        traces=traces,
+        by=by,
+    )
+    sections = [
+        benchmarks_section(data),
+        results_section(data),
+        differences_section(data),
+        costs_section(data),
+        roles_section(data),
+        repeats_section(data),
+        funnel_section(data),
+        curves_section(data),
+        calls_section(data),
+        exits_section(data),
+        setup_section(data),
+        stages_section(data),
+        provenance_section(data),
+        glossary_section(data),
+    ]
+    return page(
+        title,
+        _subtitle(data),
+        summary(data),
+        [*unfinished, *warnings(data)],
+        [section for section in sections if section is not None],
+    )
+
+
+def _subtitle(data: ReportData) -> str:
+    count = len(data.styles)
+    parts = [f"{count} run{'s' if count != 1 else ''}"]
+    if data.main:
+        parts.append(f"main measure {data.main}")
+    if count > 1:
+        parts.append(f"baseline {data.label(data.baseline)}")
+    dates = sorted({str(r.manifest["created"])[:10] for r in data.runs if "created" in r.manifest})
+    if dates:
+        parts.append("run on " + " to ".join(dict.fromkeys((dates[0], dates[-1]))))
+    return ", ".join(parts)
+
+
+# The summary.
+
+
+def summary(data: ReportData) -> list[TextSpan]:
+    """The best run on the main measure, and whether it is significantly better than the baseline
+    and the next best run. Over several benchmarks: the best system by its macro average."""
+    if data.systems is not None:
+        return _summary_of_systems(data, data.systems)
+    ranked = data.ranked(data.main)
+    if not ranked:
+        return [TextSpan("The runs have no measure to compare.")]
+    best = ranked[0]
+    over = len(best.per_question.get(data.main, {})) or question_count(best)
+    value = number(best.metrics[data.main], describe(data.main).digits)
+    name = TextSpan(data.label(best.name), True)
+    over_questions = f"{value} over {over:,} question{'s' if over != 1 else ''}"
+    if len(data.styles) == 1:
+        return [
+            name,
+            TextSpan(f" has {data.main} {over_questions}. There is no other run to compare with."),
+        ]
+    first = f" has the {_best(data)} {data.main} of {len(ranked)} runs: {over_questions}."
+    spans = [name, TextSpan(first)]
+    others = [run.name for run in ranked[1:]]
+    if data.baseline in others:
+        spans += _compared(data, best.name, data.baseline, "the baseline")
+    if others and others[0] != data.baseline:
+        spans += _compared(data, best.name, others[0], "the next best")
+    tested = dict.fromkeys(row.measure for row in data.comparisons if row.measure != data.main)
+    significant = [text for measure in tested if (text := _most_different(data, measure))]
+    if significant:
+        also = f" Significant differences on other measures: {'; '.join(significant)}."
+        spans.append(TextSpan(also))
+    return spans
+
+
+def _best(data: ReportData) -> str:
+    return "lowest" if describe(data.main).better == LOWER else "highest"
+
+
+def _compared(data: ReportData, best: str, other: str, role: str) -> list[TextSpan]:
+    row, name = data.comparison(data.main, best, other), TextSpan(data.label(other), True)
+    if row is None:
+        return [TextSpan(" It was not compared with "), name, TextSpan(f" ({role}).")]
+    digits = describe(data.main).digits
+    size = (
+        f": {number(row.difference, digits, sign=True)}, 95% interval "
+        f"{interval_text(row.low, row.high, digits)}, p (Holm) {probability(row.p_holm)}, "
+        f"{row.n:,} paired questions"
+    )
+    spans = [TextSpan(" The difference from "), name, TextSpan(f" ({role}) is ")]
+    if data.significant(row):
+        return [*spans, TextSpan(f"significant{size}.")]
+    needed = "no number of questions would suffice to detect a difference of this size"
+    if row.questions_needed is not None and math.isfinite(row.questions_needed):
+        needed = (
+            f"about {number(row.questions_needed, 0)} questions would be needed to detect a "
+            "difference of this size, before correction"
+        )
+    return [*spans, TextSpan("not significant", True), TextSpan(f"{size}; {needed}.")]
+
+
+def _most_different(data: ReportData, measure: str) -> str:
+    """The number of significant differences on a measure, and the largest one."""
+    rows = data.comparisons_on(measure)
+    significant = [row for row in rows if data.significant(row)]
+    if not significant:
+        return ""
+    largest = max(significant, key=lambda row: abs(row.difference))
+    size = number(largest.difference, describe(measure).digits, sign=True)
+    return (
+        f"{measure} in {len(significant)} of {len(rows)} pairs, the largest between "
+        f"{data.label(largest.a)} and {data.label(largest.b)} ({size})"
+    )
+
+
+def _summary_of_systems(data: ReportData, systems: Systems) -> list[TextSpan]:
+    benchmarks = systems.benchmarks_of(data.main)
+    ranked = leaders(systems, data.main) if len(benchmarks) > 1 else []
+    if not ranked:
+        text = f"The runs are over {len(systems.benchmarks)} benchmarks, and no system has "
+        return [TextSpan(f"{text}{data.main or 'a measure'} on all of them: there is no average.")]
+    (best, value), digits = ranked[0], describe(data.main).digits
+    spans = [
+        TextSpan(best.label, True),
+        TextSpan(
+            f" has the {_best(data)} macro average of {data.main} over {len(benchmarks)} "
+            f"benchmarks, of {len(ranked)} systems with results on all of them: "
+            f"{number(value, digits)}."
+        ),
+    ]
+    if len(ranked) > 1:
+        other, other_value = ranked[1]
+        counts = _significant_on(data, benchmarks, best, other)
+        spans += [
+            TextSpan(" The next is "),
+            TextSpan(other.label, True),
+            TextSpan(f" ({number(other_value, digits)}): {counts}."),
+        ]
+    return spans
+
+
+def _significant_on(data: ReportData, benchmarks: list[str], one: System, other: System) -> str:
+    """On how many benchmarks a system is significantly better or worse than another."""
+    names = [(one.runs[name].name, other.runs[name].name) for name in benchmarks]
+    rows = [row for pair in names if (row := data.comparison(data.main, *pair)) is not None]
+    if not rows:
+        return "the two were not compared"
+    significant = [row for row in rows if data.significant(row)]
+    lower = describe(data.main).better == LOWER
+    better = sum((row.difference < 0) == lower for row in significant)
+    return (
+        f"in paired tests, the first is significantly better on {better} of {len(rows)} "
+        f"benchmarks and worse on {len(significant) - better}, and there is no significant "
+        f"difference on {len(rows) - len(significant)}"
+    )
+
+
+# Warnings.
+
+
+def warnings(data: ReportData) -> list[str]:
+    """What a reader must know before trusting the numbers: failed and unjudged questions, and runs
+    that cannot be compared directly."""
+    runs = data.runs
+    counted = {
+        "failed": "Failed, and counted as wrong",
+        "missing": "Not run yet, and counted as wrong",
+        "unjudged": "Without judgements, and left out of recall",
+        "without_targets": "Without a relevant document, and left out of precision, recall, F1 and "
+        "nDCG",
+        "without_accepted_answer": "Left out of accuracy, without an accepted answer",
+        "uncalibrated": "Ranked by uncalibrated probabilities of a scorer",
+    }
+    if not any("accuracy" in run.metrics for run in runs):
+        del counted["without_accepted_answer"]  # of questions that ask for documents
+    lines = []
+    for count, text in counted.items():
+        if total := sum(run.counts.get(count, 0) for run in runs):
+            over = sum(denominator(run, count) for run in runs)
+            together = ", over all runs" if len(runs) > 1 else ""
+            lines.append(f"{text}: {total:,} of {over:,} questions{together}.")
+    if unscored := sum(run.counts.get("unscored_documents", 0) for run in runs):
+        lines.append(f"Documents that could not be scored: {unscored:,}.")
+    sets = [frozenset(run.per_question.get(data.main, {})) for run in runs]
+    if len(set(sets)) > 1:
+        sizes = _span([len(each) for each in sets])
+        lines.append(
+            f"The runs do not have the same questions on {data.main}: all runs share "
+            f"{len(frozenset.intersection(*sets)):,}, and each has {sizes}. Means are over each "
+            "run’s own questions."
+        )
+    prints = {str(r.manifest.get("fingerprints", {}).get("benchmark", "")) for r in runs} - {""}
+    if len(prints) > 1:
+        lines.append(
+            f"The runs are over {len(prints)} different benchmark contents; their means are not "
+            "comparable."
+        )
+    return lines
+
+
+def _span(counts: Sequence[int]) -> str:
+    """`12`, or `3 to 12`."""
+    return " to ".join(f"{count:,}" for count in dict.fromkeys((min(counts), max(counts))))
+
+
+# Paired differences.
+
+
+def differences_section(data: ReportData) -> Section | None:
+    """Differences on the main measure, and folded those on others; None without comparisons."""
+    tested = ordered(row.measure for row in data.comparisons)
+    if not tested:
+        return None
+    first = data.main if data.main in tested else tested[0]
+    rows = data.comparisons_on(first)
+    lead = f"Differences on {first} between runs on the same questions."
+    if data.too_many_colours:
+        lead += f" Only comparisons with the baseline, {data.label(data.baseline)}, are shown."
+    family = sum(row.measure == first for row in data.comparisons)
+    return Section(
+        "differences",
+        "Paired differences",
+        lead=lead,
+        figures=[Figure(_forest(data, rows, first))],
+        key="In the figure, filled dots are significant, hollow ones are not.",
+        note=f"Bold: significant, with a p value of at most {data.alpha:g} after Holm’s correction "
+        f"over {family:,} comparisons on this measure. Intervals are not corrected. “Questions "
+        "needed” is the number of questions that would make a difference of this size significant "
+        "without correction; — if no number would suffice.",
+        tables=[
+            _differences(data, rows),
+            *(
+                _differences(data, data.comparisons_on(m), folded=f"Paired differences on {m}")
+                for m in tested
+                if m != first
+            ),
+        ],
+    )
+
+
+def _differences(data: ReportData, rows: Sequence[PairedComparison], *, folded: str = "") -> Table:
+    """One row for each comparison. If all are with the same run, only the note names that run."""
+    measure, notes = rows[0].measure, []
+    digits = describe(measure).digits
+    one_other = len({row.b for row in rows}) == 1
+    if one_other:
+        mean = number(rows[0].mean_b, digits)
+        notes.append(f"Differences from {data.label(rows[0].b)}, with {measure} {mean}.")
+    counts = {run.name: recorded_count(run) for run in data.runs}
+    most = max(min(counts[row.a], counts[row.b]) for row in rows)
+    if is_usage(measure) and min(row.n for row in rows) < most:
+        notes.append(
+            f"{measure} is not known for every question: each comparison, with its means, is over "
+            f"the questions for which it is known in both runs, {_span([row.n for row in rows])} "
+            f"of {most:,}."
+        )
+    entries = []
+    for row in rows:
+        sides = [
+            TableEntry(data.label(row.a), sub=number(row.mean_a, digits)),
+            TableEntry(data.label(row.b), sub=number(row.mean_b, digits)),
+        ]
+        entries.append(
+            [
+                *(sides[:1] if one_other else sides),
+                _difference(data, row),
+                TableEntry(probability(row.p_holm), sub=probability(row.p)),
+                TableEntry(f"{row.wins:,} / {row.ties:,} / {row.losses:,}", sub=f"of {row.n:,}"),
+                TableEntry(number(row.questions_needed, 0)),
+            ]
+        )
+    columns = [Column("run", numeric=False)]
+    columns += [] if one_other else [Column("compared with", numeric=False)]
+    columns += [
+        Column("difference", "95% interval"),
+        Column("p (Holm)", "raw p"),
+        Column("wins / ties / losses", "of questions"),
+        Column("questions needed"),
+    ]
+    return Table(columns, entries, note=" ".join(notes), folded=folded)
+
+
+def _difference(data: ReportData, row: PairedComparison) -> TableEntry:
+    digits = describe(row.measure).digits
+    return TableEntry(
+        number(row.difference, digits, sign=True),
+        sub=interval_text(row.low, row.high, digits),
+        mark="best" if data.significant(row) else "",
+    )
+
+
+def _forest(data: ReportData, rows: Sequence[PairedComparison], measure: str) -> str:
+    others = {row.b for row in rows}
+    axis, labels = f"difference in {measure}", []
+    if len(others) == 1:
+        axis = f"{measure}: difference from {data.label(others.pop())}"
+        labels = [data.label(row.a) for row in rows]
+    else:
+        for row in rows:
+            one, other = data.label(row.a), data.label(row.b)
+            labels.append(f"{one}{' ' if len(one) + len(other) < 42 else chr(10)}− {other}")
+    return forest(
+        labels,
+        [(row.difference, row.low, row.high) for row in rows],
+        [data.significant(row) for row in rows],
+        digits=describe(measure).digits,
+        axis=axis,
+    )
+
+
+# Systems by benchmarks.
+
+
+def benchmarks_section(data: ReportData) -> Section | None:
+    """Systems by benchmarks; None if there is one benchmark, or if no measure has two."""
+    systems = data.systems
+    if systems is None:
+        return None
+    wanted = [data.main, *(name for name in data.measures if name != data.main)]
+    measures = [name for name in wanted if averaged(systems, name)]
+    if not measures:
+        return None
+    first, *others = measures
+    return Section(
+        "benchmarks",
+        f"{first} by benchmark",
+        lead=f"{len(systems.systems)} systems over {len(systems.benchmarks)} benchmarks. Runs with "
+        "the same settings, except for those of the benchmark, are one system.",
+        note="The macro average is the unweighted mean over the benchmarks. It is not tested, "
+        "because a few benchmarks are not a sample. Tests are paired within each benchmark and "
+        "corrected over its comparisons. Bold: the best on the benchmark, significantly different "
+        "from every other one; ≈: does not differ significantly from the best, or was not compared "
+        "with it.",
+        tables=[
+            benchmarks_table(data, systems, first),
+            *_benchmark_differences(data, systems, first),
+            *(
+                benchmarks_table(data, systems, name, folded=f"{name} by benchmark")
+                for name in others
+            ),
+        ],
+    )
+
+
+def averaged(systems: Systems, measure: str) -> bool:
+    """Whether a measure of quality has results on several benchmarks."""
+    return describe(measure).better != NEITHER and len(systems.benchmarks_of(measure)) > 1
+
+
+def benchmarks_table(
+    data: ReportData, systems: Systems, measure: str, *, folded: str = ""
+) -> Table:
+    """One row for each system, one column for each benchmark, and the macro average."""
+    benchmarks = systems.benchmarks_of(measure)
+    digits, marks = describe(measure).digits, data.marks(measure)
+    notes = []
+    if without := [name for name in systems.benchmarks if name not in benchmarks]:
+        notes.append(f"No system has {measure} on {', '.join(without)}.")
+    rows = []
+    for system in systems.systems:
+        row, missing = [TableEntry(system.label)], []
+        for name in benchmarks:
+            value = system.value(measure, name)
+            if value is None:
+                row.append(TableEntry("—"))
+                missing.append(name)
+                continue
+            run = system.runs[name]
+            interval = run_interval(run, measure)
+            sub = interval_text(*interval, digits) if interval else ""
+            row.append(TableEntry(number(value, digits), sub=sub, mark=marks.get(run.name, "")))
+        row.append(TableEntry(number(systems.macro_average(system, measure), digits)))
+        rows.append(row)
+        if missing:
+            notes.append(f"{system.label} has no macro average: missing on {', '.join(missing)}.")
+    columns = [Column("system", numeric=False), *map(Column, (*benchmarks, "macro average"))]
+    return Table(columns, rows, note=" ".join(notes), folded=folded)
+
+
+def _benchmark_differences(data: ReportData, systems: Systems, measure: str) -> list[Table]:
+    """A table of the differences from the baseline's system on each benchmark; none if there are no
+    such comparisons."""
+    baseline = systems.of(data.baseline) or systems.systems[0]
+    benchmarks = systems.benchmarks_of(measure)
+    rows, compared = [], False
+    for system in systems.systems:
+        if system is baseline:
+            continue
+        row = [TableEntry(system.label)]
+        for name in benchmarks:
+            one, other = system.runs.get(name), baseline.runs.get(name)
+            found = data.comparison(measure, one.name, other.name) if one and other else None
+            row.append(_difference(data, found) if found else TableEntry("—"))
+            compared = compared or found is not None
+        rows.append(row)
+    note = (
+        f"Difference in {measure} from {baseline.label}, with its 95% interval. Bold: significant, "
+        f"with a p value of at most {data.alpha:g} after Holm’s correction."
+    )
+    columns = [Column("system", numeric=False), *map(Column, benchmarks)]
+    return [Table(columns, rows, note=note)] if compared else []
+
+
+def leaders(systems: Systems, measure: str) -> Sequence[tuple[System, float]]:
+    """Systems with their macro averages, best first; equal ones keep their order."""
+    averages = [(system, systems.macro_average(system, measure)) for system in systems.systems]
+    present = [(system, value) for system, value in averages if value is not None]
+    sign = 1 if describe(measure).better == LOWER else -1
+    values = equal_ties([value for _, value in present])
+    return [present[place] for place in np.argsort(sign * values, kind="stable")]

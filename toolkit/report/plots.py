@@ -1,0 +1,356 @@
+"""The figures of a report, drawn with matplotlib as SVG elements that a page can contain.
+
+Every figure repeats numbers that a table of the report has too. Figures have a light background of
+their own, also on a dark page. Sizes are in CSS pixels. Texts stay texts, in the font of the page.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import textwrap
+import warnings
+from collections.abc import Mapping, Sequence
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from soundingline.toolkit.report.measures import number
+from soundingline.toolkit.report.page import COLOURS, OTHER, RunStyle
+from soundingline.toolkit.trajectory import TIERS
+
+if TYPE_CHECKING:  # matplotlib takes long to import, so each function imports it when it draws.
+    from matplotlib.axes import Axes
+
+INK, MUTED, GRID, PAPER = "#1d2328", "#66707a", "#e3e6e9", "#ffffff"
+_MARKERS = "osD^vPX*"  # in the order of the swatches in templates/style.css
+_SMALL, _TEXT, _LINE = 12, 13, 16.0
+
+
+def forest(
+    labels: Sequence[str],
+    values: Sequence[tuple[float, float, float]],
+    significant: Sequence[bool],
+    *,
+    digits: int,
+    axis: str,
+) -> str:
+    """Draw differences with their confidence intervals around zero.
+
+    Args:
+        labels: one for each row; a line break separates the two sides of a long label.
+        values: (difference, lower end, upper end) for each row.
+        significant: whether the dot of a row is filled.
+        digits: digits after the point of the printed differences.
+        axis: the label of the axis.
+    """
+    reach = max((abs(v) for row in values for v in row if np.isfinite(v)), default=0.0) or 1.0
+    plot, rows = _rows([label.split("\n") for label in labels], width=440, wrap=44, gap=24)
+    for (middle, low, high), filled, (top, base) in zip(values, significant, rows, strict=True):
+        _text(plot, 1.0, top + 0.8 * _LINE, number(middle, digits, sign=True), ha="right")
+        shade = INK if filled else MUTED
+        plot.plot([0, 0], [base + 2, base + 14], color=MUTED, linewidth=1)
+        plot.plot([low, high], [base + 8] * 2, color=shade, linewidth=2)
+        face = shade if filled else PAPER
+        plot.plot(middle, base + 8, "o", markersize=8, color=shade, markerfacecolor=face)
+    plot.set_xlim(-1.08 * reach, 1.08 * reach)
+    plot.xaxis.set_major_formatter(
+        lambda x, _: f"{x:+.3g}".replace("-", "−") if abs(x) > 1e-12 else "0"
+    )
+    return _svg(plot, f"Forest plot: {axis}", axis)
+
+
+def spreads(rows: Sequence[tuple[RunStyle, Sequence[float]]], *, axis: str) -> str:
+    """Draw the distribution over questions of each run: a thin line from the 5th to the 95th
+    percentile, a thick one from the 25th to the 75th, and a dot at the median."""
+    labels = [[style.label] for style, _ in rows]
+    plot, places = _rows(labels, width=380, wrap=27, gap=20)
+    largest = 1.0
+    for (style, values), (top, base) in zip(rows, places, strict=True):
+        low, first, middle, third, high = np.percentile(values, [5, 25, 50, 75, 95])
+        shade, largest = colour(style), max(largest, high)
+        text = f"median {middle:g} · mean {number(float(np.mean(values)), 2)}"
+        _text(plot, 1.0, top + 0.8 * _LINE, text, ha="right")
+        plot.plot([low, high], [base + 8] * 2, color=shade, linewidth=2)
+        plot.plot([first, third], [base + 8] * 2, color=shade, linewidth=8, solid_capstyle="butt")
+        plot.plot(middle, base + 8, "o", markersize=8, color=PAPER, markeredgecolor=INK)
+    plot.set_xlim(-0.02 * largest, 1.02 * largest)
+    plot.locator_params(axis="x", integer=True)
+    return _svg(plot, axis, axis)
+
+
+def funnel(style: RunStyle, tiers: Mapping[str, Mapping[str, Mapping[str, float]]]) -> str:
+    """Draw the recall of one run from tier to tier.
+
+    Args:
+        tiers: level of judgement (`evidence`, `gold`) -> tier -> the numbers of `Cell.funnel`.
+            Bars show the first level, diamonds the second.
+    """
+    first, *others = tiers.values()
+    steps = [tier for tier in TIERS if tier in first]
+    plot = _axes(300, 36.0 * len(steps) + 4, left=2, right=8, top=2, bottom=2)
+    plot.set_axis_off()
+    plot.set(xlim=(0, 1), ylim=(36.0 * len(steps), 0))
+    for top, step in zip(np.arange(len(steps)) * 36.0, steps, strict=True):
+        recall, documents = first[step].get("macro"), first[step].get("documents")
+        text = number(recall, 3)
+        if documents is not None:
+            text += f" · {number(documents, 1)} docs"
+        _text(plot, 0.0, top + 15, step)
+        _text(plot, 1.0, top + 15, text, ha="right")
+        plot.barh(top + 25, 1, height=9, color=GRID, linewidth=0)
+        if recall is not None and np.isfinite(recall):
+            plot.barh(top + 25, recall, height=9, color=colour(style), linewidth=0)
+        second = others[0].get(step, {}).get("macro") if others else None
+        if second is not None:
+            plot.plot(second, top + 25, "D", markersize=7, color=INK, mec=PAPER, clip_on=False)
+    return _svg(plot, f"Evidence funnel of {style.label}")
+
+
+def exposure(curves: Sequence[tuple[RunStyle, Sequence[tuple[float, float]]]], *, axis: str) -> str:
+    """Draw mean recall as a step function of what agents were shown, on a logarithmic axis.
+
+    Args:
+        curves: for each run the points (documents or tokens exposed, mean recall).
+    """
+    from matplotlib.ticker import NullLocator
+
+    plot = _axes(440, 320, left=38, right=12, top=12, bottom=46)
+    plot.set_xscale("log")
+    plot.set_ylim(0, min(1.02, 1.1 * max(y for _, points in curves for _, y in points) or 1.02))
+    plot.grid(color=GRID, linewidth=1)
+    for style, points in sorted(curves, key=lambda item: item[0].colour is not None):
+        positive = [point for point in points if point[0] > 0]
+        if not positive:  # nothing was exposed, which a logarithmic axis cannot show
+            continue
+        x, y = _thinned(np.array(positive))
+        front = style.colour is not None
+        plot.plot(x, y, color=colour(style), linewidth=2 if front else 1, drawstyle="steps-post")
+        if style.colour is not None:
+            # Each run has its markers at other places, so that those of equal curves stay visible.
+            places = np.linspace(0, len(x) - 1, 7)[:-1] + len(x) / 7 * 0.1 * style.colour
+            marks = np.unique(places.round().astype(int))
+            _marker(plot, style, x[marks], y[marks], size=7, linestyle="none")
+    plot.xaxis.set_minor_locator(NullLocator())
+    plot.xaxis.set_major_formatter(lambda value, _: f"{value:,.10g}")
+    return _svg(plot, f"Mean recall against {axis}", axis)
+
+
+def _thinned(points: NDArray[Any], most: int = 90) -> NDArray[Any]:
+    """Columns x and y of at most `most` points, at equal distances on a logarithmic axis, from the
+    last one before the recall rises above 0."""
+    rising = np.flatnonzero(points[:, 1] > 0)
+    points = points[max(0, int(rising[0] if len(rising) else 1) - 1) :]
+    x = np.log(points[:, 0])
+    chosen = np.searchsorted(x, np.linspace(x[0], x[-1], most), side="right") - 1
+    columns: NDArray[Any] = points[np.unique([0, *chosen])].T
+    return columns
+
+
+def against_cost(
+    points: Sequence[tuple[RunStyle, float, float, tuple[float, float] | None]],
+    *,
+    axis: str,
+    measure: str,
+) -> str:
+    """Draw each run at its cost and its value.
+
+    Args:
+        points: (run, cost, value, confidence interval of the value).
+        axis: the label of the axis of costs.
+        measure: the name of the measure of the values.
+    """
+    plot = _axes(380, 260, left=46, right=14, top=12, bottom=46)
+    plot.grid(color=GRID, linewidth=1)
+    for style, cost, value, interval in sorted(points, key=lambda row: row[0].colour is not None):
+        if interval is not None:
+            plot.plot([cost] * 2, interval, color=colour(style), linewidth=1.5)
+        _marker(plot, style, cost, value, size=9)
+    largest = max((cost for _, cost, _, _ in points), default=0.0) or 1.0
+    plot.set_xlim(-0.06 * largest, 1.06 * largest)
+    plot.locator_params(axis="x", nbins=5)
+    plot.xaxis.set_major_formatter(lambda value, _: f"{value:,.6g}")
+    plot.yaxis.set_major_formatter(lambda value, _: f"{value:.3g}")
+    return _svg(plot, f"{measure} against {axis}", axis)
+
+
+# Marker, size, face, and edges: a light edge on a dark one shows on every colour of the map.
+_MARKS: dict[str, tuple[str, float, str, tuple[tuple[str, float], ...]]] = {
+    "default": ("X", 11, "#e8411a", ((PAPER, 1.0),)),
+    "chosen": ("*", 15, PAPER, ((INK, 1.0),)),
+    "best": ("o", 14, "none", ((INK, 4.0), (PAPER, 1.8))),
+}
+
+
+def heat_map(
+    k1: Sequence[float],
+    b: Sequence[float],
+    values: NDArray[np.float64],
+    *,
+    label: str,
+    marks: Mapping[str, tuple[float, float]] | None = None,
+    outline: NDArray[np.bool_] | None = None,
+    digits: int = 3,
+) -> str:
+    """Draw values over a grid of BM25's parameters, one square a grid point.
+
+    The colours are cividis (Nuñez, Anderton and Renslow, 2018), which people with and without
+    colour blindness see alike.
+
+    Args:
+        k1: values of k1, in ascending order, from left to right.
+        b: values of b, in ascending order, from below.
+        values: array of shape [k1, b].
+        label: the description of the figure for screen readers.
+        marks: `default`, `chosen` or `best` -> (k1, b). Marks between grid points are interpolated,
+            those outside the grid are left out.
+        outline: array of shape [k1, b]; a line surrounds the points that are true.
+        digits: digits after the point of the printed minimum and maximum.
+    """
+    height = max(15.0 * len(b), 60.0) + 96
+    plot = _axes(440, height, left=48, right=10, top=8, bottom=88)
+    low, high = float(values.min()), float(values.max())
+    style: dict[str, Any] = {
+        "cmap": "cividis",
+        "vmin": low if high > low else low - 1,
+        "vmax": high if high > low else low + 1,
+        "aspect": "auto",
+        "interpolation": "none",  # one image of a pixel a point: paths would be much larger
+    }
+    plot.imshow(values.T, origin="lower", **style)
+    if outline is not None and outline.any():
+        _surround(plot, outline)
+    for kind, (x, y) in (marks or {}).items():
+        if k1[0] <= x <= k1[-1] and b[0] <= y <= b[-1]:
+            place = np.interp(x, k1, range(len(k1))), np.interp(y, b, range(len(b)))
+            shape, size, face, edges = _MARKS[kind]
+            for edge, width in edges:
+                plot.plot(
+                    *place,
+                    shape,
+                    markersize=size,
+                    markerfacecolor=face,
+                    markeredgecolor=edge,
+                    markeredgewidth=width,
+                    clip_on=False,
+                    zorder=4,
+                )
+    plot.spines["bottom"].set_visible(False)
+    for axis, numbers in ((plot.xaxis, k1), (plot.yaxis, b)):
+        shown = range(0, len(numbers), -(-len(numbers) // 12))
+        axis.set_ticks(list(shown), [f"{numbers[place]:g}" for place in shown])
+    plot.set_ylabel("b", color=INK, fontsize=_SMALL, labelpad=8, rotation=0, va="center")
+    bar = plot.figure.add_axes((104 / 440, 22 / height, 266 / 440, 12 / height))
+    bar.imshow(np.linspace(low, high, 64)[None, :], **style)
+    bar.set_axis_off()
+    for x, value, side in ((-0.03, low, "right"), (1.03, high, "left")):
+        text = bar.text(x, 0.5, number(value, digits), transform=bar.transAxes, va="center")
+        text.set(ha=side, fontsize=_SMALL, color=INK)
+    return _svg(plot, label, "k1")
+
+
+def _surround(plot: Axes, inside: NDArray[np.bool_]) -> None:
+    """Draw a line along every edge between a point inside and one outside."""
+    padded = np.pad(inside, 1)
+    lines = []
+    for x, y in np.argwhere(padded[1:, 1:-1] != padded[:-1, 1:-1]).tolist():
+        lines.append([(x - 0.5, y - 0.5), (x - 0.5, y + 0.5)])
+    for x, y in np.argwhere(padded[1:-1, 1:] != padded[1:-1, :-1]).tolist():
+        lines.append([(x - 0.5, y - 0.5), (x + 0.5, y - 0.5)])
+    x, y = np.array([[*line, (np.nan, np.nan)] for line in lines]).reshape(-1, 2).T
+    for shade, width in ((INK, 3.2), (PAPER, 1.4)):
+        plot.plot(x, y, color=shade, linewidth=width, solid_capstyle="projecting", clip_on=False)
+
+
+def colour(style: RunStyle) -> str:
+    """The colour of a run; runs without a colour of their own are grey."""
+    return OTHER if style.colour is None else COLOURS[style.colour]
+
+
+def _marker(plot: Axes, style: RunStyle, x: Any, y: Any, *, size: int, **more: Any) -> None:
+    shape = "o" if style.colour is None else _MARKERS[style.colour]
+    plot.plot(x, y, marker=shape, color=colour(style), ms=size, mec=PAPER, **more)
+
+
+def _rows(
+    labels: Sequence[Sequence[str]], *, width: float, wrap: int, gap: float
+) -> tuple[Axes, list[tuple[float, float]]]:
+    """Axes with a row below another for each label, and for each row the y of the label's top and
+    bottom. Each line of a label is cut to two lines of `wrap` characters."""
+    wrapped = [
+        [
+            line
+            for text in lines
+            for line in textwrap.wrap(text, wrap, max_lines=2, placeholder=" …")
+        ]
+        for lines in labels
+    ]
+    tops = np.cumsum([0.0, *(len(lines) * _LINE + gap for lines in wrapped)]).tolist()
+    plot = _axes(width, tops[-1] + 52, left=8, right=12, top=4, bottom=48)
+    plot.set_ylim(tops[-1], 0)
+    plot.set_yticks([])
+    plot.locator_params(axis="x", nbins=5)
+    for lines, top in zip(wrapped, tops, strict=False):
+        for index, line in enumerate(lines):
+            _text(plot, 0.0, top + (index + 0.8) * _LINE, line)
+    return plot, [
+        (top, top + len(lines) * _LINE) for lines, top in zip(wrapped, tops, strict=False)
+    ]
+
+
+def _text(plot: Axes, x: float, y: float, text: str, *, ha: str = "left") -> None:
+    """Write at a share of the width of the axes, and at a y in the units of the data."""
+    written = plot.text(x, y, text, transform=plot.get_yaxis_transform(), parse_math=False)
+    written.set(ha=ha, fontsize=_TEXT, color=INK)
+
+
+def _axes(
+    width: float, height: float, *, left: float, right: float, top: float, bottom: float
+) -> Axes:
+    """Axes in a new figure, with margins in pixels and a line below."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width / 72, height / 72), dpi=72)
+    box = (left / width, bottom / height, 1 - (left + right) / width, 1 - (top + bottom) / height)
+    plot = figure.add_axes(box)
+    plot.spines[["top", "right", "left"]].set_visible(False)
+    plot.spines["bottom"].set_color(MUTED)
+    plot.set_axisbelow(True)
+    plot.tick_params(colors=MUTED, labelsize=_SMALL, length=3, labelcolor=INK)
+    return plot
+
+
+def _svg(plot: Axes, label: str, axis: str = "") -> str:
+    """The figure of the axes as an `<svg>` element. Equal figures give equal text: without a date,
+    and with ids that are hashes of the content and the label."""
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    if axis:
+        plot.set_xlabel(axis, color=INK, fontsize=_SMALL, parse_math=False)
+    buffer, figure = io.StringIO(), plot.figure
+    assert isinstance(figure, Figure)
+    with rc_context({"svg.fonttype": "none", "svg.hashsalt": label}), warnings.catch_warnings():
+        # The browser draws the texts, so it does not matter which glyphs matplotlib's font lacks.
+        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
+        figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
+    text = buffer.getvalue()
+    body = text[text.index(">", text.index("<svg")) + 1 :]
+    body = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->|<style.*?</style>", "", body, flags=re.S)
+    body = re.sub(r"(font: [^;\"]*?px) [^;\"]*|font-family: [^;\"]*;? ?", r"\1", body)
+    # Elements have ids such as `patch_1`, which no reference needs and other figures repeat.
+    body = re.sub(r" id=\"[a-zA-Z0-9.]+_\d+\"", "", body).replace("xlink:href", "href")
+    body = re.sub(r"\n\s*", "\n", body)
+    body = re.sub(
+        r" (?:d|x|y|width|height|transform)=\"[^\"]*\"",
+        lambda found: " " + re.sub(r"(\.\d\d)\d+", r"\1", " ".join(found[0].split())),
+        body,
+    )
+    width, height = figure.get_size_inches() * 72
+    return (
+        f'<svg class="plot" role="img" aria-label="{escape(label)}" '
+        f'viewBox="0 0 {width:g} {height:g}" style="max-width: {width * 1.2:g}px">'
+        f"{body.strip()}"
+    )

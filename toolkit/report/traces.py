@@ -1,0 +1,573 @@
+"""Traces: static HTML pages of what an agent did, one for each question and repeat of a run.
+
+`write_traces` writes them, and a page with a table of all questions, into the folder `traces/` of a
+run. The pages load nothing. Pages of questions have no scripts, and texts of benchmarks, documents
+and models are escaped.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+from markupsafe import Markup, escape
+
+from soundingline.toolkit.benchmarks.benchmark import Benchmark
+from soundingline.toolkit.data import PASSAGE_MARK, DocumentStore, Qrels, Topic, Unit, parent
+from soundingline.toolkit.errors import InputError, is_number
+from soundingline.toolkit.evaluation.answers import Verdict
+from soundingline.toolkit.evaluation.evaluation import VERDICTS, EvaluatedRun
+from soundingline.toolkit.evaluation.judge import ModelVerdict
+from soundingline.toolkit.files import (
+    dump_json,
+    file_lock,
+    fingerprint,
+    read_json,
+    remove_leftovers,
+    write_text,
+)
+from soundingline.toolkit.llm.messages import Usage
+from soundingline.toolkit.llm.prices import Price
+from soundingline.toolkit.report.measures import number
+from soundingline.toolkit.report.page import templates
+from soundingline.toolkit.runs import RunFolder
+from soundingline.toolkit.runs.run_folder import escape_qid
+from soundingline.toolkit.trajectory import (
+    STATUSES,
+    TIERS,
+    Trajectory,
+    checklist_of,
+    items,
+    last_checklist,
+    mapping,
+    number_of,
+    scored_documents,
+    text_of,
+)
+
+PAGE = Path("traces", "index.html")
+_FORMAT = 3
+_MOST_DOCUMENTS = 200  # rows of the table of documents and requirements
+
+Labels = Mapping[str, Sequence[str]]
+
+
+def write_traces(
+    folder: RunFolder,
+    benchmark: Benchmark,
+    run: EvaluatedRun,
+    reasons: Sequence[Mapping[str, ModelVerdict]] = (),
+    passages: DocumentStore | None = None,
+) -> Path:
+    """Write the pages that are missing or out of date.
+
+    The texts of the benchmark are in the pages in plain text, also in an obfuscated run.
+
+    Args:
+        folder: an evaluated run.
+        benchmark: its benchmark.
+        run: the newest evaluation of the run.
+        reasons: for each repeat, the verdicts of a judging model by question.
+        passages: the texts of the passages on which the requirement scores of a navigator are
+            based. Without it, new pages do not have these texts.
+
+    Returns:
+        The path of `traces/index.html`.
+
+    Raises:
+        InputError: if the folder cannot be written.
+    """
+    page = folder.path / PAGE
+    do = "evaluate the run again"
+    repeats = folder.repeats()
+    by_rule = [
+        {row["qid"]: row for row in read_json(part.path / VERDICTS, list[Verdict], do=do)}
+        for part in repeats
+    ]
+    neighbours: dict[str, Any] = {}  # name of a page -> names of the previous and the next one
+    for repeat in repeats:
+        names = [_name(repeat, topic) for topic in benchmark.topics if repeat.stamp(topic.qid)]
+        around = zip([None, *names], [*names[1:], None], strict=False)
+        neighbours |= zip(names, around, strict=True)
+    rows = []
+    try:
+        with file_lock(page.parent / ".lock"):
+            remove_leftovers(page.parent)
+            writer = _PageWriter(page.parent, benchmark, _recorded_price(run.manifest), passages)
+            for topic in benchmark.topics:
+                for place, repeat in enumerate(repeats):
+                    rule = by_rule[place].get(topic.qid)
+                    model = reasons[place].get(topic.qid) if place < len(reasons) else None
+                    judged = {"verdict": _verdict(rule), "rule": rule, "model": model}
+                    name = _name(repeat, topic)
+                    shown = {**judged, "neighbours": neighbours.get(name, (None, None))}
+                    rows.append(
+                        {
+                            "name": name,
+                            "topic": topic,
+                            "repeat": repeat.number,
+                            "verdict": judged["verdict"],
+                            "recalls": [_recall(run, tier, topic.qid, place) for tier in TIERS],
+                            **writer.write(name, repeat, topic, shown),
+                        }
+                    )
+            _write(page, _index_page(folder.name, benchmark.name, rows))
+    except OSError as error:
+        raise InputError(
+            f"cannot write the traces of {folder.path}: {error.strerror or error}",
+            do="free or change the disk, or set traces=false; then evaluate again",
+        ) from error
+    return page
+
+
+class _PageWriter:
+    """Writes the pages of questions that are not up to date.
+
+    The first line of a page is a comment with what the table of all questions has of it, and with
+    a fingerprint of what the page was made from: the trajectory, the benchmark, the verdict and
+    the links. A trajectory is read only if its page has to be written.
+    """
+
+    def __init__(
+        self, folder: Path, benchmark: Benchmark, price: Price, passages: DocumentStore | None
+    ) -> None:
+        self._folder = folder
+        self._benchmark, self._content = benchmark, benchmark.fingerprint
+        self._price, self._passages = price, passages
+
+    def write(
+        self, name: str, repeat: RunFolder, topic: Topic, shown: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Write the page of a question if necessary.
+
+        Args:
+            name: the name of the page without its suffix.
+            repeat: the folder of the trajectory.
+            topic: the question.
+            shown: the verdict and the neighbours of the page.
+
+        Returns:
+            The values of the comment; empty if the question has no trajectory.
+        """
+        path, stamp = self._folder / f"{name}.html", repeat.stamp(topic.qid)
+        key = fingerprint(_FORMAT, stamp, self._content, dump_json(shown))
+        head = _read_head(path) if stamp else {}
+        if head.get("key") == key:
+            return head
+        trajectory = repeat.read(topic.qid) if stamp else None
+        if trajectory is None:
+            return {}
+        head = {
+            "key": key,
+            "status": trajectory.status,
+            "calls": len(trajectory.calls),
+            "tokens": sum(call.tokens for call in trajectory.calls),
+            "dollars": number_of(trajectory.usage.get("dollars")),
+            "seconds": number_of(trajectory.seconds),
+        }
+        comment = json.dumps(head).replace("<", "\\u003c").replace(">", "\\u003e")
+        labels = judged_documents(self._benchmark.qrels, topic.qid)
+        values = trace_values(trajectory, labels, self._price, self._passages)
+        accepted = self._benchmark.answers.get(topic.qid, ())
+        values |= {**head, **shown, "accepted": accepted, "repeat": repeat.number}
+        page = templates().get_template("trace.html").render(values)
+        _write(path, f"<!-- {comment} -->\n{page}")
+        return head
+
+
+def _name(repeat: RunFolder, topic: Topic) -> str:
+    return f"{repeat.number}-{escape_qid(topic.qid)}"
+
+
+def _read_head(path: Path) -> dict[str, Any]:
+    """The values in the first line of a page; empty if there is no page, or another kind of it."""
+    with suppress(OSError, ValueError, RecursionError), path.open(encoding="utf-8") as stream:
+        line = stream.readline(4000)
+        head = mapping(json.loads(line.removeprefix("<!-- ").removesuffix(" -->\n")))
+        numbers = [head.get(name) for name in ("calls", "tokens", "dollars", "seconds")]
+        if head.get("status") in STATUSES and all(n is None or is_number(n) for n in numbers):
+            return dict(head)
+    return {}
+
+
+def _write(path: Path, text: str) -> None:
+    # Half of a surrogate pair, which a model may write, has no form in UTF-8.
+    text = text.encode("utf-8", "replace").decode()
+    if not path.is_file() or path.read_bytes() != text.encode():
+        write_text(path, text, clear=True)
+
+
+# The script of the table: it hides the rows that do not match the fields above it.
+_FILTER = """
+const fields = ["text", "status", "verdict"].map((id) => document.getElementById(id));
+const refresh = () => {
+  const [text, status, verdict] = fields.map((field) => field.value.toLowerCase());
+  for (const row of document.querySelectorAll("tbody tr")) {
+    row.hidden = !row.cells[0].textContent.toLowerCase().includes(text)
+      || (status && row.dataset.status !== status)
+      || (verdict && row.dataset.verdict !== verdict);
+  }
+};
+fields.forEach((field) => field.addEventListener("input", refresh));
+"""
+
+
+def _index_page(name: str, benchmark: str, rows: Sequence[Mapping[str, Any]]) -> str:
+    """The page with a row for each question and repeat."""
+    digest = base64.b64encode(hashlib.sha256(_FILTER.encode()).digest()).decode("ascii")
+    template = templates().get_template("traces.html")
+    return template.render(
+        run=name,
+        benchmark=benchmark,
+        rows=rows,
+        questions=len({row["topic"].qid for row in rows}),
+        repeats=len({row["repeat"] for row in rows}),
+        statuses=list(dict.fromkeys(row.get("status", "missing") for row in rows)),
+        verdicts=list(dict.fromkeys(row["verdict"] for row in rows if row["verdict"])),
+        tiers=TIERS,
+        script=_FILTER,
+        script_hash=digest,
+        number=number,
+    )
+
+
+def _verdict(verdict: Mapping[str, Any] | None) -> str:
+    """`correct`, `wrong`, `undecided` if the judge gave no verdict, or empty if there was nothing
+    to judge: no accepted answer, or a failed question."""
+    if verdict is None:
+        return ""
+    if verdict.get("error"):
+        return "undecided"
+    return "correct" if verdict.get("correct") else "wrong"
+
+
+def _recall(run: EvaluatedRun, tier: str, qid: str, place: int) -> float | None:
+    """The recall of evidence in a tier, in the repeat at a place."""
+    measure = f"recall_{tier}"
+    if not run.repeats:
+        return run.per_question.get(measure, {}).get(qid)
+    values = run.repeats.get(measure, {}).get(qid, ())
+    return values[place] if place < len(values) else None
+
+
+# The values of a page.
+
+
+def judged_documents(qrels: Mapping[str, Qrels], qid: str) -> dict[str, list[str]]:
+    """The relevant documents of a question, with the levels of judgement in which they are relevant
+    and with grades other than 1.
+
+    >>> judged_documents({"evidence": {"q": {"d1": 1}}, "gold": {"q": {"d1": 2, "d2": 0}}}, "q")
+    {'d1': ['evidence', 'gold 2']}
+    """
+    labels: dict[str, list[str]] = {}
+    for level, grades in qrels.items():
+        for docid, grade in grades.get(qid, {}).items():
+            if grade > 0:
+                labels.setdefault(docid, []).append(level if grade == 1 else f"{level} {grade}")
+    return labels
+
+
+def trace_values(
+    trajectory: Trajectory, labels: Labels, price: Price, passages: DocumentStore | None = None
+) -> dict[str, Any]:
+    """What the page of a trajectory shows, for the template `trace.html`.
+
+    Args:
+        trajectory: the trajectory.
+        labels: the result of `judged_documents`.
+        price: the price of the agent's model.
+        passages: see `write_traces`.
+    """
+    ranks = [_ranks(call.ranking, labels) for call in trajectory.calls]
+    answer = trajectory.answer
+    return {
+        "trajectory": trajectory,
+        "citations": [(docid, labels.get(parent(docid), ())) for docid in answer.citations],
+        "documents": [(docid, labels.get(parent(docid), ())) for docid in answer.documents],
+        "evidence": [_document(docid, labels[docid], ranks, trajectory) for docid in labels],
+        "tiers": TIERS,
+        "rounds": [_round(row, n, trajectory) for n, row in enumerate(trajectory.rounds, start=1)],
+        "matrix": matrix_values(trajectory, labels, passages),
+        "steps": list(_steps(trajectory, labels, ranks, price)),
+        "as_text": as_text,
+        "number": number,
+    }
+
+
+def as_text(value: Any) -> str:
+    """A text as it is, any other value as JSON."""
+    return value if isinstance(value, str) else dump_json(value, indent=None).rstrip("\n")
+
+
+def _ranks(ranking: Sequence[str], labels: Labels) -> dict[str, int]:
+    """The best rank of each judged document in a ranking of units, counted from 1."""
+    ranks: dict[str, int] = {}
+    for rank, unit in enumerate(ranking, start=1):
+        docid = unit if PASSAGE_MARK not in unit else parent(unit)
+        if docid in labels:
+            ranks.setdefault(docid, rank)
+    return ranks
+
+
+def _document(
+    docid: str, judged: Sequence[str], ranks: Sequence[Mapping[str, int]], trajectory: Trajectory
+) -> dict[str, Any]:
+    """A judged document, with its best rank as (rank, number of the call), and with the number of
+    the first call in each tier: None if there is none, 0 if it is not recorded."""
+    ranked = [(row[docid], call) for call, row in enumerate(ranks, start=1) if docid in row]
+    first: dict[str, int | None] = {
+        tier: 0 if docid in trajectory.tiers.get(tier, ()) else None for tier in TIERS
+    }
+    if ranked:
+        first["surfaced"] = min(call for _, call in ranked)
+    for exposure in reversed(trajectory.exposures):
+        if exposure.docid == docid:
+            first[exposure.tier] = exposure.call
+    return {"docid": docid, "judged": judged, "rank": min(ranked, default=None), "first": first}
+
+
+def _steps(
+    trajectory: Trajectory, labels: Labels, ranks: Sequence[Mapping[str, int]], price: Price
+) -> Iterator[dict[str, Any]]:
+    """Messages and calls in their order. A call is where its result reached the agent; calls
+    without such a message come last."""
+    calls, messages = trajectory.calls, trajectory.messages
+    spent = _spending(trajectory, price)
+    tokens = list(accumulate(call.tokens for call in calls))
+    in_order = sum(message.get("role") == "tool" for message in messages) <= len(calls)
+    done = 0
+
+    def next_call(spent: Sequence[str]) -> dict[str, Any]:
+        facts = [f"{tokens[done]:,} tokens of tool output so far", *spent]
+        facts.append(f"took {calls[done].seconds:.3f} s")
+        exposed = [row for row in trajectory.exposures if row.call == done + 1]
+        shown = {parent(unit) for unit in calls[done].shown}
+        judged = [
+            {
+                "docid": docid,
+                "judged": labels[docid],
+                "rank": ranks[done].get(docid),
+                "shown": docid in shown,
+                "first": [r.tier for r in exposed if r.docid == docid and r.tier != "cited"],
+            }
+            for docid in labels
+            if docid in ranks[done] or docid in shown
+        ]
+        notes = dict(calls[done].notes)
+        rewrites = [name for name in notes if re.fullmatch(r"rewrite(_\d+)?", name)]
+        return {
+            "number": done + 1,
+            "call": calls[done],
+            "rewritten": [
+                as_text(mapping(notes.pop(name)).get("rewritten", "")) for name in rewrites
+            ],
+            "notes": notes,
+            "judged": judged,
+            "output": marked(calls[done].output, labels),
+            "spent": " · ".join(facts),
+        }
+
+    so_far: list[str] = []
+    for message, facts in zip(messages, spent, strict=True):
+        so_far = facts or so_far
+        content, reasoning = message.get("content"), message.get("reasoning")
+        if (
+            message.get("role") == "tool"
+            and done < len(calls)
+            and (in_order or calls[done].output == content)
+        ):
+            yield next_call(so_far)
+            done += 1
+        elif content or reasoning:
+            yield {
+                "number": 0,
+                "role": as_text(message.get("role", "")),
+                "text": as_text(content or ""),
+                "reasoning": as_text(reasoning or ""),
+                "spent": " · ".join(facts),
+            }
+    while done < len(calls):
+        yield next_call(so_far)
+        done += 1
+
+
+def marked(text: str, labels: Labels) -> Markup:
+    """A result page with the ids of judged documents marked, as HTML.
+
+    >>> marked("1. docid=d1 <b>", {"d1": ["gold"]})
+    Markup('1. docid=<mark title="judged: gold">d1</mark> &lt;b&gt;')
+    """
+    if not labels:
+        return escape(text)
+    ids = "|".join(map(re.escape, labels))
+    pieces = re.split(rf"(docid[\"'=:\s]{{1,6}})({ids})(?![\w-])", text)
+    html = escape(pieces[0])
+    for before, docid, after in zip(pieces[1::3], pieces[2::3], pieces[3::3], strict=True):
+        mark = Markup('<mark title="judged: {}">{}</mark>').format(", ".join(labels[docid]), docid)
+        html += escape(before) + mark + escape(after)
+    return html
+
+
+def _spending(trajectory: Trajectory, price: Price) -> list[list[str]]:
+    """For each message of the agent's model, tokens and dollars up to it; nothing for others.
+
+    A trajectory has the tokens of each reply, but the dollars of the whole question only. These
+    (`agent_dollars`) are divided among the replies in proportion to the price of their tokens.
+    Without a price or a record of the dollars, or if a reply has no tokens, dollars are left out.
+    """
+    usages = [
+        Usage(
+            **{
+                name: mapping(message.get("usage")).get(name)
+                for name in ("input", "cached", "output")
+            }
+        )
+        if message.get("role") == "assistant"
+        else None
+        for message in trajectory.messages
+    ]
+    costs = [price.cost(usage) if usage else 0.0 for usage in usages]
+    total = sum(cost for cost in costs if cost is not None)
+    dollars = trajectory.usage.get("agent_dollars")
+    facts: list[list[str]] = []
+    sums, cost_so_far, counted = dict.fromkeys(("input", "cached", "output"), 0), 0.0, False
+    for usage, cost in zip(usages, costs, strict=True):
+        if usage is None:
+            facts.append([])
+            continue
+        for name in sums:
+            sums[name] += getattr(usage, name) or 0
+            counted = counted or getattr(usage, name) is not None
+        cost_so_far += cost or 0.0
+        row = []
+        if counted:
+            cached = f" ({sums['cached']:,} cached)" if sums["cached"] else ""
+            row.append(f"model so far {sums['input']:,} tokens in{cached}, {sums['output']:,} out")
+        if dollars is not None and total > 0 and None not in costs:
+            row.append(f"≈ ${dollars * cost_so_far / total:.4f} so far")
+        facts.append(row)
+    return facts
+
+
+def _recorded_price(manifest: Mapping[str, Any]) -> Price:
+    """The price of the agent's model in a manifest; an unknown one if there is none, or a damaged
+    one."""
+    table: Any = manifest
+    for name in ("config", "llm", "price"):
+        table = mapping(table).get(name)
+    with suppress(TypeError, ValueError, InputError):
+        return Price(**mapping(table))
+    return Price()
+
+
+# The rounds of a navigator. `soundingline.agents.literature.rounds` defines their rows; those of
+# another version are shown as far as they can be read.
+
+
+def _round(row: Mapping[str, Any], place: int, trajectory: Trajectory) -> dict[str, Any]:
+    """A round with its queries, its checklist and other facts."""
+    facts = ("planned_by", "left_out", "unscored", "stopped")
+    queries = []
+    for query in map(mapping, items(row.get("librarians"))):
+        docids = [text_of(docid) for docid in items(query.get("docids"))]
+        text = text_of(query.get("text")) or " ".join(docids)
+        # A call has its documents as a list in JSON, or with spaces between them.
+        forms = {text, json.dumps(docids)} if text else set()
+        calls = (
+            number
+            for number, call in enumerate(trajectory.calls, start=1)
+            if forms & set(map(str, call.arguments.values()))
+        )
+        numbers = ((name, number_of(query.get(name))) for name in ("candidates", "new"))
+        words = [text_of(query.get("operator")), text_of(query.get("direction"))]
+        words += [f"{count:g} {name}" for name, count in numbers if count is not None]
+        if error := text_of(query.get("error")):
+            words.append(f"failed: {error}")
+        queries.append(
+            {
+                "text": text,
+                "facts": ", ".join(filter(None, words)),
+                "reason": text_of(query.get("reason")),
+                "call": next(calls, None),
+            }
+        )
+    return {
+        "number": int(number_of(row.get("round")) or place),
+        "note": text_of(row.get("reason")),
+        "queries": queries,
+        "checklist": checklist_of(row),
+        "facts": {name.replace("_", " "): as_text(row[name]) for name in facts if row.get(name)},
+    }
+
+
+def matrix_values(
+    trajectory: Trajectory, labels: Labels, passages: DocumentStore | None
+) -> dict[str, Any]:
+    """Documents and the requirements of the last checklist.
+
+    Returns:
+        `checklist`: the requirements; `documents`: at most 200, first those of the answer in its
+        order, then the others by score, with a cell for each requirement (None without a score);
+        `passages`: each passage on which a score is based, with its text (empty if `passages` does
+        not have it) and the cells that are based on it.
+    """
+    checklist = last_checklist(trajectory.rounds)
+    scored = scored_documents(trajectory.rounds)
+    listed = {docid: rank for rank, docid in enumerate(trajectory.answer.documents, start=1)}
+    order = sorted(scored, key=lambda docid: -(scored[docid].score or 0.0))
+    order.sort(key=lambda docid: listed.get(docid, len(listed) + 1))
+    documents: list[dict[str, Any]] = []
+    based: dict[str, dict[str, Any]] = {}
+    for docid in order[:_MOST_DOCUMENTS]:
+        units = _texts(scored[docid].passages, passages)
+        cells: list[dict[str, Any] | None] = []
+        for place, need in enumerate(checklist, start=1):
+            row = scored[docid].requirements.get(need)
+            if row is None:
+                cells.append(None)
+                continue
+            verdict, unit_id = text_of(row.get("verdict")), text_of(row.get("passage"))
+            cell = {
+                "requirement": place,
+                "verdict": verdict if verdict in ("satisfied", "not", "unknown") else "unknown",
+                "score": number(number_of(row.get("score")), 2),
+                "rationale": text_of(row.get("rationale")),
+                "passage": unit_id,
+            }
+            cells.append(cell)
+            if unit_id:
+                unit = units.get(unit_id)
+                based.setdefault(
+                    unit_id,
+                    {"place": len(based) + 1, "text": unit.text if unit else "", "cells": []},
+                )["cells"].append(cell)
+        documents.append(
+            {
+                "docid": docid,
+                "title": next((unit.title for unit in units.values()), ""),
+                "judged": labels.get(parent(docid), ()),
+                "listed": listed.get(docid),
+                "score": number(scored[docid].score, 2),
+                "overall": scored[docid].probability,
+                "cells": cells,
+            }
+        )
+    return {"checklist": checklist, "documents": documents, "passages": based}
+
+
+def _texts(unit_ids: Sequence[str], passages: DocumentStore | None) -> dict[str, Unit]:
+    """The passages of these ids that the store has."""
+    units: dict[str, Unit] = {}
+    if passages is not None:
+        for unit_id in unit_ids:
+            with suppress(KeyError):  # the corpus may have changed
+                units[unit_id] = passages.texts([unit_id])[0]
+    return units

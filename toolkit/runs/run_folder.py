@@ -1,0 +1,587 @@
+"""The folder of a run: its files, its lock, what is finished and what is pending.
+
+`RunFolder` owns every file name of a run except those that others derive: `evaluation/`,
+`metrics.json`, `run.trec`, the report and the traces. It reads no qrels.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import hashlib
+import json
+import os
+import re
+import socket
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, unquote
+
+from soundingline.toolkit.data import Topic
+from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.files import (
+    JsonLinesLog,
+    fingerprint,
+    open_own,
+    read_json,
+    recover_json_lines,
+    remove_leftovers,
+    write_json,
+    write_text,
+)
+from soundingline.toolkit.obfuscation import MARKER, mark_obfuscated
+from soundingline.toolkit.runs.manifest import Manifest, check_same, provenance
+from soundingline.toolkit.trajectory import (
+    Outcome,
+    Trajectory,
+    dump_trajectory,
+    read_outcome,
+    read_trajectory,
+)
+
+# The environment variable with an id of the sweep that this process belongs to.
+SWEEP = "SOUNDINGLINE_SWEEP"
+
+_NAME = re.compile(r"[\w=,+-][\w=,.+-]*", re.ASCII)
+_REPEATS = "repeats"
+_PROVENANCE = ("versions", "git", "machine")
+# The folders of a run in which files are written.
+_FOLDERS = ("*", "retried/*", "repeats/*", "repeats/*/*", "repeats/*/retried/*")
+# File systems allow 255 bytes a name, which include `.json` and the affixes of a temporary file.
+_LONGEST = 180
+_UNSHORTENED = 140
+_NAMING_SECONDS = 5.0  # the longest wait for the text of the process that holds a lock
+
+
+class RunFolder:
+    """One run on disk. Reading needs no lock. Writing needs `with folder.writing(manifest)`.
+
+    - `manifest.json`: written first; see `soundingline.toolkit.runs.manifest`. If its `sealed` is
+      true, every file with texts of the benchmark is obfuscated
+      (`soundingline.toolkit.obfuscation`).
+    - `queries/<escaped qid>.json`: the trajectory of a question, whole or absent.
+    - `queries/<escaped qid>.rounds.jsonl`: the finished rounds of a question that has no trajectory
+      yet; see `rounds`.
+    - `retried/<escaped qid>/<n>.json`: failed attempts that a later attempt replaced.
+    - `repeats/<n>/`: the trajectories of the n-th repeat of the questions (n = 2, 3, ...), in
+      folders of the same names; see `repeat`.
+    - `ledger.jsonl`: the attempts of each start of a run with a language model, and their costs;
+      see `soundingline.toolkit.llm.ledger`.
+
+    Args:
+        path: the folder. It need not exist.
+        first: the run that this folder is a repeat of; None for a run.
+    """
+
+    def __init__(self, path: Path | str, *, first: RunFolder | None = None) -> None:
+        self.path = Path(path)
+        self.number = int(self.path.name) if first else 1
+        self._first = first
+        self.queries = self.path / "queries"
+        self.manifest_path = self.path / "manifest.json"
+        self.ledger_path = self.path / "ledger.jsonl"
+        self._writing = False
+
+    @classmethod
+    def named(cls, root: Path | str, name: str) -> RunFolder:
+        """The run `name` in the folder `root`; `InputError` if the name is not a folder name."""
+        if not _NAME.fullmatch(name) or len(name) > 200:
+            raise InputError(
+                f"the run name {name!r} cannot be a folder name",
+                valid="up to 200 letters, digits and _ - . , = +, not starting with a dot",
+                do="choose another name=",
+            )
+        return cls(Path(root) / name)
+
+    @property
+    def name(self) -> str:
+        return self.path.resolve().name
+
+    def repeat(self, number: int) -> RunFolder:
+        """The folder of a repeat of the questions. Repeat 1 is this folder. The others are written
+        while this run is being written, and share its lock, manifest and ledger."""
+        if number == 1:
+            return self
+        return RunFolder(self.path / _REPEATS / str(number), first=self)
+
+    def repeats(self) -> list[RunFolder]:
+        """This folder, and the repeats that have a trajectory, in order."""
+        queries = (self.path / _REPEATS).glob("*/queries")
+        names = [folder.parent.name for folder in queries if any(_json_files(folder))]
+        numbers = sorted(int(name) for name in names if re.fullmatch(r"[1-9]\d{0,5}", name))
+        return [self, *(self.repeat(number) for number in numbers if number > 1)]
+
+    def manifest(self) -> dict[str, Any]:
+        """The manifest, whose values have the types of `Manifest`.
+
+        Raises:
+            InputError: if this is not a run folder, if the manifest is damaged, or if the folder
+                contains symbolic links.
+        """
+        if not self.manifest_path.exists():
+            cells = sorted(path.parent for path in self.path.glob("*/manifest.json"))
+            raise InputError(
+                f"{self.path} is no run: it has no manifest.json",
+                do=f"name one of its cells, such as {cells[0]}"
+                if cells
+                else "name a folder below runs/",
+            )
+        self._check_links()
+        do = "restore it from a copy, or move the folder away and run again"
+        manifest: dict[str, Any] = read_json(self.manifest_path, Manifest, do=do)
+        return manifest
+
+    @contextmanager
+    def writing(self, manifest: Mapping[str, Any]) -> Iterator[RunFolder]:
+        """Start or resume this run as its only writer. Temporary files of killed processes are
+        removed.
+
+        Args:
+            manifest: the manifest of this start (`make_manifest`).
+
+        Raises:
+            InputError: if another process writes the run, or if the run was started with other
+                fingerprints.
+        """
+        with run_lock(self.path / ".lock"):
+            self._check_links()
+            with disk_errors(self.path):
+                if manifest.get("sealed"):
+                    mark_obfuscated(self.path)
+                self._remove_leftovers()
+                self._start(dict(manifest))
+            self._writing = True
+            try:
+                yield self
+            finally:
+                self._writing = False
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other writers away from a run to which no trajectories are added, such as one that
+        is being judged. `InputError` if another process writes it, or if this is not a run."""
+        self.manifest()
+        with run_lock(self.path / ".lock"):
+            yield
+
+    def write(self, trajectory: Trajectory) -> None:
+        """Write a trajectory, whole or not at all. It may replace a failed attempt, which moves to
+        `retried/`, but never a finished one."""
+        if not (self._first or self)._writing:
+            raise RuntimeError("RunFolder.write needs `with folder.writing(manifest)` around it")
+        path = self.trajectory_path(trajectory.qid)
+        if path.exists():
+            outcome = read_outcome(path)
+            if outcome.finished:
+                raise RuntimeError(f"question {outcome.qid!r} has ended well and is not repeated")
+            folder = self.path / "retried" / path.stem
+            folder.mkdir(parents=True, exist_ok=True)
+            path.replace(folder / f"{len(list(folder.glob('*.json'))) + 1}.json")
+        with disk_errors(path):
+            write_text(path, dump_trajectory(trajectory))
+        if Outcome(trajectory.qid, trajectory.status, trajectory.reason).finished:
+            self.rounds(trajectory.qid).path.unlink(missing_ok=True)
+
+    def rounds(self, qid: str) -> RoundsFile:
+        """The finished rounds of a question. The file stays until a trajectory ends well, so that a
+        question continues where it was killed or failed."""
+        return RoundsFile(self.queries / f"{escape_qid(qid)}.rounds.jsonl")
+
+    def add_counts(self, counts: Mapping[str, Mapping[str, float]]) -> None:
+        """Add counts of pipeline stages to the manifest's `stages`.
+
+        Args:
+            counts: numbers by stage and name, since this start of the run. The manifest has the
+                sums of all starts, and the maximum for names that begin with `largest_`.
+        """
+        if not counts:
+            return
+        manifest = self._own_manifest()
+        stages = manifest.setdefault("stages", {})
+        for stage, numbers in counts.items():
+            known = stages.setdefault(stage, {})
+            for name, number in numbers.items():
+                before = known.get(name, 0)
+                largest = name.startswith("largest_")
+                known[name] = max(before, number) if largest else before + number
+            if lookups := known.get("cache_hits", 0) + known.get("cache_misses", 0):
+                known["cache_hit_rate"] = round(known.get("cache_hits", 0) / lookups, 4)
+        with disk_errors(self.manifest_path):
+            write_json(self.manifest_path, manifest, clear=True)
+
+    def note_costs(self, costs: Mapping[str, Mapping[str, float]]) -> None:
+        """Add the costs of a ranking to the manifest's `costs`.
+
+        Args:
+            costs: seconds and other numbers by name, `once` (before the first query) and for a
+                `query` (mean). Numbers that the manifest has already do not change, because a later
+                start finds more in caches.
+        """
+        manifest = self._own_manifest()
+        known = manifest.get("costs", {})
+        merged = {when: {**numbers, **known.get(when, {})} for when, numbers in costs.items()}
+        if merged != known:
+            with disk_errors(self.manifest_path):
+                manifest["costs"] = {**known, **merged}
+                write_json(self.manifest_path, manifest, clear=True)
+
+    def read(self, qid: str) -> Trajectory | None:
+        """The trajectory of a question; None if it has none yet."""
+        path = self.trajectory_path(qid)
+        return _read(path) if path.exists() else None
+
+    def trajectories(self, topics: Iterable[Topic] | None = None) -> Iterator[Trajectory]:
+        """The recorded trajectories of `topics` in their order, or all in the order of their
+        ids."""
+        if topics is not None:
+            trajectories = (self.read(topic.qid) for topic in topics)
+            yield from (trajectory for trajectory in trajectories if trajectory is not None)
+            return
+        for path in sorted(self._files(), key=lambda path: unescape_qid(path.stem) or path.stem):
+            yield _read(path)
+
+    def has_trajectories(self) -> bool:
+        """Whether any question has a trajectory. Rankings without an agent have none."""
+        return any(self._files())
+
+    def statuses(self) -> dict[str, str]:
+        """The exit status of each recorded trajectory by question id."""
+        return {outcome.qid: outcome.status for outcome in sorted(self._outcomes())}
+
+    def failures(self) -> Counter[str]:
+        """The number of failed questions by reason."""
+        return Counter(outcome.reason for outcome in self._outcomes() if outcome.status == "failed")
+
+    def done(self) -> frozenset[str]:
+        """The ids of finished questions (`Outcome.finished`)."""
+        return frozenset(outcome.qid for outcome in self._outcomes() if outcome.finished)
+
+    def pending(self, topics: Iterable[Topic]) -> list[Topic]:
+        """The topics that are not finished, in their order."""
+        done = self.done()
+        return [topic for topic in topics if topic.qid not in done]
+
+    def attempts(self, qid: str) -> int:
+        """The number of recorded attempts at a question, failed ones included."""
+        earlier = self.path / "retried" / escape_qid(qid)
+        return len(list(earlier.glob("*.json"))) + self.trajectory_path(qid).exists()
+
+    def stamp(self, qid: str) -> tuple[int, int] | None:
+        """The size in bytes of a question's trajectory and the number of its attempts, which
+        differ from those of the attempts before; None without a trajectory."""
+        try:
+            size = self.trajectory_path(qid).stat().st_size
+        except FileNotFoundError:
+            return None
+        return size, self.attempts(qid)
+
+    def state(self) -> str:
+        """A hash of the names and sizes of the recorded trajectories, by which an evaluation is
+        recognized as one of this run.
+
+        Every write changes it, because a trajectory is new or replaces an attempt that moves to
+        `retried/`. Times of files do not count, so that a copy of a run has the same state.
+        """
+        retried: list[Iterable[Path]] = [(self.path / "retried").glob("*/*.json")]
+        for part in self.repeats()[1:]:
+            retried += [part._files(), (part.path / "retried").glob("*/*.json")]
+        others = _sizes(self.path, chain.from_iterable(retried))
+        return fingerprint(_sizes(self.queries, self._files()) + others)
+
+    def trajectory_path(self, qid: str) -> Path:
+        """The file of a question's trajectory, which need not exist."""
+        return self.queries / f"{escape_qid(qid)}.json"
+
+    def _outcomes(self) -> Iterator[Outcome]:
+        return (_checked(path, read_outcome(path)) for path in self._files())
+
+    def _files(self) -> Iterator[Path]:
+        return _json_files(self.queries)
+
+    def _own_manifest(self) -> dict[str, Any]:
+        if not self._writing:
+            raise RuntimeError("a manifest is changed inside `with folder.writing(...)` only")
+        return self.manifest()
+
+    def _check_links(self) -> None:
+        # The folder may come from somebody else, and a link could lead writes out of it.
+        paths = chain.from_iterable(self.path.glob(pattern) for pattern in _FOLDERS)
+        if link := next((path for path in paths if path.is_symlink()), None):
+            raise InputError(
+                f"{link} is a symbolic link",
+                valid="a run whose files are in its own folder",
+                do="replace the link by the files; the run folder itself may be a link",
+            )
+
+    def _start(self, manifest: dict[str, Any]) -> None:
+        if not self.manifest_path.exists():
+            if any(self._files()):
+                raise InputError(
+                    f"{self.path} holds trajectories but no manifest.json",
+                    do="choose another name=, or delete that folder",
+                )
+            write_json(self.manifest_path, manifest, clear=True)
+            return
+        written = self.manifest()
+        check_same(self.path, written, manifest)
+        sessions = [written, *written.get("resumed", [])]
+        if any(sessions[-1].get(key) != manifest.get(key) for key in _PROVENANCE):
+            written["resumed"] = [*written.get("resumed", []), provenance(manifest)]
+            write_json(self.manifest_path, written, clear=True)
+
+    def _remove_leftovers(self) -> None:
+        repeated = self.path.glob(f"{_REPEATS}/*/queries/.*.tmp")
+        marked = self.path.glob(f".{MARKER}.*.tmp")
+        for leftover in (*self.queries.glob(".*.tmp"), *repeated, *marked):
+            leftover.unlink(missing_ok=True)
+        remove_leftovers(self.path)  # An evaluation may be writing there, whose files stay.
+
+
+class RoundsFile:
+    """The finished rounds of a question as JSON lines, obfuscated in an obfuscated run. Only the
+    process that answers the question reads and writes it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def read(self) -> list[dict[str, Any]]:
+        """The rounds in their order, up to the first damaged one; see `recover_json_lines`."""
+        return recover_json_lines(self.path)
+
+    def append(self, record: Mapping[str, Any]) -> None:
+        """Add a round. It is on disk when this returns."""
+        log = JsonLinesLog(self.path)
+        try:
+            log.append(record)
+        finally:
+            log.close()
+
+
+def _json_files(folder: Path) -> Iterator[Path]:
+    return (path for path in folder.glob("*.json") if not path.name.startswith("."))
+
+
+def _sizes(folder: Path, paths: Iterable[Path]) -> list[tuple[str, int]]:
+    """The sorted names below `folder` and sizes in bytes of the files."""
+    sizes = []
+    for path in paths:
+        with suppress(FileNotFoundError):  # A live run has moved it.
+            sizes.append((str(path.relative_to(folder)), path.stat().st_size))
+    return sorted(sizes)
+
+
+def _read(path: Path) -> Trajectory:
+    trajectory = read_trajectory(path)
+    _checked(path, Outcome(trajectory.qid, trajectory.status, trajectory.reason))
+    return trajectory
+
+
+def _checked(path: Path, outcome: Outcome) -> Outcome:
+    if (name := escape_qid(outcome.qid)) != path.stem:
+        raise InputError(
+            f"{path} holds the trajectory of question {outcome.qid!r}",
+            valid=f"{name}.json for that question",
+            do="rename the file or move it away",
+        )
+    return outcome
+
+
+@contextmanager
+def disk_errors(path: Path) -> Iterator[None]:
+    """Turn an `OSError`, such as that of a full disk, into an `InputError`."""
+    try:
+        yield
+    except OSError as error:
+        raise InputError(
+            f"cannot write {path}: {error.strerror or error}",
+            do="free or change the disk, then run the same command; finished questions are kept",
+        ) from error
+
+
+# Question ids as file names.
+
+
+def escape_qid(qid: str) -> str:
+    """The file name (without suffix) of a question, of lower-case ASCII letters, digits and
+    `- _ . ~ % + =`. Different ids have different names, on case-insensitive file systems too.
+
+    Characters outside `A-Za-z0-9_.-~` become `%xx` for each byte of their UTF-8, an upper-case
+    letter becomes `+` and the lower-case letter, a leading dot is escaped, and the empty id is `%`.
+    Of a name with more than 180 characters, the first 140 stay, followed by `=` and 32 hexadecimal
+    digits of the id's SHA-256.
+
+    Example:
+        >>> escape_qid("Q/1")
+        '+q%2f1'
+    """
+    name = re.sub(
+        r"%[0-9A-F]{2}|[A-Z]",
+        lambda match: match[0].lower() if match[0][0] == "%" else f"+{match[0].lower()}",
+        quote(qid, safe="", errors="surrogatepass"),
+    )
+    if name.startswith("."):
+        name = "%2e" + name[1:]
+    if len(name) > _LONGEST:
+        digest = hashlib.sha256(qid.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+        name = f"{name[:_UNSHORTENED]}={digest}"
+    return name or "%"
+
+
+def unescape_qid(name: str) -> str | None:
+    """The id of an escaped name; None for a shortened name."""
+    if "=" in name:
+        return None
+    if name == "%":
+        return ""
+    upper = re.sub(r"\+([a-z])", lambda match: match[1].upper(), name)
+    return unquote(upper, errors="surrogatepass")
+
+
+def repeat_id(qid: str, repeat: int) -> str:
+    """The id of a repeat of a question where all repeats are mixed, such as on a ledger. Repeat 1
+    has the id of the question."""
+    return qid if repeat == 1 else f"{qid}#repeat{repeat}"
+
+
+def question_of(name: str, repeat: int) -> str:
+    """The question id of a `repeat_id`."""
+    return name if repeat == 1 else name.removesuffix(f"#repeat{repeat}")
+
+
+# The lock of a run. `flock` decides on one machine. The kernel frees it when its holder dies, also
+# by kill -9, so that there is nothing to clean up and no race. The text of the lock file (process,
+# host, start time) is for the error message, and for file systems on which other hosts do not see
+# a `flock`, such as some NFS mounts: a text of another host is never overridden, because only a
+# person can know whether that process still runs. `filelock` does not replace this: it polls (8
+# processes that hold a lock for 2 ms each waited up to 955 ms instead of 64 ms), and the text of
+# the holder would remain ours.
+
+
+@dataclass(frozen=True)
+class _Holder:
+    """The text of a lock file: a process id (0: unknown), its host, its start time, and its sweep
+    (empty: unknown)."""
+
+    pid: int = 0
+    host: str = ""
+    started: str = ""
+    sweep: str = ""
+
+    @property
+    def is_local(self) -> bool:
+        return self.host in ("", socket.gethostname())
+
+    @property
+    def holds(self) -> bool:
+        """Whether the holder must be believed although `flock` was obtained. A process id without
+        a start time proves nothing, because ids are used again."""
+        alive = bool(self.started) and process_started(self.pid) == self.started
+        return alive or not self.is_local
+
+
+@contextmanager
+def run_lock(path: Path) -> Iterator[None]:
+    """Hold the lock file `path` during the block, waiting for a holder of the same sweep.
+
+    The file stays, because removing it would let two processes lock two files of the same name.
+
+    Raises:
+        InputError: with the process id and the host of any other holder, and if `path` is a
+            symbolic link or the file system has no locks.
+    """
+    try:
+        handle = open_own(path)
+    except OSError as error:
+        raise InputError(
+            f"cannot write {path.parent}: {error.strerror}", do="choose a folder that you may write"
+        ) from error
+    try:
+        _take(handle, path)
+        try:
+            yield
+        finally:
+            os.ftruncate(handle, 0)
+    finally:
+        os.close(handle)
+
+
+def process_started(pid: int) -> str:
+    """The start time of a process in clock ticks of the kernel; empty if /proc does not have it.
+    Together with the id it identifies a process, because ids are used again."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+    return stat.rpartition(")")[2].split()[19]
+
+
+def _take(handle: int, path: Path) -> None:
+    sweep = os.environ.get(SWEEP, "")
+    try:
+        if holder := _other_holder(handle):
+            if not holder.sweep or holder.sweep != sweep:
+                raise _held(path, holder)
+            # An equal cell of the same sweep. This one waits, and then finds the work done.
+            fcntl.flock(handle, fcntl.LOCK_EX)
+    except OSError as error:
+        if error.errno not in (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS):
+            raise
+        raise InputError(
+            f"the file system of {path.parent} offers no locks ({error.strerror})",
+            do="put the runs folder on a local disk",
+        ) from error
+    if (holder := _read_holder(handle)).holds:
+        raise _held(path, holder)
+    pid = os.getpid()
+    own = _Holder(pid, socket.gethostname(), process_started(pid), sweep)
+    os.ftruncate(handle, 0)
+    os.pwrite(handle, json.dumps(asdict(own)).encode(), 0)
+    os.fsync(handle)
+
+
+def _other_holder(handle: int) -> _Holder | None:
+    """The holder of the lock; None once this process has it.
+
+    A holder writes its text after it has obtained the lock and empties it before the release. In
+    between the text names nobody or a dead process, and this waits a moment.
+    """
+    deadline = time.monotonic() + _NAMING_SECONDS
+    while True:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return None
+        except BlockingIOError:
+            holder = _read_holder(handle)
+        if holder.holds or time.monotonic() > deadline:
+            return holder
+        time.sleep(0.01)
+
+
+def _read_holder(handle: int) -> _Holder:
+    """The text of a lock file. Whatever is not valid is unknown: a process may be killed while it
+    writes, and the file may come from anywhere."""
+    try:
+        text = json.loads(os.pread(handle, 4096, 0))
+    except (ValueError, RecursionError):
+        text = None
+    values = text if isinstance(text, dict) else {}
+    pid = values.pop("pid", None)
+    names = {name: values.get(name) for name in ("host", "started", "sweep")}
+    texts = {name: value for name, value in names.items() if isinstance(value, str)}
+    return _Holder(pid if isinstance(pid, int) and pid > 0 else 0, **texts)
+
+
+def _held(path: Path, holder: _Holder) -> InputError:
+    pid, host = holder.pid or "unknown", holder.host or "unknown"
+    do = f"if that process is gone, delete {path} and run the same command"
+    if holder.is_local:
+        do = "wait for it or stop it, then run the same command; or give this run another name="
+    return InputError(
+        f"the run {path.parent} is being written by process {pid} on host {host}", do=do
+    )

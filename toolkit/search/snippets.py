@@ -1,0 +1,337 @@
+"""Query-biased snippets: which stretch of a text to show for a query.
+
+Words match without their endings, which is fast on long texts and need not agree with the analyzer
+of an index: a query word without its ending (-s, -es, -ed, -ing) matches words of the text that
+start with it and have at most three more letters. Stems of fewer than four letters match whole
+words only.
+
+The search for matches is compiled: in Python, a search call with a question of 25 words would take
+1.7 times as long. It reads a text, as an array of character codes in lower case, once for all
+stems. `heads` selects the places that are worth comparing: bit s of `heads[p, b]` says that
+character p of stem s may have a code that ends with the byte b, so that the AND over four
+neighbours leaves the stems that may begin at a place. With the stems `king` (bit 1), `ring` (2)
+and `of` (4):
+
+    text                       r  i  n  g  .  o  f  k  i  n  g
+    first character here       2  0  0  0  0  4  0  1  0  0  0
+    second one further         3  0  0  0  0  4  0  3  0  0
+    third two further          7  4  4  4  4  4  4  7  4
+    fourth three further       7  4  7  4  4  4  4  7
+    AND                        2  0  0  0  0  4  0  1
+
+Import this module where it is used: it loads numba. All compiled functions and their constants are
+in this file, because numba keeps machine code until the file of the function changes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from soundingline.toolkit.jit import compiled
+from soundingline.toolkit.tokens import character_codes, word_characters
+
+_WORD = re.compile(r"\w+")
+_TWO = re.compile(r"\w\w")
+_PARTIAL = re.compile(r"\w+\Z")
+_ENDINGS = ("ing", "es", "ed", "s")
+_SHORTEST_STEM = 4
+_LONGEST_ENDING = 3
+# Of a query that is a whole question the longest words are used; short ones say little.
+_MOST_STEMS = 24
+# A longer stem is no word that texts repeat.
+_LONGEST_STEM = 200
+# A stem that occurs more often says little about where to look; the limit also bounds the time.
+_FREQUENT = 64
+_WEIGHTS = np.array([max(1, count) ** -0.5 for count in range(_FREQUENT + 2)])  # by matches
+# Pi-Serini starts a quarter of its 220 characters before the first match.
+_LEAD = 55
+# A longer run of word characters is a URL or a script without spaces: it may be cut anywhere.
+_LONGEST_WORD = 30
+# Of the kernel: characters that `heads` compares; the ending of a stem that matches inside words;
+# no limit of places; columns of a match.
+_PREFIX = 4
+_ANYWHERE = -1
+_UNLIMITED = 1 << 62
+_START, _END, _STEM = 0, 1, 2
+
+
+class QueryTerms:
+    """The stems of a query, prepared once for all texts of a page.
+
+    Only the 24 longest distinct stems of at most 200 letters are used.
+    """
+
+    def __init__(self, query: str) -> None:
+        distinct = dict.fromkeys(_stem(word) for word in _WORD.findall(_lower(query)))
+        short = [stem for stem in distinct if len(stem) <= _LONGEST_STEM]
+        stems = sorted(short, key=len, reverse=True)[:_MOST_STEMS]
+        shapes = np.zeros((len(stems), 3), np.int64)
+        heads = np.zeros((_PREFIX, 256), np.int64)
+        offset = 0
+        for number, stem in enumerate(stems):
+            ending = _LONGEST_ENDING if len(stem) >= _SHORTEST_STEM else 0
+            if not stem.isascii():
+                ending = _ANYWHERE  # scripts without spaces have no visible beginnings of words
+            shapes[number] = offset, len(stem), ending
+            offset += len(stem)
+            for position, row in enumerate(heads):
+                last_byte = ord(stem[position]) % 256 if position < len(stem) else slice(None)
+                row[last_byte] |= 1 << number
+        self._stems = (_codes("".join(stems)), shapes, heads)
+
+    def best_window(self, text: str, characters: int) -> tuple[int, int]:
+        """Start of the first and end of the last match of the best window; both -1 without one.
+
+        A window is worth the sum of the weights of its distinct stems, `n ** -0.5` for a stem with
+        n matches in the text. Of equal windows the first one counts. Stems that occur more than 64
+        times count only if no others match.
+        """
+        codes, characters = _codes(_lower(text)), min(characters, len(text))
+        return _best_window(codes, word_characters(), *self._stems, _WEIGHTS, characters)
+
+    def first_match(self, text: str) -> int:
+        """Where the first match begins; -1 without one."""
+        return _first_match(_codes(_lower(text)), word_characters(), *self._stems)
+
+
+def best_window(terms: QueryTerms, text: str, characters: int) -> str:
+    """The stretch of `characters` around the window that is worth most."""
+    start, end = terms.best_window(text, characters)
+    if end < 0:
+        return cut(text, 0, characters)
+    return cut(text, start - max(0, characters - (end - start)) // 2, characters)
+
+
+def first_match(terms: QueryTerms, text: str, characters: int) -> str:
+    """The stretch that starts 55 characters before the first match of any query word."""
+    start = max(0, terms.first_match(text))
+    return cut(text, start - min(_LEAD, characters // 4), characters)
+
+
+def no_snippet(terms: QueryTerms, text: str, characters: int) -> str:
+    """An empty text."""
+    return ""
+
+
+METHODS: Mapping[str, Callable[[QueryTerms, str, int], str]] = {
+    "window": best_window,
+    "first_match": first_match,
+    "none": no_snippet,
+}
+
+
+def prepare() -> None:
+    """Load the compiled code and the tables, so that the first snippet does not wait for them."""
+    for method in METHODS.values():
+        method(QueryTerms("a"), "a", 1)
+
+
+def cut(text: str, start: int, characters: int) -> str:
+    """At most `characters` of `text` from about `start`: whole words, white space collapsed.
+
+    An ellipsis marks text that was left out.
+    """
+    start = max(0, min(start, len(text) - characters))
+    end = min(len(text), start + characters)
+    if start > 0 and _TWO.match(text, start - 1):
+        word = _WORD.match(text, start, start + _LONGEST_WORD)
+        start = word.end() if word and word.end() < start + _LONGEST_WORD else start
+    if end < len(text) and _TWO.match(text, end - 1):
+        word = _PARTIAL.search(text[max(start, end - _LONGEST_WORD) : end])
+        end -= len(word[0]) if word and len(word[0]) < _LONGEST_WORD else 0
+    snippet = " ".join(text[start:end].split())
+    if not snippet:
+        return ""
+    return f"{'…' if start > 0 else ''}{snippet}{'…' if end < len(text) else ''}"
+
+
+def _lower(text: str) -> str:
+    """The text in lower case, of the same length, so that positions are those of the text."""
+    lowered = text.lower()
+    if len(lowered) == len(text):
+        return lowered
+    # Only one character gets longer. Without capital sigmas, whose form depends on their place,
+    # parts of a text have the same lower case as the whole.
+    return "İ".join(part.lower() for part in text.replace("Σ", "σ").split("İ"))
+
+
+def _stem(word: str) -> str:
+    for ending in _ENDINGS:
+        if word.endswith(ending) and len(word) - len(ending) >= _SHORTEST_STEM:
+            return word[: -len(ending)]
+    return word
+
+
+def _codes(text: str) -> NDArray[np.uint32]:
+    """The codes of the characters, always of one type, because each type is compiled anew."""
+    return np.array(character_codes(text), np.uint32)
+
+
+@compiled
+def _best_window(
+    text: NDArray[np.uint32],
+    word_characters: NDArray[np.bool_],
+    stems: NDArray[np.uint32],
+    shapes: NDArray[np.int64],
+    heads: NDArray[np.int64],
+    weights: NDArray[np.float64],
+    characters: int,
+) -> tuple[int, int]:
+    """See `QueryTerms.best_window`.
+
+    `stems` are the stems, joined; a row of `shapes` has a stem's offset in them, its length, and
+    the longest ending that may follow it. `weights[n]` is the weight of a stem with n matches.
+    """
+    frequent = len(weights) - 1
+    counts = np.zeros((2, len(shapes)), np.int64)  # of places; of those that match
+    matches = np.empty((len(shapes) * frequent, 3), np.int64)
+    count = _find(text, word_characters, stems, shapes, heads, frequent, counts, matches)
+    rare = 0
+    for row in range(count):
+        if counts[0, matches[row, _STEM]] < frequent:
+            _copy(matches, row, rare)
+            rare += 1
+    count = rare or count
+    if count == 0:
+        return -1, -1
+    first, last = _heaviest(matches[:count], counts[1], weights, characters)
+    return matches[first, _START], matches[last, _END]
+
+
+@compiled
+def _first_match(
+    text: NDArray[np.uint32],
+    word_characters: NDArray[np.bool_],
+    stems: NDArray[np.uint32],
+    shapes: NDArray[np.int64],
+    heads: NDArray[np.int64],
+) -> int:
+    counts = np.zeros((2, len(shapes)), np.int64)
+    matches = np.empty((1, 3), np.int64)
+    count = _find(text, word_characters, stems, shapes, heads, _UNLIMITED, counts, matches)
+    return matches[0, _START] if count else -1
+
+
+@compiled
+def _find(
+    text: NDArray[np.uint32],
+    word_characters: NDArray[np.bool_],
+    stems: NDArray[np.uint32],
+    shapes: NDArray[np.int64],
+    heads: NDArray[np.int64],
+    most: int,
+    counts: NDArray[np.int64],
+    matches: NDArray[np.int64],
+) -> int:
+    """Fill `matches` (start, end, stem) in order, from the first `most` places of each stem.
+
+    The places of a stem do not overlap. Stops when `matches` is full; returns their number.
+    """
+    free = np.zeros(len(shapes), np.int64)  # where the next place of a stem may start
+    wanted = (1 << len(shapes)) - 1
+    count = 0
+    for start in range(len(text)):
+        candidates = wanted
+        for position in range(min(_PREFIX, len(text) - start)):
+            candidates &= heads[position, text[start + position] & 255]
+            if candidates == 0:
+                break
+        stem = 0
+        while candidates >> stem:
+            offset, length, ending = shapes[stem]
+            if (
+                candidates >> stem & 1
+                and start >= free[stem]
+                and _equals(text, start, stems[offset : offset + length])
+            ):
+                free[stem] = start + length
+                counts[0, stem] += 1
+                if counts[0, stem] == most:
+                    wanted ^= 1 << stem
+                end = _end(text, word_characters, start, start + length, ending)
+                if end:
+                    counts[1, stem] += 1
+                    _insert(matches, count, start, end, stem)
+                    count += 1
+                    if count == len(matches):
+                        return count
+            stem += 1
+        if wanted == 0:
+            break
+    return count
+
+
+@compiled
+def _equals(text: NDArray[np.uint32], start: int, stem: NDArray[np.uint32]) -> bool:
+    """Whether the stem occurs at `start`."""
+    if start + len(stem) > len(text):
+        return False
+    same = 0
+    while same < len(stem) and text[start + same] == stem[same]:
+        same += 1
+    return same == len(stem)
+
+
+@compiled
+def _end(
+    text: NDArray[np.uint32], word_characters: NDArray[np.bool_], start: int, end: int, ending: int
+) -> int:
+    """The end of the word whose stem is at `start` to `end`; 0 if it is no match."""
+    if ending == _ANYWHERE:
+        return end
+    if start > 0 and word_characters[text[start - 1]]:
+        return 0  # inside another word
+    stop = end
+    while stop < len(text) and word_characters[text[stop]]:
+        stop += 1
+        if stop - end > ending:
+            return 0
+    return stop
+
+
+@compiled
+def _insert(matches: NDArray[np.int64], count: int, start: int, end: int, stem: int) -> None:
+    """Add a match to `count` others that begin no later, which stay ordered by start and end."""
+    row = count
+    while row > 0 and matches[row - 1, _START] == start and matches[row - 1, _END] > end:
+        _copy(matches, row - 1, row)
+        row -= 1
+    matches[row, _START], matches[row, _END], matches[row, _STEM] = start, end, stem
+
+
+@compiled
+def _copy(matches: NDArray[np.int64], source: int, target: int) -> None:
+    # Assigning a whole row would take a second longer to compile.
+    for column in range(matches.shape[1]):
+        matches[target, column] = matches[source, column]
+
+
+@compiled
+def _heaviest(
+    matches: NDArray[np.int64],
+    occurrences: NDArray[np.int64],
+    weights: NDArray[np.float64],
+    characters: int,
+) -> tuple[int, int]:
+    """First and last match of the window that is worth most."""
+    inside = np.zeros(len(occurrences), np.int64)
+    worth, best, best_first, best_last, first = 0.0, -1.0, 0, 0, 0
+    for last in range(len(matches)):
+        stem = matches[last, _STEM]
+        if inside[stem] == 0:
+            worth += weights[occurrences[stem]]
+        inside[stem] += 1
+        while first < last and matches[last, _END] - matches[first, _START] > characters:
+            gone = matches[first, _STEM]
+            inside[gone] -= 1
+            if inside[gone] == 0:
+                worth -= weights[occurrences[gone]]
+            first += 1
+        # Sums in another order differ in their last bits; that must not move the window.
+        if worth > best + 1e-9:
+            best, best_first, best_last = worth, first, last
+    return best_first, best_last

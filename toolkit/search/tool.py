@@ -1,0 +1,336 @@
+"""Tools as language models see them: schemas, the check of arguments, errors, and result pages."""
+
+from __future__ import annotations
+
+import json
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from soundingline.toolkit.data import Hit
+from soundingline.toolkit.trajectory import ToolCall
+
+MAX_CHARACTERS = 10_000  # of a string argument
+LARGEST_OFFSET = 10**9  # the largest rank or line that a call may name
+# Layers of reading, cheapest first.
+METADATA, ABSTRACT, EVIDENCE, TEXT = LAYERS = ("metadata", "abstract", "evidence", "text")
+# No tool takes nested arguments; deep nesting could exhaust the recursion of JSON writers.
+_DEEPEST_ARGUMENTS = 20
+_INTEGER = re.compile(r"\s*[+-]?[0-9]{1,18}\s*")
+# One encoder for all calls: `json.dumps` makes a new one whenever it is called with options.
+json_text = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One argument of a tool.
+
+    By default it is a required string of at most 10,000 characters. An integer is accepted for a
+    string, because models send numeric docids as numbers.
+
+    Args:
+        name: its name in the schema.
+        description: its description in the schema.
+        blank: whether a string may be empty or white space.
+        bounds: least and largest value of an integer argument. Null stands for the tool's default;
+            `"5"` and `5.0` are accepted for 5.
+        choices: the words that are accepted; null stands for `default`.
+        default: the choice of a call that makes none.
+    """
+
+    name: str
+    description: str
+    blank: bool = False
+    bounds: tuple[int, int] | None = None
+    choices: tuple[str, ...] = ()
+    default: str = ""
+
+    def schema(self) -> dict[str, Any]:
+        """The JSON schema of the argument."""
+        if self.bounds:
+            least, most = self.bounds
+            types = {"type": ["integer", "null"], "minimum": least, "maximum": most}
+            return {**types, "description": self.description}
+        if self.choices:
+            description = f"{self.description} Default: {self.default}."
+            choices = [*self.choices, None]
+            return {"type": ["string", "null"], "enum": choices, "description": description}
+        return {"type": "string", "description": self.description}
+
+    def check(self, value: Any, tool: str) -> str | int | None:
+        """The value as the tool takes it; `ToolError` if it is not valid."""
+        if self.bounds:
+            return self._integer(value, tool, *self.bounds)
+        if self.choices:
+            return self._choice(value, tool)
+        if value is None:
+            raise ToolError(
+                "missing_argument",
+                f"{tool} needs {self.name}. Call it again with {self.name}.",
+                tool=tool,
+                field=self.name,
+            )
+        if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 10**18:
+            value = str(value)
+        if not isinstance(value, str):
+            raise self._refusal("wrong_type", tool, "a string", value)
+        if len(value) > MAX_CHARACTERS:
+            raise self._refusal("too_long", tool, f"at most {MAX_CHARACTERS} characters", value)
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            valid = "text without lone surrogates"
+            raise self._refusal("bad_unicode", tool, valid, value) from None
+        if not self.blank and not value.strip():
+            raise self._refusal("empty_value", tool, "a string that is not blank", value)
+        return value
+
+    def _integer(self, value: Any, tool: str, least: int, most: int) -> int | None:
+        if value is None:
+            return None
+        valid = f"an integer from {least} to {most}, or null"
+        text = isinstance(value, str) and _INTEGER.fullmatch(value)
+        whole = isinstance(value, float) and value.is_integer()
+        if isinstance(value, bool) or not (isinstance(value, int) or text or whole):
+            raise self._refusal("wrong_type", tool, valid, value)
+        number = int(value)
+        if not least <= number <= most:
+            raise self._refusal("out_of_range", tool, valid, value)
+        return number
+
+    def _choice(self, value: Any, tool: str) -> str:
+        if value is None:
+            return self.default
+        if not isinstance(value, str) or value.strip().lower() not in self.choices:
+            code = "out_of_range" if isinstance(value, str) else "wrong_type"
+            raise self._refusal(code, tool, f"one of {', '.join(self.choices)}, or null", value)
+        return value.strip().lower()
+
+    def _refusal(self, code: str, tool: str, valid: str, value: Any) -> ToolError:
+        return ToolError(
+            code,
+            f"{self.name} must be {valid}; got {quoted(value)}. "
+            f"Call {tool} again with a valid {self.name}.",
+            tool=tool,
+            field=self.name,
+        )
+
+
+@dataclass(frozen=True)
+class ToolSpec:
+    """The name, description and parameters of a tool, as a model sees them."""
+
+    name: str
+    description: str
+    parameters: tuple[Parameter, ...]
+
+    def schema(self) -> dict[str, Any]:
+        """The tool in the function-calling form that model APIs share.
+
+        The schema is strict: every argument is required (optional ones are nullable) and no other
+        is allowed.
+        """
+        return {
+            "name": self.name,
+            "description": self.description,
+            "parameters": {
+                "type": "object",
+                "properties": {parameter.name: parameter.schema() for parameter in self.parameters},
+                "required": [parameter.name for parameter in self.parameters],
+                "additionalProperties": False,
+            },
+        }
+
+    def check(self, arguments: Any) -> dict[str, Any]:
+        """The arguments as the tool takes them; `ToolError` for the first that is not valid."""
+        names = ", ".join(parameter.name for parameter in self.parameters)
+        if not isinstance(arguments, Mapping):
+            raise ToolError(
+                "arguments_not_an_object",
+                f"arguments must be a JSON object; got {quoted(arguments)}. "
+                f"Call {self.name} again with {names}.",
+                tool=self.name,
+            )
+        known = {parameter.name for parameter in self.parameters}
+        for name in arguments:
+            if not isinstance(name, str) or name not in known:
+                raise ToolError(
+                    "unknown_argument",
+                    f"{self.name} has no argument {quoted(name)}. Call it again with {names} only.",
+                    tool=self.name,
+                )
+        return {
+            parameter.name: parameter.check(arguments.get(parameter.name), self.name)
+            for parameter in self.parameters
+        }
+
+
+class ToolError(Exception):
+    """A refused call. Its message tells the model what was wrong and what to do next.
+
+    Args:
+        code: one of the codes that `docs/search-tool.md` lists.
+        message: the text for the model, which follows the code.
+        tool: the tool that was called, if there is a single one.
+        field: the argument that was wrong, if there is a single one.
+    """
+
+    def __init__(self, code: str, message: str, *, tool: str = "", field: str = "") -> None:
+        self.refusal = Refusal(code, tool, field)
+        where = f"{tool and f' tool={tool}'}{field and f' field={field}'}"
+        super().__init__(f"[error code={code}{where}] {message}")
+
+
+class Page(ABC):
+    """What the text of a tool result shows, as values, so that no agent parses texts.
+
+    An interface with another kind of page writes a subclass.
+
+    Attributes:
+        tier: the evidence tier of the documents on the page.
+        layer: the layer of reading that the page shows (one of `LAYERS`), or an empty string.
+    """
+
+    tier: ClassVar[str]
+    layer: str = ""
+
+    @property
+    @abstractmethod
+    def shown(self) -> Sequence[str]:
+        """Ids of the units or documents on the page, in its order."""
+
+
+@dataclass(frozen=True)
+class Continuation:
+    """The call that shows what follows a page.
+
+    `arguments` leaves out those that keep their defaults, and `reason`, which the caller adds.
+    """
+
+    tool: str
+    arguments: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class ResultsPage(Page):
+    """The page of a call that searches or pages through a ranking.
+
+    Args:
+        query: the query of the ranking.
+        hits: those on the page, with titles, snippets and texts as far as the page shows them.
+        total: the number of hits of the ranking.
+        first: the rank of the first hit, from 1.
+        search_id: names the ranking if it can be paged through.
+        continuation: the call for the next page; None on the last one.
+        layer: see `Page`.
+    """
+
+    query: str
+    hits: Sequence[Hit]
+    total: int
+    first: int = 1
+    search_id: str = ""
+    continuation: Continuation | None = None
+    layer: str = ""
+    tier: ClassVar[str] = "previewed"
+
+    @property
+    def shown(self) -> Sequence[str]:
+        return tuple([hit.unit_id for hit in self.hits])
+
+
+@dataclass(frozen=True)
+class DocumentPage(Page):
+    """The page of a call that reads a document.
+
+    Args:
+        docid: the document.
+        title: its title.
+        lines: those on the page; joined by line breaks they are the text.
+        total: the number of lines of the document.
+        first: the number of the first line, from 1.
+        continuation: the call for the next page; None on the last one.
+        layer: see `Page`.
+    """
+
+    docid: str
+    title: str
+    lines: Sequence[str]
+    total: int
+    first: int = 1
+    continuation: Continuation | None = None
+    layer: str = ""
+    tier: ClassVar[str] = "opened"
+
+    @property
+    def shown(self) -> Sequence[str]:
+        return (self.docid,)
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Code, tool and argument of a refused call, see `ToolError`."""
+
+    code: str
+    tool: str = ""
+    field: str = ""
+
+
+@dataclass(frozen=True)
+class ToolResult:
+    """The result of a tool call.
+
+    Args:
+        text: the output for the model.
+        call: the record of the call.
+        page: what the text shows, as values; it is not recorded.
+    """
+
+    text: str
+    call: ToolCall
+    page: Page | Refusal | None = None
+
+    @property
+    def failed(self) -> bool:
+        """Whether the call was refused."""
+        return bool(self.call.error)
+
+
+def quoted(value: object, limit: int = 80) -> str:
+    """`value` for an error message: on one line, escaped, and at most `limit` characters."""
+    if isinstance(value, str):
+        return repr(value if len(value) <= limit else value[:limit] + "…")
+    if value is None or isinstance(value, (bool, float)):
+        return repr(value)
+    if isinstance(value, int):
+        return repr(value) if abs(value) < 10**18 else "a huge number"
+    return f"a value of type {type(value).__name__}"
+
+
+def call_text(tool: str, **arguments: Any) -> str:
+    """A call as hints print it: `read_document(reason="...", docid="d1", offset=201)`."""
+    pairs = (f"{name}={json_text(value)}" for name, value in arguments.items())
+    return f"{tool}({', '.join(pairs)})"
+
+
+def recordable(arguments: Any) -> dict[str, Any]:
+    """Arguments of a call, or notes of a search, as the record takes them.
+
+    What JSON or UTF-8 cannot represent, or is nested too deeply, becomes `{"unreadable": ...}`.
+    """
+    try:
+        json_text(arguments).encode()
+        if isinstance(arguments, Mapping) and _shallow(arguments, _DEEPEST_ARGUMENTS):
+            return {str(name): value for name, value in arguments.items()}
+    except (TypeError, ValueError, RecursionError):
+        pass
+    return {"unreadable": quoted(arguments)}
+
+
+def _shallow(value: Any, levels: int) -> bool:
+    if not isinstance(value, (Mapping, list, tuple)):
+        return True
+    inner = value.values() if isinstance(value, Mapping) else value
+    return levels > 0 and all(_shallow(item, levels - 1) for item in inner)

@@ -1,0 +1,539 @@
+"""Trajectories: what an agent did on one question, and how it is written and read as JSON.
+
+The file has no `surfaced` tier if that tier follows from the rankings of the calls, as it does in
+every trajectory that our own search tool recorded. A question with thirty rankings of a thousand
+documents would otherwise have every id twice. Reading derives the tier again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from itertools import chain
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from typing_extensions import NotRequired, TypedDict
+
+from soundingline.toolkit.data import parents
+from soundingline.toolkit.errors import InputError, is_number, parse
+from soundingline.toolkit.files import dump_json
+from soundingline.toolkit.obfuscation import decrypt_line, read_text
+
+FORMAT = 1
+TIERS = ("surfaced", "previewed", "opened", "cited")
+STATUSES = (
+    "completed",
+    "steered",
+    "timed_out",
+    "out_of_turns",
+    "out_of_context",
+    "out_of_money",
+    "failed",
+)
+# The `reason` of a question that ended because the money of its run was spent. It is repeated when
+# the run is resumed, as a failed one is.
+RUN_OUT_OF_MONEY = "run_out_of_money"
+NO_FORMAT = "no_format"  # the mark of a final message that is not in the required format
+SEARCHES = ("search", "grep")  # the names of our tools that search
+ROLES = ("agent", "rewriter", "reranker", "judge", "enrichment", "navigator", "librarian")
+
+# The number of lines up to `reason`, and the end of the file, as `dump_trajectory` writes them.
+_HEAD_LINES = 6
+_LAST = b"}"
+_TAIL = 64  # bytes at the end of a file that contain its last line, obfuscated or not
+
+
+class Exposure(NamedTuple):
+    """The first time that a document was shown in a tier.
+
+    Args:
+        call: the number of the tool call, from 1.
+        tier: one of `TIERS`.
+        docid: the document.
+        documents: the number of distinct documents shown so far, with this one.
+        tokens: the tokens of tool output so far, with this one.
+        layer: what of the document was shown (`soundingline.toolkit.search.literature`), where the
+            interface has layers. A document then has an exposure for each layer of a tier.
+    """
+
+    call: int
+    tier: str
+    docid: str
+    documents: int
+    tokens: int
+    layer: str = ""
+
+
+@dataclass(frozen=True)
+class ToolCall:
+    """One tool call.
+
+    Args:
+        name: the tool.
+        arguments: its arguments.
+        output: its output.
+        error: an error code; empty if the call succeeded.
+        seconds: its duration.
+        tokens: the tokens of the output.
+        ranking: the unit ids of a new ranking, best first; empty for other calls.
+        shown: the unit ids in the output.
+        notes: what the backend noted of the search, such as a rewritten query, and the `layer` of
+            the output where the interface has layers.
+    """
+
+    name: str
+    arguments: Mapping[str, Any]
+    output: str
+    error: str = ""
+    seconds: float = 0.0
+    tokens: int = 0
+    ranking: Sequence[str] = ()
+    shown: Sequence[str] = ()
+    notes: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The parts of a final answer.
+
+    Args:
+        explanation: the text after `Explanation:`.
+        exact: the text after `Exact Answer:`.
+        confidence: 0 to 100; None if the answer has none.
+        citations: the docids cited in the explanation, in order.
+        documents: the distinct docids that answer a question for documents, best first; empty for
+            other questions.
+    """
+
+    explanation: str = ""
+    exact: str = ""
+    confidence: float | None = None
+    citations: Sequence[str] = ()
+    documents: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class Trajectory:
+    """Everything that happened on one question.
+
+    Args:
+        qid: the id of the question.
+        question: its text.
+        status: one of `STATUSES`.
+        answer: the final answer.
+        messages: the messages of the agent's conversation.
+        calls: the tool calls.
+        tiers: for each of `TIERS`, the docids in the order of their first exposure.
+        exposures: the first exposure of each document in each tier.
+        usage: numbers of requests, tokens, seconds and dollars by name; empty for an agent without
+            a language model.
+        started: the time of the start in ISO 8601.
+        seconds: the duration (wall-clock).
+        traceback: that of a failure.
+        reason: a stable word for why the question ended so, where the status does not say it
+            (`refused`, `tool_calls`, `empty_answer`, ...).
+        warnings: lines for a person.
+        source: facts about the file of an imported trajectory (`soundingline.toolkit.exchange`);
+            empty for ours.
+        rounds: plain JSON values of each round of an agent that works in rounds
+            (`soundingline.agents.literature.rounds`); empty for others.
+    """
+
+    qid: str
+    question: str
+    status: str
+    answer: Answer = field(default_factory=Answer)
+    messages: Sequence[Mapping[str, Any]] = ()
+    calls: Sequence[ToolCall] = ()
+    tiers: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    exposures: Sequence[Exposure] = ()
+    usage: Mapping[str, float] = field(default_factory=dict)
+    started: str = ""
+    seconds: float = 0.0
+    traceback: str = ""
+    reason: str = ""
+    warnings: Sequence[str] = ()
+    source: Mapping[str, Any] = field(default_factory=dict)
+    rounds: Sequence[Mapping[str, Any]] = ()
+
+
+class Outcome(NamedTuple):
+    """How a question ended."""
+
+    qid: str
+    status: str
+    reason: str
+
+    @property
+    def finished(self) -> bool:
+        """Whether the question is not repeated: it did not fail, and the end of the run's money did
+        not cut it short."""
+        return self.status != "failed" and self.reason != RUN_OUT_OF_MONEY
+
+
+def surfaced(calls: Iterable[ToolCall]) -> tuple[str, ...]:
+    """The distinct documents of all rankings, in the order of their first appearance."""
+    units = tuple(dict.fromkeys(chain.from_iterable(call.ranking for call in calls)))
+    return tuple(dict.fromkeys(parents(units)))
+
+
+def final_message(trajectory: Trajectory) -> Mapping[str, Any] | None:
+    """The agent's last message with a text, if no tool output follows it."""
+    for message in reversed(trajectory.messages):
+        if message.get("role") != "assistant":
+            return None
+        if message.get("content"):
+            return message
+    return None
+
+
+def final_response(trajectory: Trajectory) -> str:
+    """The text of the final answer as the agent wrote it; empty if there is none."""
+    message = final_message(trajectory)
+    answered = bool(trajectory.answer.explanation or trajectory.answer.exact)
+    return str(message["content"]) if answered and message else ""
+
+
+# JSON.
+
+
+class _Source(TypedDict, total=False):
+    """What evaluations read of an imported trajectory's `source`."""
+
+    format: str
+    file: str
+    status: str
+    ends_with_answer: bool
+    retrieved_docids: list[str]
+    tool_call_counts: dict[str, int]
+    metadata: dict[str, Any]
+
+
+class _Answer(TypedDict):
+    explanation: str
+    exact: str
+    confidence: float | None
+    citations: list[str]
+    documents: NotRequired[list[str]]
+
+
+class _Call(TypedDict):
+    name: str
+    arguments: dict[str, Any]
+    output: str
+    error: str
+    seconds: float
+    tokens: int
+    ranking: list[str]
+    shown: list[str]
+    notes: NotRequired[dict[str, Any]]
+
+
+class _Record(TypedDict):
+    """A trajectory as JSON values."""
+
+    format: int
+    qid: str
+    question: str
+    status: str
+    reason: NotRequired[str]
+    answer: _Answer
+    started: str
+    seconds: float
+    usage: dict[str, Any]  # Impossible numbers are unknown; see `readable_usage`.
+    traceback: str
+    warnings: NotRequired[list[str]]
+    source: NotRequired[_Source]
+    rounds: NotRequired[list[dict[str, Any]]]
+    tiers: dict[str, list[str] | None]
+    exposures: list[Exposure]
+    calls: list[_Call]
+    messages: list[dict[str, Any]]
+
+
+def to_record(trajectory: Trajectory) -> dict[str, Any]:
+    """The trajectory as JSON values, with small fields before large ones."""
+    answer = _row(trajectory.answer)
+    if not trajectory.answer.documents:
+        del answer["documents"]
+    tiers: dict[str, Any] = {tier: trajectory.tiers.get(tier) for tier in TIERS}
+    if tiers["surfaced"] is not None and tuple(tiers["surfaced"]) == surfaced(trajectory.calls):
+        del tiers["surfaced"]
+    return {
+        "format": FORMAT,
+        "qid": trajectory.qid,
+        "question": trajectory.question,
+        "status": trajectory.status,
+        "reason": trajectory.reason,
+        "answer": answer,
+        "started": trajectory.started,
+        "seconds": trajectory.seconds,
+        "usage": dict(trajectory.usage),
+        "traceback": trajectory.traceback,
+        "warnings": list(trajectory.warnings),
+        **({"source": dict(trajectory.source)} if trajectory.source else {}),
+        **({"rounds": [dict(row) for row in trajectory.rounds]} if trajectory.rounds else {}),
+        "tiers": tiers,
+        "exposures": [exposure_row(exposure) for exposure in trajectory.exposures],
+        "calls": [call_row(call) for call in trajectory.calls],
+        "messages": [dict(message) for message in trajectory.messages],
+    }
+
+
+def from_record(record: Any, *, where: object = "a trajectory", do: str = "") -> Trajectory:
+    """The trajectory of a record (`to_record`). Sequences become tuples; messages and arguments
+    stay as in JSON.
+
+    Args:
+        record: the JSON values.
+        where: where they come from, for the error message.
+        do: what the user can do about a damaged record, for the error message.
+
+    Raises:
+        InputError: if a field is missing or has a wrong type.
+    """
+    checked = parse(_Record, record, where=where, do=do, strict=True)
+    calls = tuple(_call(call) for call in record["calls"])
+    exposures = tuple(checked["exposures"])
+    tiers = {tier: tuple(ids) for tier, ids in record["tiers"].items() if ids is not None}
+    if "surfaced" not in record["tiers"]:
+        tiers = {"surfaced": surfaced(calls), **tiers}
+    for name, value, valid in (
+        ("format", record["format"], (FORMAT,)),
+        ("status", record["status"], STATUSES),
+        *(("tiers", tier, TIERS) for tier in {*tiers, *(row.tier for row in exposures)}),
+    ):
+        if value not in valid:
+            raise InputError(
+                f"{where}: {name} is {value!r}", valid=", ".join(map(str, valid)), do=do
+            )
+    answer = record["answer"]
+    return Trajectory(
+        qid=record["qid"],
+        question=record["question"],
+        status=record["status"],
+        answer=Answer(
+            explanation=answer["explanation"],
+            exact=answer["exact"],
+            confidence=answer["confidence"],
+            citations=tuple(answer["citations"]),
+            documents=tuple(answer.get("documents", ())),
+        ),
+        messages=tuple(record["messages"]),
+        calls=calls,
+        tiers=tiers,
+        exposures=exposures,
+        usage=readable_usage(record["usage"]),
+        started=record["started"],
+        seconds=record["seconds"],
+        traceback=record["traceback"],
+        reason=record.get("reason", ""),
+        warnings=tuple(record.get("warnings", ())),
+        source=record.get("source", {}),
+        rounds=tuple(record.get("rounds", ())),
+    )
+
+
+def dump_trajectory(trajectory: Trajectory) -> str:
+    """The JSON text of a trajectory, with one line for each field, call, message and exposure, so
+    that `grep`, `less` and `diff` work on it. Equal trajectories have equal texts."""
+    lines = ",\n".join(
+        f"{_compact(key)}: {_by_line(value)}" for key, value in to_record(trajectory).items()
+    )
+    return f"{{\n{lines}\n}}\n"
+
+
+def read_trajectory(path: Path) -> Trajectory:
+    """The trajectory in a file; `InputError` if the file is missing or damaged."""
+    do = "move the file away and run again; its question is then repeated"
+    try:
+        record = json.loads(read_text(path))
+    except OSError as error:
+        raise InputError(f"cannot read the trajectory {path}: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path} is not a complete trajectory: {error}", do=do) from error
+    return from_record(record, where=path, do=do)
+
+
+def read_outcome(path: Path) -> Outcome:
+    """How a question ended; `InputError` if the file is missing or damaged.
+
+    Only the first lines and the last line are read if `dump_trajectory` wrote the file. Resuming a
+    run needs the outcome of every file, and reading whole trajectories takes long.
+    """
+    try:
+        with path.open("rb") as stream:
+            lines = [stream.readline().rstrip(b"\n") for _ in range(_HEAD_LINES)]
+            stream.seek(-_TAIL, os.SEEK_END)
+            *_, last, rest = stream.read().split(b"\n")
+        complete = not rest and decrypt_line(last, path) == _LAST
+        head = b"\n".join(decrypt_line(line, path) for line in lines)
+        record = json.loads(head.rstrip(b",\n") + b"}")
+        if complete and record["format"] == FORMAT and record["status"] in STATUSES:
+            return Outcome(str(record["qid"]), record["status"], str(record.get("reason", "")))
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        pass  # The file has another layout, or is damaged, which `read_trajectory` reports.
+    trajectory = read_trajectory(path)
+    return Outcome(trajectory.qid, trajectory.status, trajectory.reason)
+
+
+def call_row(call: ToolCall) -> dict[str, Any]:
+    """A call as JSON values, without `notes` if there are none."""
+    row = _row(call)
+    if not call.notes:
+        del row["notes"]
+    return row
+
+
+def call_of(row: Any) -> ToolCall:
+    """The call of a `call_row`; `InputError` if it is damaged."""
+    parse(_Call, row, where="a tool call", strict=True)
+    return _call(row)
+
+
+def exposure_row(exposure: Exposure) -> list[Any]:
+    """An exposure as JSON values, without `layer` if it is empty."""
+    return list(exposure) if exposure.layer else list(exposure[:-1])
+
+
+def exposure_of(row: Any) -> Exposure:
+    """The exposure of an `exposure_row`; `InputError` if it is damaged."""
+    exposure = parse(Exposure, row, where="an exposure", strict=True)
+    if exposure.tier not in TIERS:
+        raise InputError(f"an exposure has the tier {exposure.tier!r}", valid=", ".join(TIERS))
+    return exposure
+
+
+def _call(row: Mapping[str, Any]) -> ToolCall:
+    return ToolCall(
+        name=row["name"],
+        arguments=row["arguments"],
+        output=row["output"],
+        error=row["error"],
+        seconds=row["seconds"],
+        tokens=row["tokens"],
+        ranking=tuple(row["ranking"]),
+        shown=tuple(row["shown"]),
+        notes=row.get("notes", {}),
+    )
+
+
+def _row(value: Any) -> dict[str, Any]:
+    return {field.name: getattr(value, field.name) for field in fields(value)}
+
+
+def _compact(value: Any) -> str:
+    return dump_json(value, indent=None).rstrip("\n")
+
+
+def _by_line(value: Any) -> str:
+    if isinstance(value, list) and value:
+        return "[\n " + ",\n ".join(_compact(item) for item in value) + "\n]"
+    return _compact(value)
+
+
+# Usage.
+
+
+def readable_usage(usage: Mapping[str, Any]) -> dict[str, float]:
+    """The possible numbers of a usage from a file or from somebody else. Impossible numbers of
+    calls, tokens, seconds or dollars are left out and marked as `unmetered`: they are unknown, and
+    not zero."""
+    numbers = {name: value for name, value in usage.items() if is_number(value) and value >= 0}
+    for name in usage.keys() - numbers.keys():
+        numbers.setdefault(f"{_prefix(name)}unmetered", 1)
+    return numbers
+
+
+def known_usage(usage: Mapping[str, float], name: str) -> float | None:
+    """A number of a question's usage. If it is missing: 0 if the usage has no number of that role,
+    so that no request was made, else None (unknown)."""
+    if name in usage:
+        return usage[name]
+    return None if any(item.startswith(_prefix(name)) for item in usage) else 0.0
+
+
+def _prefix(name: str) -> str:
+    """`judge_` of `judge_calls`; empty for a number of all roles."""
+    return next((f"{role}_" for role in ROLES if name.startswith(f"{role}_")), "")
+
+
+# Rounds. They are read as far as possible, because another version or somebody else may have
+# written them. `soundingline.agents.literature.rounds` describes their fields.
+
+Rows = Sequence[Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class ScoredDocument:
+    """What the rounds say of a document, the newest values.
+
+    Args:
+        requirements: for each requirement (its text), `verdict`, `score`, `rationale` and
+            `passage`.
+        score: the score of the document.
+        probability: the scorer's probability that the document is relevant as a whole.
+        origin: where that probability comes from.
+    """
+
+    requirements: Mapping[str, Mapping[str, Any]]
+    score: float | None = None
+    probability: float | None = None
+    origin: str = ""
+
+    @property
+    def passages(self) -> list[str]:
+        """The distinct unit ids of the passages that the scores name."""
+        named = (text_of(cell.get("passage")) for cell in self.requirements.values())
+        return list(dict.fromkeys(filter(None, named)))
+
+
+def checklist_of(row: Mapping[str, Any]) -> list[str]:
+    """The requirements of a round."""
+    return [text for text in items(row.get("checklist")) if isinstance(text, str)]
+
+
+def last_checklist(rounds: Rows) -> list[str]:
+    """The requirements of the last round that has any."""
+    return next((checklist for row in reversed(rounds) if (checklist := checklist_of(row))), [])
+
+
+def scored_documents(rounds: Rows) -> dict[str, ScoredDocument]:
+    """The scored documents by docid, in the order of their first appearance."""
+    documents: dict[str, ScoredDocument] = {}
+    for row in rounds:
+        for docid, record in mapping(row.get("documents")).items():
+            facts = mapping(record)
+            cells = mapping(facts.get("requirements"))
+            scored = {need: cell for need, cell in cells.items() if isinstance(cell, Mapping)}
+            before = documents[docid].requirements if docid in documents else {}
+            documents[docid] = ScoredDocument(
+                {**before, **scored},
+                number_of(facts.get("score")),
+                number_of(facts.get("probability")),
+                text_of(facts.get("origin")),
+            )
+    return documents
+
+
+def mapping(value: Any) -> Mapping[str, Any]:
+    """The value if it is a mapping, else an empty one."""
+    return value if isinstance(value, Mapping) else {}
+
+
+def items(value: Any) -> list[Any]:
+    """The items of a list; none for other values."""
+    return list(value) if isinstance(value, list | tuple) else []
+
+
+def text_of(value: Any) -> str:
+    """The value if it is a text, else an empty one."""
+    return value if isinstance(value, str) else ""
+
+
+def number_of(value: Any) -> float | None:
+    """The value if it is a number, else None."""
+    return float(value) if is_number(value) else None
